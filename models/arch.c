@@ -129,7 +129,7 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     s->layer = layer;
     arch_read_blocks(b, s);
     if (s->feeds)
-        arch_read_experts(b, r, layer, &s->experts);
+        arch_read_experts(b, s);
     const int32_t least = s->attends ? 1 : 0; /* heads */
     s->heads = build_int(b, "attention.head_count", layer, least, 65536, s->attends ? -1 : 0);
     if (build_failed(b))
@@ -239,8 +239,8 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     s->pairing = r->pairing;
     if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
         s->pairing = ROPE_HALVES;
-    for (int32_t l = 0; l < b->graph->n_layers && !s->experts.all && !build_failed(b); l++)
-        arch_read_experts(b, r, l, &s->experts);
+    for (s->layer = 0; s->layer < b->graph->n_layers && !s->experts.all; s->layer++)
+        arch_read_experts(b, s);
     const struct experts experts = s->experts;
     arch_read_positions(b, s);
     read_factors(b, s);

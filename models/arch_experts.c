@@ -79,9 +79,10 @@ static void read_bank(struct graph_builder *b, struct experts *out)
                   gguf_path(b->gguf), out->all, out->bank_share);
 }
 
-void arch_read_experts(struct graph_builder *b, const struct recipe *r, int32_t layer,
-                       struct experts *out)
+void arch_read_experts(struct graph_builder *b, struct layer_shape *s)
 {
+    const struct recipe *r = s->recipe;
+    struct experts *out = &s->experts;
     *out = (struct experts){0};
     if (r->experts == EXPERTS_NONE)
         return;
@@ -91,16 +92,15 @@ void arch_read_experts(struct graph_builder *b, const struct recipe *r, int32_t 
         return;
     const struct gguf_value *used = build_value(b, "expert_used_count");
     const bool by_layer = used && used->type == GGUF_ARRAY; /* 0: the layer has none */
-    out->used = build_int(b, "expert_used_count", layer, by_layer ? 0 : 1, out->all, -1);
-    if (by_layer && !out->used)
-        out->all = 0;
-    if (build_failed(b) || !out->all)
+    out->used = build_int(b, "expert_used_count", s->layer, by_layer ? 0 : 1, out->all, -1);
+    out->all = out->used ? out->all : 0;
+    if (!out->used)
         return;
     if (r->dense_first)
         out->dense_layers = build_int(b, "leading_dense_block_count", -1, 0, 1 << 16, 0);
-    out->width = build_int(b, "expert_feed_forward_length", layer, 0, FFN_MOST, 0);
+    out->width = build_int(b, "expert_feed_forward_length", s->layer, 0, FFN_MOST, 0);
     if (!out->width && !build_failed(b)) /* older files have one key for both */
-        out->width = build_int(b, "feed_forward_length", layer, out->used, FFN_MOST, -1) /
+        out->width = build_int(b, "feed_forward_length", s->layer, out->used, FFN_MOST, -1) /
                      (r->ffn_of_all_experts ? out->used : 1);
     if (!build_failed(b) && out->width > INT32_MAX / out->used)
         oato_fail(b->err, OATO_EFILE, "%s: %d experts per token of %d neurons each are too many",

@@ -4,8 +4,7 @@
  * mixer's sizes are keys of its own.
  *
  *     lfm2:  (B, C, x) = W_in n;  y = W_out (C * conv(B * x))
- *     qwen:  (q, k, v) = silu(conv(Wqkv n));  y = W_out (rms(delta(q, k, v, Wa n, Wb n)) * silu(Wz
- * n))
+ *     qwen:  (q, k, v) = silu(conv(Wqkv n));  y = W_out (rms(delta(q, k, v, a, b)) * silu(Wz n))
  */
 #include "models/recipe_internal.h"
 

@@ -40,8 +40,7 @@ static const struct think_format {
      "[BEGIN FINAL RESPONSE]",
      {"[END FINAL RESPONSE]"}},
     {"<|think|>", "<|think|>", "<|end|>", {"<|content|>", "<|begin|>assistant"}},
-    {"</think>", "<think>", "</think>", {NULL}},
-    {"<think>", "<think>", "</think>", {NULL}},
+    {"think>", "<think>", "</think>", {NULL}}, /* of either */
 };
 
 /* Calls. The first row that the program contains is taken: particular ones stand before general

@@ -206,8 +206,7 @@ static struct gguf *gguf_create(const char *path, struct oato_error *err)
     return g;
 }
 
-/* Hands on the model whose parts are open; closes it where they are not, or do not belong together.
- */
+/* Hands on the model whose parts are open; closes it if they are not, or do not belong together. */
 static oato_status gguf_finish(struct gguf *g, oato_status status, struct gguf **out,
                                struct oato_error *err)
 {

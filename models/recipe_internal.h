@@ -271,8 +271,7 @@ int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, i
 /* The norm "blk.N.NAME", or "NAME" outside of the layers. */
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
                   const char *name, int32_t in);
-/* The norm (bits of enum norm) of each of `heads` heads; in, if it is optional and has no weight.
- */
+/* The norm (bits of enum norm) of each of `heads` heads; in, if it is optional without a weight. */
 int32_t arch_head_norm(struct graph_builder *b, const struct layer_shape *s, const char *name,
                        int32_t in, int32_t heads, int32_t head_dim, int32_t norm, bool optional);
 /* Columns [first, first + n) of each of `heads` heads. */
@@ -339,10 +338,9 @@ int32_t arch_mtp_output(struct graph_builder *b, const struct layer_shape *s,
 int32_t arch_dense(struct graph_builder *b, const struct layer_shape *s, const char *suffix,
                    int32_t m, int32_t width);
 
-/* arch_experts.c: the keys of a layer's experts; whether the layer has any; the FFN block's output for its
- * normed input m, of x. */
-void arch_read_experts(struct graph_builder *b, const struct recipe *r, int32_t layer,
-                       struct experts *out);
+/* arch_experts.c: the keys of the layer's experts; whether it has any; the FFN block's output for
+ * its normed input m, of x. */
+void arch_read_experts(struct graph_builder *b, struct layer_shape *s);
 bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s);
 int32_t arch_ffn(struct graph_builder *b, const struct layer_shape *s, int32_t m, int32_t x);
 
