@@ -1,19 +1,19 @@
 /*
- * columns.c - weights of WEIGHT_COLUMNS: a matrix whose columns (the neurons of an FFN) are read one
- * by one, so that those with a zero for input can be left out. On every device:
+ * columns.c - weights of WEIGHT_COLUMNS: a matrix whose columns (the neurons of an FFN) are read
+ * one by one, so that those with a zero for input can be left out. On every device:
  *
  *   int32 blocks, start[blocks + 1]       up to a multiple of 64 bytes
- *   for each block:  scale[n], and min[n] where the type has minima: F16, or float32 where the type's
- *                    own scales are products
- *                    for each column of the block: n integers
+ *   for each block:  scale[n], and min[n] where the type has minima: F16, or float32 where the
+ * type's own scales are products for each column of the block: n integers
  *
- * n is the number of rows, up to a multiple of 64; behind a long column is a gap of zeros. A block has the columns that share a scale, 32 or
- * 16 of the original matrix, or those of them that the source's list names: start[b] is the number
- * of its first one. Weights keep their values: scale * (integer - offset) + min. Integers of 64 rows
- * lie so that four columns, interleaved byte by byte and then word by word with the unpack
- * instructions of x86, give the rows in order in dwords: row 16 v + 4 l + d is number 16 l + 4 v + d.
- * As nibbles, numbers 0 to 31 are the low ones of 32 bytes and 32 to 63 the high ones. Float types
- * have no blocks: each column is n elements of the type in order.
+ * n is the number of rows, up to a multiple of 64; behind a long column is a gap of zeros. A block
+ * has the columns that share a scale, 32 or 16 of the original matrix, or those of them that the
+ * source's list names: start[b] is the number of its first one. Weights keep their values: scale *
+ * (integer - offset) + min. Integers of 64 rows lie so that four columns, interleaved byte by byte
+ * and then word by word with the unpack instructions of x86, give the rows in order in dwords: row
+ * 16 v + 4 l + d is number 16 l + 4 v + d. As nibbles, numbers 0 to 31 are the low ones of 32 bytes
+ * and 32 to 63 the high ones. Float types have no blocks: each column is n elements of the type in
+ * order.
  */
 #include "kernels/core/core_internal.h"
 
@@ -72,8 +72,8 @@ static uint64_t used_bytes(oato_dtype dtype, int64_t n)
            (f->bits ? (uint64_t)f->bits : 8 * (uint64_t)dtype_info((int)dtype)->block_bytes) / 8;
 }
 
-/* From one column to the next: of long ones an odd number of cache lines, so that the same rows of a
- * block's columns lie in different sets of a cache. */
+/* From one column to the next: of long ones an odd number of cache lines, so that the same rows of
+ * a block's columns lie in different sets of a cache. */
 static uint64_t column_bytes(oato_dtype dtype, int64_t n)
 {
     const uint64_t used = used_bytes(dtype, n);
@@ -165,8 +165,8 @@ struct block_source {
     const uint8_t *from; /* the first of 64 rows or fewer */
     uint64_t stride;
     int64_t rows;
-    int sub;      /* of the GGUF's block */
-    int members;  /* columns, and which of the block's they are: */
+    int sub;     /* of the GGUF's block */
+    int members; /* columns, and which of the block's they are: */
     uint8_t member[32];
 };
 
@@ -202,8 +202,7 @@ static void integers_prepare(const struct weight_source *s, const struct columns
     const struct dtype_info *type = dtype_info((int)s->dtype);
     struct block_source from = {.stride = weight_source_stride(s)};
     for (int64_t r = begin; r < end; r += 64) {
-        const uint8_t *row =
-            (const uint8_t *)s->data + (uint64_t)(s->row_begin + r) * from.stride;
+        const uint8_t *row = (const uint8_t *)s->data + (uint64_t)(s->row_begin + r) * from.stride;
         uint8_t *to = (uint8_t *)(uintptr_t)c->data;
         from.rows = min_i64(64, end - r);
         for (int64_t i = 0, stop; i < s->k; i = stop) {

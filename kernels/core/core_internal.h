@@ -34,7 +34,8 @@ struct oato_weight {
 /* Row i of those that the source names. */
 static inline const uint8_t *weight_source_row(const struct weight_source *s, int64_t i)
 {
-    const int64_t row = s->list && s->use != WEIGHT_COLUMNS ? s->list[s->row_begin + i] : s->row_begin + i;
+    const int64_t row =
+        s->list && s->use != WEIGHT_COLUMNS ? s->list[s->row_begin + i] : s->row_begin + i;
     return (const uint8_t *)s->data + (uint64_t)row * weight_source_stride(s);
 }
 /* True when the rows exist and are whole blocks of a known type. */
@@ -172,8 +173,8 @@ static inline float *kv_state(const struct kv_cache *kv, int32_t layer, int64_t 
 /* Dequantises k elements of a GGUF row. */
 void quants_row(oato_dtype dtype, const uint8_t *row, int64_t k, float *out);
 bool quants_known(oato_dtype dtype);
-/* Columns of struct columns_form's block number `sub` of a block: elements are scale * integer + min.
- * min is not set for types without. */
+/* Columns of struct columns_form's block number `sub` of a block: elements are scale * integer +
+ * min. min is not set for types without. */
 void quants_integers(oato_dtype dtype, const uint8_t *block, int sub, int8_t q[32], float *scale,
                      float *min);
 /* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */

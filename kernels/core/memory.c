@@ -60,12 +60,11 @@ static bool list_good(const struct weight_source *s)
     const bool columns = s->use == WEIGHT_COLUMNS;
     const int64_t n = columns ? s->k : s->row_end;
     /* columns of a row; how many rows the tensor has, only the caller knows */
-    const int64_t end = columns ? (int64_t)(s->row_stride / (uint64_t)type->block_bytes) *
-                                      type->block_elems
-                                : INT64_MAX;
+    const int64_t end =
+        columns ? (int64_t)(s->row_stride / (uint64_t)type->block_bytes) * type->block_elems
+                : INT64_MAX;
     for (int64_t i = columns ? 0 : s->row_begin; i < n; i++)
-        if (s->list[i] < 0 || s->list[i] >= end ||
-            (columns && i && s->list[i] <= s->list[i - 1]))
+        if (s->list[i] < 0 || s->list[i] >= end || (columns && i && s->list[i] <= s->list[i - 1]))
             return false;
     return s->use != WEIGHT_LOOKUP;
 }

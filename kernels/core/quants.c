@@ -354,7 +354,8 @@ static int nibble_at(const uint8_t *q, int i)
 /* Types of blocks of 32. */
 static void integers_32(oato_dtype dtype, const uint8_t *p, int8_t q[32], float *scale, float *min)
 {
-    const bool mins = dtype == DT_Q4_1 || dtype == DT_Q5_1, fifth = dtype == DT_Q5_0 || dtype == DT_Q5_1;
+    const bool mins = dtype == DT_Q4_1 || dtype == DT_Q5_1,
+               fifth = dtype == DT_Q5_0 || dtype == DT_Q5_1;
     const int head = dtype == DT_MXFP4 ? 1 : mins ? 4 : 2;
     const int offset = dtype == DT_Q4_0 ? 8 : dtype == DT_Q5_0 ? 16 : 0;
     const int8_t *values = dtype == DT_IQ4_NL  ? quants_iq4_values

@@ -1,7 +1,7 @@
 /*
- * avx2_columns.c - the sparse MUL_MAT with 256-bit vectors: see lanes_columns.h. Two halves of a tile,
- * the numbers 0 to 31 and 32 to 63, have four vectors of 8 rows each. Products of nibbles are pairs
- * added in 16 bits (vpmaddubsw), exact for 16 columns; bytes are widened to 16 bits.
+ * avx2_columns.c - the sparse MUL_MAT with 256-bit vectors: see lanes_columns.h. Two halves of a
+ * tile, the numbers 0 to 31 and 32 to 63, have four vectors of 8 rows each. Products of nibbles are
+ * pairs added in 16 bits (vpmaddubsw), exact for 16 columns; bytes are widened to 16 bits.
  */
 #include "kernels/cpu/lanes_columns.h"
 
@@ -29,15 +29,15 @@ AVX2_INLINE void words_add(const __m256i words[2], __m256i sum[VECTORS])
 }
 
 /* Columns [from, to) of the group, at most WORDS_COLUMNS, times nibbles. */
-AVX2_INLINE void nibbles_dot(const uint8_t *p, uint64_t column, const struct block_group *g,
-                             int from, int to, int h, int tokens, __m256i sum[GROUP][VECTORS])
+AVX2_INLINE void nibbles_dot(const struct block_group *g, int64_t at, int from, int to, int h,
+                             int tokens, __m256i sum[GROUP][VECTORS])
 {
     __m256i words[GROUP][2];
     UNROLLED (t, tokens)
         words[t][0] = words[t][1] = _mm256_setzero_si256();
     for (int i = from; i < to; i += 2) {
-        const __m256i a = half_load(p + g->column[i] * column, 4, h);
-        const __m256i b = half_load(p + g->column[i + 1] * column, 4, h);
+        const __m256i a = half_load(g->p[i] + at, 4, h);
+        const __m256i b = half_load(g->p[i + 1] + at, 4, h);
         const __m256i pair[2] = {_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)};
         UNROLLED (t, tokens) {
             int16_t two;
@@ -51,12 +51,12 @@ AVX2_INLINE void nibbles_dot(const uint8_t *p, uint64_t column, const struct blo
         words_add(words[t], sum[t]);
 }
 
-AVX2_INLINE void bytes_dot(const uint8_t *p, uint64_t column, const struct block_group *g, int h,
-                           int tokens, __m256i sum[GROUP][VECTORS])
+AVX2_INLINE void bytes_dot(const struct block_group *g, int64_t at, int h, int tokens,
+                           __m256i sum[GROUP][VECTORS])
 {
     for (int i = 0; i < g->columns; i += 2) {
-        const __m256i a = half_load(p + g->column[i] * column, 8, h);
-        const __m256i b = half_load(p + g->column[i + 1] * column, 8, h);
+        const __m256i a = half_load(g->p[i] + at, 8, h);
+        const __m256i b = half_load(g->p[i + 1] + at, 8, h);
         UNROLLED (k, 2) {
             const __m256i pair = k ? _mm256_unpackhi_epi8(a, b) : _mm256_unpacklo_epi8(a, b);
             const __m256i sign = _mm256_cmpgt_epi8(_mm256_setzero_si256(), pair);
@@ -83,16 +83,16 @@ AVX2_INLINE void block_half(const struct columns_work *w, const struct block_lis
                             int h, int tokens)
 {
     const struct columns *c = &w->c;
-    const uint8_t *at = l->p + c->scales + row * bits / 8;
+    const int64_t at = row * bits / 8;
     __m256i sum[GROUP][VECTORS];
     UNROLLED (t, tokens)
         UNROLLED (v, VECTORS)
             sum[t][v] = _mm256_set1_epi32(bits == 8 ? 0 : -c->form->offset * g->sum[t]);
     if (bits == 8)
-        bytes_dot(at, c->column, g, h, tokens, sum);
+        bytes_dot(g, at, h, tokens, sum);
     for (int i = 0; bits == 4 && i < g->columns; i += WORDS_COLUMNS)
-        nibbles_dot(at, c->column, g, i, i + WORDS_COLUMNS < g->columns ? i + WORDS_COLUMNS : g->columns,
-                    h, tokens, sum);
+        nibbles_dot(g, at, i, i + WORDS_COLUMNS < g->columns ? i + WORDS_COLUMNS : g->columns, h,
+                    tokens, sum);
     UNROLLED (v, VECTORS) {
         const int64_t r = row + 16 * v + LANES * h;
         const __m256i mask = avx2_mask(max_i64(w->end - r, 0));
@@ -128,9 +128,15 @@ static void integers_rows(const struct columns_work *w, const struct block_list 
         y[i] = w->y + (t + i) * w->j->y_stride;
     const bool nibbles = w->c.form->bits == 4;
     switch (min_i64(GROUP, w->T - t)) {
-    case 1: nibbles ? block_rows(w, l, g, y, next, 4, 1) : block_rows(w, l, g, y, next, 8, 1); break;
-    case 2: nibbles ? block_rows(w, l, g, y, next, 4, 2) : block_rows(w, l, g, y, next, 8, 2); break;
-    case 3: nibbles ? block_rows(w, l, g, y, next, 4, 3) : block_rows(w, l, g, y, next, 8, 3); break;
+    case 1:
+        nibbles ? block_rows(w, l, g, y, next, 4, 1) : block_rows(w, l, g, y, next, 8, 1);
+        break;
+    case 2:
+        nibbles ? block_rows(w, l, g, y, next, 4, 2) : block_rows(w, l, g, y, next, 8, 2);
+        break;
+    case 3:
+        nibbles ? block_rows(w, l, g, y, next, 4, 3) : block_rows(w, l, g, y, next, 8, 3);
+        break;
     default: nibbles ? block_rows(w, l, g, y, next, 4, 4) : block_rows(w, l, g, y, next, 8, 4);
     }
 }

@@ -20,13 +20,12 @@ AVX2_INLINE __m512i tile_load(const uint8_t *p, int bits)
     return _mm512_and_si512(_mm512_srlv_epi64(twice, shift), _mm512_set1_epi8(15));
 }
 
-/* Four columns at p, `column` bytes apart by number, to the bytes of dwords. */
-AVX2_INLINE void tile_quad(const uint8_t *p, uint64_t column, const uint8_t *number, int bits,
-                           __m512i out[VECTORS])
+/* Four columns, from byte `at` on, to the bytes of dwords. */
+AVX2_INLINE void tile_quad(const uint8_t *const *p, int64_t at, int bits, __m512i out[VECTORS])
 {
     __m512i r[4];
     UNROLLED (i, 4)
-        r[i] = tile_load(p + number[i] * column, bits);
+        r[i] = tile_load(p[i] + at, bits);
     UNROLLED (i, 2) {
         const __m512i ab = i ? _mm512_unpackhi_epi8(r[0], r[1]) : _mm512_unpacklo_epi8(r[0], r[1]);
         const __m512i cd = i ? _mm512_unpackhi_epi8(r[2], r[3]) : _mm512_unpacklo_epi8(r[2], r[3]);
@@ -40,46 +39,54 @@ AVX2_INLINE vec scale_load(const struct columns_form *f, const uint8_t *p, int64
     return f->half ? vec_load_f16(p + 2 * row) : vec_load(const_floats(p) + row);
 }
 
-/* One block for a group of tokens, whose number the compiler knows. */
+/* A tile of one block for a group of tokens, whose number the compiler knows. whole: all its rows
+ * are the thread's. */
+AVX2_INLINE void block_tile(const struct columns_work *w, const struct block_list *l,
+                            const struct block_group *g, float *const *y,
+                            const struct block_list *next, int64_t row, int bits, int tokens,
+                            bool whole)
+{
+    const struct columns *c = &w->c;
+    __m512i sum[GROUP][VECTORS];
+    UNROLLED (t, tokens)
+        UNROLLED (v, VECTORS)
+            sum[t][v] = _mm512_set1_epi32(-c->form->offset * g->sum[t]);
+    tile_prefetch(c, next, row, bits);
+    for (int i = 0; i < g->columns; i += 4) {
+        __m512i q[VECTORS];
+        tile_quad(g->p + i, row * bits / 8, bits, q);
+        UNROLLED (t, tokens) {
+            const __m512i x = avx512_pair_at(g->x[t] + i);
+            UNROLLED (v, VECTORS)
+                sum[t][v] = _mm512_dpbusd_epi32(sum[t][v], q[v], x);
+        }
+    }
+    UNROLLED (v, VECTORS) {
+        const __mmask16 mask = whole ? 0xffff : avx512_mask(max_i64(w->end - row - LANES * v, 0));
+        const vec scale = scale_load(c->form, l->p, row + LANES * v);
+        const vec min =
+            c->form->has_min ? scale_load(c->form, l->p + c->scales / 2, row + LANES * v) : scale;
+        UNROLLED (t, tokens) {
+            float *to = y[t] + row + LANES * v;
+            const vec step = vec_set(g->step[t]);
+            vec acc = _mm512_maskz_loadu_ps(mask, to);
+            acc = _mm512_fmadd_ps(step * scale, _mm512_cvtepi32_ps(sum[t][v]), acc);
+            if (c->form->has_min)
+                acc = _mm512_fmadd_ps(step * vec_set((float)g->sum[t]), min, acc);
+            _mm512_mask_storeu_ps(to, mask, acc);
+        }
+    }
+}
+
 AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_list *l,
                             const struct block_group *g, float *const *y,
                             const struct block_list *next, int bits, int tokens)
 {
-    const struct columns *c = &w->c;
-    const uint8_t *columns = l->p + c->scales;
-    for (int64_t row = w->begin; row < w->end; row += TILE) {
-        __m512i sum[GROUP][VECTORS];
-        UNROLLED (t, tokens)
-            UNROLLED (v, VECTORS)
-                sum[t][v] = _mm512_set1_epi32(-c->form->offset * g->sum[t]);
-        tile_prefetch(c, next, row, bits);
-        const uint8_t *at = columns + row * bits / 8;
-        for (int i = 0; i < g->columns; i += 4) {
-            __m512i q[VECTORS];
-            tile_quad(at, c->column, g->column + i, bits, q);
-            UNROLLED (t, tokens) {
-                const __m512i x = avx512_pair_at(g->x[t] + i);
-                UNROLLED (v, VECTORS)
-                    sum[t][v] = _mm512_dpbusd_epi32(sum[t][v], q[v], x);
-            }
-        }
-        UNROLLED (v, VECTORS) {
-            const __mmask16 mask = avx512_mask(max_i64(w->end - row - LANES * v, 0));
-            const vec scale = scale_load(c->form, l->p, row + LANES * v);
-            const vec min = c->form->has_min
-                                ? scale_load(c->form, l->p + c->scales / 2, row + LANES * v)
-                                : scale;
-            UNROLLED (t, tokens) {
-                float *to = y[t] + row + LANES * v;
-                const vec step = vec_set(g->step[t]);
-                vec acc = _mm512_maskz_loadu_ps(mask, to);
-                acc = _mm512_fmadd_ps(step * scale, _mm512_cvtepi32_ps(sum[t][v]), acc);
-                if (c->form->has_min)
-                    acc = _mm512_fmadd_ps(step * vec_set((float)g->sum[t]), min, acc);
-                _mm512_mask_storeu_ps(to, mask, acc);
-            }
-        }
-    }
+    int64_t row = w->begin;
+    for (; row + TILE <= w->end; row += TILE)
+        block_tile(w, l, g, y, next, row, bits, tokens, true);
+    if (row < w->end)
+        block_tile(w, l, g, y, next, row, bits, tokens, false);
 }
 
 AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,

@@ -1,7 +1,7 @@
 /*
- * lanes_columns.h - the sparse MUL_MAT at the levels with vectors: what does not depend on the width
- * of vectors. avx2_columns.c and avx512_columns.c define integers_rows and floats_rows and then
- * include lanes_columns_run.h.
+ * lanes_columns.h - the sparse MUL_MAT at the levels with vectors: what does not depend on the
+ * width of vectors. avx2_columns.c and avx512_columns.c define integers_rows and floats_rows and
+ * then include lanes_columns_run.h.
  *
  *   for each 16 tokens                                    their inputs, packed by each thread
  *     for each block of 32 columns with anything active
@@ -10,10 +10,10 @@
  *           for each 4 columns                            interleaved, a product of dwords
  *           one multiply-add to the rows' results, which rest in L1
  *
- * Class s8b32 (s8b16 where 16 columns share a scale): inputs are int8 with one scale for a block, so
- * that 0 is exact, the integers of a block are exact and end in one multiply-add, blocks in order:
- * the same bits whether a zero is multiplied or left out. Float types are class f32: multiply-adds
- * in order of the columns.
+ * Class s8b32 (s8b16 where 16 columns share a scale): inputs are int8 with one scale for a block,
+ * so that 0 is exact, the integers of a block are exact and end in one multiply-add, blocks in
+ * order: the same bits whether a zero is multiplied or left out. Float types are class f32:
+ * multiply-adds in order of the columns.
  *
  * The columns of the blocks to come are prefetched by their list, as many bytes ahead as memory
  * delivers during its own latency: they are short runs that no hardware foresees.
@@ -26,20 +26,20 @@
 #include <float.h>
 
 enum {
-    BLOCK = 32,       /* columns, at most */
-    GROUP = 4,        /* tokens whose sums are in registers */
-    TOKENS = 16,      /* that are packed together */
-    PENDING = 8,      /* blocks whose lists are known */
+    BLOCK = 32,  /* columns, at most */
+    GROUP = 4,   /* tokens whose sums are in registers */
+    TOKENS = 16, /* that are packed together */
+    PENDING = 8, /* blocks whose lists are known */
     AHEAD_BYTES = 6144,
-    TILE = 64,        /* rows */
-    FLOATS = 8,       /* columns of float weights that are added in one go */
+    TILE = 64,  /* rows */
+    FLOATS = 8, /* columns of float weights that are added in one go */
 };
 
 /* What some tokens have in a block: columns where one of them is not 0, in order and filled up to a
  * multiple of 4, and the integers there. */
 struct block_group {
     int columns;
-    uint8_t column[BLOCK];
+    const uint8_t *p[BLOCK]; /* the columns */
     int8_t x[GROUP][BLOCK];
     int32_t sum[GROUP];
     float step[GROUP];
@@ -48,7 +48,7 @@ struct block_group {
 struct block_list {
     const uint8_t *p; /* the block */
     int columns;      /* of any token, to prefetch */
-    uint8_t column[BLOCK];
+    const uint8_t *column[BLOCK];
     struct block_group group[TOKENS / GROUP];
 };
 
@@ -72,12 +72,6 @@ struct columns_work {
     int64_t q_stride, step_stride;
 };
 
-/* Bytes of a column's TILE rows. */
-AVX2_INLINE int64_t tile_bytes(int bits)
-{
-    return TILE * bits / 8;
-}
-
 /* A tile of each column that comes later, and of its scales. */
 AVX2_INLINE void tile_prefetch(const struct columns *c, const struct block_list *next, int64_t row,
                                int bits)
@@ -93,9 +87,7 @@ AVX2_INLINE void tile_prefetch(const struct columns *c, const struct block_list 
     if (bits == 4 && row / TILE % 2) /* in the line of the tile before */
         return;
     for (int i = 0; i < next->columns; i++)
-        _mm_prefetch((const char *)next->p + c->scales + next->column[i] * c->column +
-                         row * bits / 8,
-                     _MM_HINT_T0);
+        _mm_prefetch((const char *)next->column[i] + row * bits / 8, _MM_HINT_T0);
 }
 
 /* ---------------------------------------------------------------------------------- inputs - */
@@ -160,11 +152,14 @@ AVX2_INLINE uint32_t nonzeros(const int8_t *q)
     return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
 }
 
-static int bits_list(uint32_t bits, uint8_t *out)
+/* The columns of block b whose bits are set. */
+static int columns_list(const struct columns *c, int64_t b, uint32_t bits,
+                        const uint8_t *out[BLOCK])
 {
+    const uint8_t *first = columns_block(c, b) + c->scales;
     int n = 0;
     for (; bits; bits &= bits - 1)
-        out[n++] = (uint8_t)__builtin_ctz(bits);
+        out[n++] = first + (uint64_t)__builtin_ctz(bits) * c->column;
     return n;
 }
 
@@ -182,18 +177,19 @@ static bool group_fill(const struct columns_work *w, int64_t b, int64_t t, struc
         g->step[i] = w->step[(t + i) * w->step_stride + b];
         needed = needed || isnan(g->step[i]);
     }
-    g->columns = bits_list(*bits, g->column);
-    memset(g->x, 0, sizeof g->x);
+    g->columns = columns_list(&w->c, b, *bits, g->p);
     for (int i = 0; i < tokens; i++) {
         const int8_t *q = w->q + (t + i) * w->q_stride + from;
+        int e = 0;
+        memset(g->x[i], 0, sizeof g->x[i]);
         g->sum[i] = 0;
-        for (int e = 0; e < g->columns; e++) {
-            g->x[i][e] = q[g->column[e]];
+        for (uint32_t left = *bits; left; left &= left - 1, e++) {
+            g->x[i][e] = q[__builtin_ctz(left)];
             g->sum[i] += g->x[i][e];
         }
     }
     for (; g->columns % 4; g->columns++) /* times 0 */
-        g->column[g->columns] = g->column[0];
+        g->p[g->columns] = g->p[0];
     return needed || g->columns;
 }
 
@@ -209,7 +205,7 @@ static bool list_fill(const struct columns_work *w, int64_t *b, struct block_lis
         }
         if (!needed)
             continue;
-        l->columns = bits_list(all, l->column);
+        l->columns = columns_list(&w->c, *b, all, l->column);
         l->p = columns_block(&w->c, (*b)++);
         return true;
     }

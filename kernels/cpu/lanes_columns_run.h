@@ -12,9 +12,8 @@
 static int blocks_ahead(const struct columns_work *w, const struct block_list *l)
 {
     const int64_t rows = w->end - w->begin;
-    const int64_t bytes =
-        rows * (int64_t)w->c.scales / max_i64(w->j->w->rows, 1) +
-        l->columns * rows * w->c.form->bits / 8;
+    const int64_t bytes = rows * (int64_t)w->c.scales / max_i64(w->j->w->rows, 1) +
+                          l->columns * rows * w->c.form->bits / 8;
     return (int)max_i64(1, min_i64(PENDING - 1, AHEAD_BYTES / max_i64(bytes, 1)));
 }
 

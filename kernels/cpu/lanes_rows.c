@@ -8,8 +8,8 @@
  * 32 elements, where from the GGUF's blocks it would be ten. Rows of float types, and of those with
  * a codebook, are the GGUF's.
  *
- * The rows of a list are short streams in memory, which no hardware foresees: AHEAD lines of each row
- * of a group are prefetched, those of the next group behind them.
+ * The rows of a list are short streams in memory, which no hardware foresees: AHEAD lines of each
+ * row of a group are prefetched, those of the next group behind them.
  */
 #include "kernels/cpu/avx2_internal.h"
 
@@ -163,8 +163,8 @@ AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_gro
         UNROLLED (j, 8) {
             if (j < n) {
                 UNROLLED (h, lanes / 8)
-                    _mm256_storeu_si256(
-                        (__m256i *)(void *)(to + in_block * 4 * lanes + 32 * h), x[h][j]);
+                    _mm256_storeu_si256((__m256i *)(void *)(to + in_block * 4 * lanes + 32 * h),
+                                        x[h][j]);
                 if (++in_block == each) {
                     in_block = 0;
                     to += block;
@@ -174,11 +174,52 @@ AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_gro
     }
 }
 
+/* Words of eight rows, eight of each, become vectors of a word of each. */
+AVX2_INLINE void words_turn(__m128i x[ROWS])
+{
+    __m128i pair[8], four[8];
+    UNROLLED (i, 4) {
+        pair[i] = _mm_unpacklo_epi16(x[2 * i], x[2 * i + 1]);     /* words 0..3 */
+        pair[4 + i] = _mm_unpackhi_epi16(x[2 * i], x[2 * i + 1]); /* 4..7 */
+    }
+    UNROLLED (i, 4) { /* words 0 1, 2 3 of rows 0..3, of rows 4..7; then words 4 5, 6 7 */
+        const __m128i *p = pair + i / 2 * 4 + i % 2 * 2;
+        four[2 * i] = _mm_unpacklo_epi32(p[0], p[1]);
+        four[2 * i + 1] = _mm_unpackhi_epi32(p[0], p[1]);
+    }
+    UNROLLED (i, 4) {
+        const __m128i *p = four + i / 2 * 4 + i % 2;
+        x[2 * i] = _mm_unpacklo_epi64(p[0], p[2]);
+        x[2 * i + 1] = _mm_unpackhi_epi64(p[0], p[2]);
+    }
+}
+
+/* Heads of one word, which rows have up to a multiple of 64 bytes. */
+AVX2_INLINE void words_put(const struct rows_group *g, int lanes, int64_t blocks, int64_t block,
+                           uint8_t *out)
+{
+    for (int64_t b = 0; b < blocks; b += 8) {
+        if (b % 32 == 0)
+            group_prefetch(g, lanes, 2 * b);
+        UNROLLED (h, lanes / 8) {
+            __m128i x[ROWS];
+            UNROLLED (r, ROWS)
+                x[r] = _mm_loadu_si128((const __m128i *)(const void *)(g->at[8 * h + r] + 2 * b));
+            words_turn(x);
+            for (int64_t i = 0; i < min_i64(8, blocks - b); i++)
+                _mm_storeu_si128((__m128i *)(void *)(out + (b + i) * block + 16 * h), x[i]);
+        }
+    }
+}
+
 AVX2_INLINE void group_turn(const struct lanes_format *f, const struct rows_group *g, int lanes,
                             int64_t k, uint8_t *out)
 {
     const int64_t block = lanes * lanes_block_bytes(f), per_line = max_i64(1, LINE / f->head);
-    for (int64_t b = 0; b < k / f->block; b++) {
+    const int64_t blocks = k / f->block;
+    if (f->head == 2)
+        words_put(g, lanes, blocks, block, out);
+    for (int64_t b = 0; f->head != 2 && b < blocks; b++) {
         if (b % per_line == 0)
             group_prefetch(g, lanes, b * f->head / LINE * LINE);
         for (int lane = 0; lane < lanes; lane++)
@@ -218,7 +259,8 @@ void lanes_rows_panel(int lanes, const struct oato_weight *w, const int32_t *lis
     for (int64_t i = 0; i < n; i += lanes) {
         for (int lane = 0; lane < lanes; lane++) { /* a last group repeats its last row */
             g.at[lane] = w->data + (uint64_t)list[min_i64(i + lane, n - 1)] * stride;
-            g.next[lane] = w->data + (uint64_t)list[min_i64(i + lanes + lane, n + after - 1)] * stride;
+            g.next[lane] =
+                w->data + (uint64_t)list[min_i64(i + lanes + lane, n + after - 1)] * stride;
         }
         for (int64_t p = -AHEAD; first && !i && p < 0; p += LINE)
             group_prefetch(&g, lanes, p);

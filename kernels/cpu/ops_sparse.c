@@ -2,11 +2,11 @@
  * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
  *
  *   for each up to 256 neurons
- *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as up's
- *     the neurons that are active for some token: the list of the chunk
- *     for each up to 64 of these      their rows of up, gathered into the layout of a matrix, in L2
- *       up's products                 by the very kernels of a dense GATE_UP: the same bits
- *       activation(gate) * up where the token's neuron is active, elsewhere 0
+ *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as
+ * up's the neurons that are active for some token: the list of the chunk for each up to 64 of these
+ * their rows of up, gathered into the layout of a matrix, in L2 up's products                 by
+ * the very kernels of a dense GATE_UP: the same bits activation(gate) * up where the token's neuron
+ * is active, elsewhere 0
  *
  * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
  * order of the columns: there is nothing to merge.

@@ -1,6 +1,6 @@
 /*
- * ref_columns.c - the sparse MUL_MAT in plain C: its definition. Columns are converted to float32, 64
- * rows at a time, and added one after the other to the sums of all tokens.
+ * ref_columns.c - the sparse MUL_MAT in plain C: its definition. Columns are converted to float32,
+ * 64 rows at a time, and added one after the other to the sums of all tokens.
  */
 #include "kernels/cpu/kernels_internal.h"
 
@@ -22,8 +22,8 @@ static void scales_read(const struct columns_form *f, const uint8_t *p, int64_t 
 }
 
 /* A column's rows from `row` on; p: the whole column. */
-static void column_read(oato_dtype dtype, const struct columns_form *f, const uint8_t *p, int64_t row,
-                        const float *scale, const float *min, float *out)
+static void column_read(oato_dtype dtype, const struct columns_form *f, const uint8_t *p,
+                        int64_t row, const float *scale, const float *min, float *out)
 {
     if (!f->bits) {
         quants_row(dtype, p + row * dtype_info((int)dtype)->block_bytes, ROWS, out);

@@ -23,8 +23,10 @@ static float *sparse_logits(const struct model *m, const struct plan *p, const c
                             int threads, int ubatch)
 {
     int32_t ids[TOKENS];
-    struct engine *e = open_engine(
-        m, p, (struct engine_options){.threads = threads, .ubatch = ubatch, .rows = ubatch, .sparse = sparse});
+    struct engine *e =
+        open_engine(m, p,
+                    (struct engine_options){
+                        .threads = threads, .ubatch = ubatch, .rows = ubatch, .sparse = sparse});
     fill_ids(ids, TOKENS, m->shape.vocab, 3);
     float *logits = logits_of(e, ids, TOKENS);
     engine_close(e);

@@ -53,7 +53,8 @@ static void bench_share(void *arg, int thread)
 static void print_line(const struct attention_bench *b, const struct shape *s, const struct work *w,
                        int threads, int64_t positions, double bandwidth, double peak)
 {
-    const struct op_size size = {.rows = w->seqs * w->tokens, .seqs = w->seqs, .kv_positions = positions};
+    const struct op_size size = {
+        .rows = w->seqs * w->tokens, .seqs = w->seqs, .kv_positions = positions};
     const double ns = (double)b->best_ns;
     const double bytes = op_bytes(&b->r.op, &size) / ns, flops = op_flops(&b->r.op, &size) / ns;
     printf("%-7s %-4s %-4s threads %d S %d T %3d kv %4d %10.0f ns %6.1f GB/s %7.1f GFLOP/s",

@@ -1,8 +1,8 @@
 /*
  * bench_sparse.c - a sparse FFN against our own dense one: gate, up and down of 4096 x 14336, one
  * token, at several shares of active neurons. The two take turns, because a shared machine's speed
- * changes from second to second; the ratio is that of the best times, and the median of the pairs. The bound is what the
- * bytes allow: all of gate, and of up and down what is active, 1/3 + 2a/3.
+ * changes from second to second; the ratio is that of the best times, and the median of the pairs.
+ * The bound is what the bytes allow: all of gate, and of up and down what is active, 1/3 + 2a/3.
  */
 #include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
@@ -101,8 +101,7 @@ static void records_make(struct ffn *f, oato_dtype dtype)
                          .k = WIDTH,
                          .n = NEURONS,
                          .activation = ACT_NONE};
-    struct oato_op down = {
-        .kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = NEURONS, .n = WIDTH};
+    struct oato_op down = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = NEURONS, .n = WIDTH};
     for (int sparse = 0; sparse < 2; sparse++) {
         up.sparse = down.sparse = sparse;
         f->up[sparse] = record(up, GATE, 2, 0, h);
@@ -148,7 +147,8 @@ static void ffn_bench(struct ffn *f, oato_dtype dtype, struct cpu_pool *pool)
         median(dense, PAIRS);
         median(sparse, PAIRS);
         median(up, PAIRS);
-        printf("%-7s %-5s threads %d active %3d %%  best: dense %7.0f us, sparse %7.0f us (up %7.0f), %.2f x; "
+        printf("%-7s %-5s threads %d active %3d %%  best: dense %7.0f us, sparse %7.0f us (up "
+               "%7.0f), %.2f x; "
                "pairs: %.2f x, %3.0f %% of the bytes' %.2f x\n",
                f->c.kernels->name, dtype_name(dtype), threads, shares[s], dense[0] / 1e3,
                sparse[0] / 1e3, up[0] / 1e3, dense[0] / sparse[0], got, 100 * got / bound, bound);

@@ -246,7 +246,8 @@ static UNUSED void record_run(struct cpu_context *c, const struct program_record
     assert_int_equal(cpu_pool_create(n_threads, &pool, &err), OATO_OK);
     struct record_run x = {.c = c, .r = r, .step = step};
     cpu_barrier_init(&x.barrier, n_threads);
-    struct op_size size = {.rows = record_rows(r, step), .seqs = step->n_seqs, .kv_positions = kv_positions};
+    struct op_size size = {
+        .rows = record_rows(r, step), .seqs = step->n_seqs, .kv_positions = kv_positions};
     struct guarded g;
     guarded_init(&g);
     c->workspace_bytes = cpu_workspace_bytes(c->kernels, &r->op, &size, n_threads);

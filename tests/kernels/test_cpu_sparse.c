@@ -1,9 +1,9 @@
 /*
- * test_cpu_sparse.c - products that skip zeros, at every level and of every type: a sparse MUL_MAT is
- * close to a double evaluation, a sparse GATE_UP has the bits of the dense one where neurons are
- * active and zeros elsewhere; the same bits whether zeros are skipped or not, whatever T and threads;
- * any columns of a matrix can be prepared. --bench [LEVEL [TYPE [THREADS]]] times an FFN instead
- * (bench_sparse.c).
+ * test_cpu_sparse.c - products that skip zeros, at every level and of every type: a sparse MUL_MAT
+ * is close to a double evaluation, a sparse GATE_UP has the bits of the dense one where neurons are
+ * active and zeros elsewhere; the same bits whether zeros are skipped or not, whatever T and
+ * threads; any columns of a matrix can be prepared. --bench [LEVEL [TYPE [THREADS]]] times an FFN
+ * instead (bench_sparse.c).
  */
 #include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
@@ -125,8 +125,8 @@ static void check_columns(const struct cpu_kernels *k, oato_dtype dtype, bool so
     for (int32_t i = 0; i < K; i++)
         if (!some || random_in(0, 3) == 0 || i / 32 == 3)
             list[n++] = i;
-    s.op = (struct oato_op){
-        .kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = n, .n = N, .sparse = 1};
+    s.op =
+        (struct oato_op){.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = n, .n = N, .sparse = 1};
     s.data[0] = test_malloc(N * row_bytes(dtype, K));
     random_elements(dtype, s.data[0], N * K);
     const struct weight_source source = {.data = s.data[0],
@@ -261,7 +261,8 @@ static void test_integers(void **state)
 static void test_lists(void **state)
 {
     (void)state;
-    const int32_t good[3] = {0, 5, 31}, twice[3] = {0, 5, 5}, far[3] = {0, 5, 32}, low[3] = {-1, 0, 1};
+    const int32_t good[3] = {0, 5, 31}, twice[3] = {0, 5, 5}, far[3] = {0, 5, 32},
+                  low[3] = {-1, 0, 1};
     static const uint8_t data[2 * 18];
     struct weight_source s = {.data = data,
                               .dtype = DT_Q4_0,
@@ -287,8 +288,8 @@ int main(int argc, char **argv)
                      argc > 4 ? atoi(argv[4]) : 0);
         return 0;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers), cmocka_unit_test(test_lists),
-                                       cmocka_unit_test(test_columns),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_integers),
+                                       cmocka_unit_test(test_lists), cmocka_unit_test(test_columns),
                                        cmocka_unit_test(test_gate_up)};
     seed_init();
     return levels_report(cmocka_run_group_tests(tests, NULL, NULL));

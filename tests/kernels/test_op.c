@@ -447,6 +447,13 @@ static void costs_are_those_of_the_definition(void **state)
             fail_msg("%s: %g operations, %g bytes", row[i].key, op_flops(&op, &size),
                      op_bytes(&op, &size));
     }
+    struct op_size some;
+    struct oato_op up = parsed("gate_up/Q8_0/k32/n10/z1/t1", &some);
+    some.active = 5; /* all of gate, half of up */
+    assert_true(op_bytes(&up, &some) == 1.5 * 10 * 34 && op_flops(&up, &some) == 3 * 32 * 10 + 50);
+    struct oato_op down = parsed("mul_mat/Q8_0/k64/n100/z1/t1", &some);
+    some.active = 16;
+    assert_true(op_bytes(&down, &some) == 100 * 2 * 34 / 4.0);
     struct op_size none = {0};
     struct oato_op op = parsed("attention/F32/h2/g1/d64", &none);
     assert_true(op_bytes(&op, &none) == 0);

@@ -203,12 +203,45 @@ static void what_a_device_cannot_do_is_refused(void **state)
     model_close(m);
 }
 
+/* Modes choose operators by their activation, and set both of an FFN. */
+static void neurons_are_skipped_where_zeros_are_exact(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    struct graph g;
+    struct oato_error err;
+    struct sparse_choice choice;
+    assert_int_equal(graph_fuse_all(&m->graph, NULL, NULL, &g, &err), OATO_OK);
+    const int32_t up = find_op(&g, OP_GATE_UP, 1);
+    struct oato_op *down = NULL;
+    for (int32_t i = 0; i < g.n_ops; i++)
+        if (g.ops[i].op.kind == OP_MUL_MAT && g.ops[i].in[0] == g.ops[up].out[0])
+            down = &g.ops[i].op;
+    assert_non_null(down);
+    assert_int_equal(sparse_parse("exact", &choice, &err), OATO_OK);
+    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_EUSAGE); /* SiLU */
+    g.ops[up].op.activation = ACT_RELU_SQUARED;
+    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_OK);
+    assert_true(g.ops[up].op.sparse && down->sparse && down->threshold == 0);
+    assert_false(g.ops[find_op(&g, OP_GATE_UP, 0)].op.sparse);
+    assert_int_equal(op_weight_use_at(down, 0), WEIGHT_COLUMNS);
+    assert_int_equal(op_weight_use_at(&g.ops[up].op, 0), WEIGHT_MATRIX);
+    assert_int_equal(op_weight_use_at(&g.ops[up].op, 1), WEIGHT_ROWS);
+    assert_int_equal(sparse_parse("threshold=0.5", &choice, &err), OATO_OK);
+    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_OK);
+    assert_true(g.ops[find_op(&g, OP_GATE_UP, 0)].op.threshold == 0.5f && down->threshold == 0);
+    assert_int_equal(sparse_parse("threshold=nan", &choice, &err), OATO_EUSAGE);
+    graph_free(&g);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_input_gives_the_same_records),
         cmocka_unit_test(heads_are_cut_out_of_whole_values),
         cmocka_unit_test(what_a_device_cannot_do_is_refused),
+        cmocka_unit_test(neurons_are_skipped_where_zeros_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,8 +61,8 @@ static int setup(void **state)
     put(0, &matrix, (struct op_size){.rows = 512, .seqs = 1}, 20000, true);
     for (int rows = 1; rows <= 16; rows *= 16)
         for (int64_t kv = 100; kv <= 1000; kv *= 10)
-            put(0, &attention, (struct op_size){.rows = rows, .seqs = 1, .kv_positions = kv * rows}, rows * (50.0 + (double)kv),
-                true);
+            put(0, &attention, (struct op_size){.rows = rows, .seqs = 1, .kv_positions = kv * rows},
+                rows * (50.0 + (double)kv), true);
     put(0, &attention, (struct op_size){.rows = 4, .seqs = 4, .kv_positions = 4000}, 3000, true);
     put(1, &matrix, (struct op_size){.rows = 1, .seqs = 1}, 10, true);
     struct oato_op other = matrix;
