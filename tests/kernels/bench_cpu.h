@@ -11,8 +11,8 @@
  * dtype: NULL or "all" for all of them; threads 0: one for each core. */
 void bench_matrices(const char *level, const char *dtype, int threads);
 
-/* bench_sparse.c: a sparse FFN against a dense one, at several shares of active neurons. level NULL:
- * avx512; dtype NULL: Q4_0 and F16. */
+/* bench_sparse.c: a sparse FFN against a dense one, at several shares of active neurons. level
+ * NULL: avx512; dtype NULL: Q4_0 and F16. */
 void bench_sparse(const char *level, const char *dtype, int threads);
 
 /* A stretch of time from barrier to barrier. It begins when the first thread leaves the first
