@@ -34,8 +34,10 @@ struct engine_options {
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
-    const char
-        *sparse; /* which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: none */
+    /* Which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: those that the plan
+     * says */
+    const char *sparse;
+    const struct neurons *neurons; /* borrowed; where sparse takes thresholds from; NULL: nowhere */
     /* For counting: gets every operator, in order. Without a plan only, and then nothing is fused,
      * so that every value of the graph can be seen. NULL: nobody. observe_user is its first
      * argument. */

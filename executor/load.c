@@ -137,7 +137,7 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         struct sparse_choice choice;
         status = sparse_parse(e->options->sparse, &choice, err);
         if (!status)
-            status = sparse_apply(&e->graph, &choice, err);
+            status = sparse_apply(&e->graph, &choice, e->options->neurons, err);
     } else if (!status && e->plan) {
         status = sparse_apply_plan(&e->graph, e->plan, err);
     }

@@ -3,6 +3,7 @@
  * tokenizer, engine.
  */
 #include "executor/run.h"
+#include "lowering/lowering.h"
 
 #include <errno.h>
 #include <string.h>
@@ -51,6 +52,29 @@ static void warn_of_predictors(const struct gguf *g)
                      "which is exact");
 }
 
+/* The sidecar that the plan follows, or that --sparse takes thresholds from. */
+static oato_status session_neurons(struct session *s, const struct run_args *a,
+                                   struct engine_options *options, struct oato_error *err)
+{
+    struct sparse_choice choice = {SPARSE_OFF, 0};
+    oato_status status = options->sparse ? sparse_parse(options->sparse, &choice, err) : OATO_OK;
+    if (status)
+        return status;
+    if (s->has_plan && (s->plan.neurons_hash || choice.mode != SPARSE_SHARE)) {
+        status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
+        options->neurons = s->plan.neurons;
+        return status;
+    }
+    if (choice.mode == SPARSE_SHARE) {
+        options->neurons = &s->neurons;
+        return neurons_open(s->model->gguf, a->neurons, &s->neurons, err);
+    }
+    return a->neurons ? oato_fail(err, OATO_EUSAGE,
+                                  "--neurons names the sidecar that a plan follows or that "
+                                  "--sparse threshold=S reads; give one of them, too")
+                      : OATO_OK;
+}
+
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
                          struct oato_error *err)
 {
@@ -68,11 +92,8 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     }
     if (!status)
         status = model_open_as(a->model, &a->choice, &s->model, err);
-    if (!status && s->has_plan)
-        status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
-    else if (!status && a->neurons)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "--neurons names the sidecar that a plan follows; give --plan, too");
+    if (!status)
+        status = session_neurons(s, a, &options, err);
     if (!status)
         warn_of_predictors(s->model->gguf);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {

@@ -63,20 +63,24 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
 
 /* DENSE: the operators that EXACT, or else THRESHOLD, would choose compute everything, by the
  * kernels that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is
- * exactly 0 are skipped. THRESHOLD: neurons whose |activation| is at most a threshold, whatever the
- * activation. */
-enum sparse_mode { SPARSE_OFF, SPARSE_DENSE, SPARSE_EXACT, SPARSE_THRESHOLD };
+ * exactly 0 are skipped. LIMIT: neurons whose |activation| is at most `threshold`, whatever the
+ * activation. SHARE: the same, with each layer's own threshold, below which the share `threshold`
+ * of its activations was counted (CATS). */
+enum sparse_mode { SPARSE_OFF, SPARSE_DENSE, SPARSE_EXACT, SPARSE_LIMIT, SPARSE_SHARE };
 
 struct sparse_choice {
     enum sparse_mode mode;
     float threshold;
 };
 
-/* From "off", "dense", "exact", "threshold=0.1"; OATO_EUSAGE: it is none of these. */
+/* From "off", "dense", "exact", "above=0.1" (LIMIT), "threshold=0.5" (SHARE); OATO_EUSAGE: it is
+ * none of these. */
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
-/* Has the operators of a fused graph skip neurons. OATO_EUSAGE: it has none of the kind. */
+/* Has the operators of a fused graph skip neurons. neurons: what was counted, needed for SHARE;
+ * NULL: nothing. OATO_EUSAGE: the graph has none of the kind, or the sidecar lacks the quantiles of
+ * a layer. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
-                         struct oato_error *err);
+                         const struct neurons *neurons, struct oato_error *err);
 /* The same for the layers that the plan names. OATO_EFILE: one has none of the kind. */
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
 

@@ -4,6 +4,7 @@
  */
 #include "lowering/lowering.h"
 
+#include <math.h>
 #include <string.h>
 
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err)
@@ -18,12 +19,17 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
             return OATO_OK;
         }
     }
-    if (strncmp(text, "threshold=", 10) != 0 || !parse_f64(text + 10, 0, 1e30, &threshold))
+    if (!strncmp(text, "above=", 6) && parse_f64(text + 6, 0, 1e30, &threshold))
+        out->mode = SPARSE_LIMIT;
+    else if (!strncmp(text, "threshold=", 10) && parse_f64(text + 10, 0, 0.99, &threshold))
+        out->mode = SPARSE_SHARE;
+    else
         return oato_fail(err, OATO_EUSAGE,
-                         "--sparse wants off, dense, exact or threshold=T, where T is a number "
-                         "from 0 on, not '%s'",
+                         "--sparse wants off, dense, exact, threshold=S (the share of neurons to "
+                         "skip, 0 to 0.99) or above=T (the least |activation|, 0 or more), not "
+                         "'%s'",
                          text);
-    *out = (struct sparse_choice){SPARSE_THRESHOLD, (float)threshold};
+    out->threshold = (float)threshold;
     return OATO_OK;
 }
 
@@ -63,10 +69,28 @@ static bool has_zeros(const struct graph_op *o)
     return o->op.activation == ACT_RELU || o->op.activation == ACT_RELU_SQUARED;
 }
 
+/* The activation up to which neurons of a layer are skipped; negative: none are. NaN: not known. */
+static float limit_of(const struct sparse_choice *choice, const struct neurons *neurons,
+                      int32_t layer)
+{
+    char name[32];
+    const struct neurons_magnitudes *m;
+    switch (choice->mode) {
+    case SPARSE_OFF:
+    case SPARSE_DENSE: return -1;
+    case SPARSE_EXACT: return 0;
+    case SPARSE_LIMIT: return choice->threshold;
+    case SPARSE_SHARE: break;
+    }
+    snprintf(name, sizeof name, "blk.%d.ffn_act", layer);
+    m = neurons ? neurons_magnitudes(neurons, name) : NULL;
+    return m ? m->quantiles[lroundf(100 * choice->threshold)] : NAN;
+}
+
 /* Sets the fields of all such operators of a layer (-1: of all), or only of those that have exact
- * zeros. Returns how many products skip. */
-static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, int32_t layer,
-                          bool zeros)
+ * zeros. Returns how many products skip; -1: a layer's threshold is not known. */
+static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
+                          const struct neurons *counted, int32_t layer, bool zeros)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
@@ -76,9 +100,9 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, i
         struct graph_op *neurons = neurons_of(g, &g->ops[i]);
         if (!neurons || (zeros && !has_zeros(neurons)))
             continue;
-        const float limit = choice->mode == SPARSE_DENSE       ? -1
-                            : choice->mode == SPARSE_THRESHOLD ? choice->threshold
-                                                               : 0;
+        const float limit = limit_of(choice, counted, g->ops[i].layer);
+        if (isnan(limit))
+            return -1;
         const bool gates = neurons->op.kind == OP_GATE_UP;
         const bool product = down->kind == OP_MUL_MAT; /* the other one always skips what is 0 */
         if (!product && !gates && limit > 0)
@@ -93,16 +117,21 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice, i
 }
 
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
-                         struct oato_error *err)
+                         const struct neurons *neurons, struct oato_error *err)
 {
-    if (choice->mode == SPARSE_OFF ||
-        (choice->mode != SPARSE_THRESHOLD && fields_set(g, choice, -1, true)))
+    const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
+    if (choice->mode == SPARSE_OFF || (!any && fields_set(g, choice, neurons, -1, true)))
         return OATO_OK;
     if (choice->mode == SPARSE_EXACT)
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse exact: no FFN of this model has an activation with exact zeros "
-                         "(ReLU); use --sparse threshold=T");
-    if (!fields_set(g, choice, -1, false))
+                         "(ReLU); use --sparse threshold=S");
+    const int32_t n = fields_set(g, choice, neurons, -1, false);
+    if (n < 0)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--sparse threshold: the neurons sidecar lacks the quantiles of a layer's "
+                         "activations; count them with oato-profile --calibrate");
+    if (!n)
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse: this model has no FFN whose neurons can be skipped; use "
                          "--sparse off");
@@ -113,9 +142,9 @@ oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato
 {
     for (int32_t i = 0; i < p->n_sparse; i++) {
         const struct plan_sparse *s = &p->sparse[i];
-        const struct sparse_choice choice = {s->threshold > 0 ? SPARSE_THRESHOLD : SPARSE_EXACT,
+        const struct sparse_choice choice = {s->threshold > 0 ? SPARSE_LIMIT : SPARSE_EXACT,
                                              s->threshold};
-        if (!fields_set(g, &choice, s->layer, choice.mode == SPARSE_EXACT))
+        if (!fields_set(g, &choice, NULL, s->layer, choice.mode == SPARSE_EXACT))
             return oato_fail(err, OATO_EFILE,
                              "the plan skips neurons of layer %d, which has none to skip; run "
                              "oato-plan again",

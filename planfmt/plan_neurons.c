@@ -34,6 +34,28 @@ static void beside(const char *model, struct text *out)
     text_printf(out, "%.*s.neurons.gguf", (int)len, model);
 }
 
+oato_status neurons_open(const struct gguf *model, const char *path, struct neurons *out,
+                         struct oato_error *err)
+{
+    struct text found;
+    beside(gguf_path(model), &found);
+    oato_status status = OATO_OK;
+    neurons_init(out);
+    if (found.failed)
+        status = oato_fail_memory(err, found.len, "the path of a sidecar");
+    else if (!path && access(found.data, F_OK))
+        status = oato_fail(err, OATO_EUSAGE,
+                           "%s: there is no such neurons sidecar; count one with oato-profile "
+                           "--calibrate, or name one with --neurons",
+                           found.data);
+    if (!status)
+        status = neurons_load(path ? path : found.data, out, err);
+    if (!status)
+        status = neurons_check_model(out, model, err);
+    text_free(&found);
+    return status;
+}
+
 static oato_status load_beside(const struct gguf *model, struct plan *p, struct neurons *out,
                                struct oato_error *err)
 {

@@ -328,6 +328,11 @@ oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct 
 bool plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer);
 /* OATO_EUSAGE when p->neurons is not the sidecar that the plan follows, or missing. */
 oato_status plan_check_neurons(const struct plan *p, struct oato_error *err);
+/* Loads a model's sidecar: the file at `path` or, if that is NULL, the one beside the model
+ * (dir/M.gguf: dir/M.neurons.gguf). OATO_EUSAGE: there is none, or it is another model's.
+ * neurons_free releases it, on failure too. */
+oato_status neurons_open(const struct gguf *model, const char *path, struct neurons *out,
+                         struct oato_error *err);
 /* Loads the sidecar that the plan follows into *out and makes it p->neurons: the file at `path` or,
  * if that is NULL, the one beside the model (dir/M.gguf: dir/M.neurons.gguf). It must belong to
  * plan and model. Without a path and for a plan that follows none *out is empty. neurons_free

@@ -407,7 +407,7 @@ static void the_other_verbs_answer(void **state)
     }
     assert_int_equal(run(&o->out, &o->err,
                          "perplexity tiny.gguf -f text.txt -c 32 --compare dense --sparse "
-                         "threshold=0.1"),
+                         "above=0.1"),
                      0);
     const char *ours = strstr(o->out.data, "\nthis ");
     assert_true(ours && strstr(o->out.data, "\ndense ") &&

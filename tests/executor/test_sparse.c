@@ -10,6 +10,8 @@
 
 enum { TOKENS = 40 };
 
+static const struct neurons *counted; /* of engines that are opened; NULL: nothing */
+
 static struct model *relu_model(oato_dtype dtype)
 {
     struct model *m = tiny_model(dtype, 7);
@@ -23,10 +25,12 @@ static float *sparse_logits(const struct model *m, const struct plan *p, const c
                             int threads, int ubatch)
 {
     int32_t ids[TOKENS];
-    struct engine *e =
-        open_engine(m, p,
-                    (struct engine_options){
-                        .threads = threads, .ubatch = ubatch, .rows = ubatch, .sparse = sparse});
+    struct engine *e = open_engine(m, p,
+                                   (struct engine_options){.threads = threads,
+                                                           .ubatch = ubatch,
+                                                           .rows = ubatch,
+                                                           .sparse = sparse,
+                                                           .neurons = counted});
     fill_ids(ids, TOKENS, m->shape.vocab, 3);
     float *logits = logits_of(e, ids, TOKENS);
     engine_close(e);
@@ -81,7 +85,7 @@ static void assert_refused(const struct model *m, const char *sparse, const char
 {
     struct oato_error err;
     struct engine *e = NULL;
-    const struct engine_options options = {.sparse = sparse};
+    const struct engine_options options = {.sparse = sparse, .neurons = counted};
     assert_int_equal(engine_open(m, NULL, &options, NULL, NULL, &e, &err), OATO_EUSAGE);
     if (!strstr(err.text, word))
         fail_msg("'%s' lacks '%s'", err.text, word);
@@ -91,15 +95,49 @@ static void what_cannot_skip_is_refused(void **state)
 {
     (void)state;
     struct model *m = tiny_model(DT_Q4_0, 1);
-    assert_refused(m, "exact", "threshold=T");
-    assert_refused(m, "threshold=-1", "--sparse wants");
+    assert_refused(m, "exact", "threshold=S");
+    assert_refused(m, "above=-1", "--sparse wants");
+    assert_refused(m, "threshold=1", "--sparse wants");
+    assert_refused(m, "threshold=0.5", "oato-profile --calibrate");
     assert_refused(m, "fast", "--sparse wants");
     float *all = sparse_logits(m, NULL, "dense", 1, 1);
-    assert_logits(m, NULL, "threshold=0", 2, 1, all); /* SiLU is 0 nowhere but at 0 */
-    float *some = sparse_logits(m, NULL, "threshold=0.05", 1, 1);
+    assert_logits(m, NULL, "above=0", 2, 1, all); /* SiLU is 0 nowhere but at 0 */
+    float *some = sparse_logits(m, NULL, "above=0.05", 1, 1);
     assert_true(memcmp(all, some, sizeof(float) * TOKENS) != 0);
     free(some);
     free(all);
+    model_close(m);
+}
+
+/* Thresholds of a sidecar are those of its layers' quantiles. */
+static void a_share_takes_each_layers_threshold(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 1);
+    float quantiles[NEURONS_QUANTILES], far[NEURONS_QUANTILES];
+    struct neurons_magnitudes magnitudes[8];
+    char names[8][24];
+    struct neurons n = {.magnitudes = magnitudes};
+    assert_true(m->graph.n_layers <= 8);
+    for (int i = 0; i < NEURONS_QUANTILES; i++) {
+        quantiles[i] = (float)i * 0.001f;
+        far[i] = 1000 + (float)i;
+    }
+    for (int32_t i = 0; i < m->graph.n_layers; i++) {
+        snprintf(names[i], sizeof names[i], "blk.%d.ffn_act", i);
+        magnitudes[n.n_magnitudes++] = (struct neurons_magnitudes){names[i], quantiles, NULL};
+    }
+    float *wanted = sparse_logits(m, NULL, "above=0.05", 1, 1);
+    counted = &n;
+    assert_logits(m, NULL, "threshold=0.5", 2, 1, wanted);
+    magnitudes[m->graph.n_layers - 1].quantiles = far;
+    float *other = sparse_logits(m, NULL, "threshold=0.5", 1, 1);
+    assert_true(memcmp(wanted, other, sizeof(float) * TOKENS) != 0);
+    n.n_magnitudes--;
+    assert_refused(m, "threshold=0.5", "lacks the quantiles");
+    counted = NULL;
+    free(wanted);
+    free(other);
     model_close(m);
 }
 
@@ -109,6 +147,7 @@ int main(void)
         cmocka_unit_test(exact_has_the_bits_of_dense),
         cmocka_unit_test(devices_change_no_bit),
         cmocka_unit_test(what_cannot_skip_is_refused),
+        cmocka_unit_test(a_share_takes_each_layers_threshold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,16 +219,16 @@ static void neurons_are_skipped_where_zeros_are_exact(void **state)
             down = &g.ops[i].op;
     assert_non_null(down);
     assert_int_equal(sparse_parse("exact", &choice, &err), OATO_OK);
-    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_EUSAGE); /* SiLU */
+    assert_int_equal(sparse_apply(&g, &choice, NULL, &err), OATO_EUSAGE); /* SiLU */
     g.ops[up].op.activation = ACT_RELU_SQUARED;
-    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_OK);
+    assert_int_equal(sparse_apply(&g, &choice, NULL, &err), OATO_OK);
     assert_true(g.ops[up].op.sparse && down->sparse && down->threshold == 0);
     assert_false(g.ops[find_op(&g, OP_GATE_UP, 0)].op.sparse);
     assert_int_equal(op_weight_use_at(down, 0), WEIGHT_COLUMNS);
     assert_int_equal(op_weight_use_at(&g.ops[up].op, 0), WEIGHT_MATRIX);
     assert_int_equal(op_weight_use_at(&g.ops[up].op, 1), WEIGHT_ROWS);
-    assert_int_equal(sparse_parse("threshold=0.5", &choice, &err), OATO_OK);
-    assert_int_equal(sparse_apply(&g, &choice, &err), OATO_OK);
+    assert_int_equal(sparse_parse("above=0.5", &choice, &err), OATO_OK);
+    assert_int_equal(sparse_apply(&g, &choice, NULL, &err), OATO_OK);
     assert_true(g.ops[find_op(&g, OP_GATE_UP, 0)].op.threshold == 0.5f && down->threshold == 0);
     assert_int_equal(sparse_parse("threshold=nan", &choice, &err), OATO_EUSAGE);
     graph_free(&g);
