@@ -128,10 +128,10 @@ enum weight_use {
 enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
 
-/* What a product skips. LISTED, of GATE_UP only: both products are computed only for the neurons
- * that in[1], a list as OP_ACTIVE makes them, names for the token, and of up's only those that
- * ZEROS would compute */
-enum op_sparse { SPARSE_NOT, SPARSE_ZEROS, SPARSE_LISTED };
+/* What a product skips. UNLISTED, of GATE_UP only: both products are computed only for the neurons
+ * that in[1], a list as OP_ACTIVE makes them, names for the token, and up's only for those of them
+ * that ZEROS would compute it for. */
+enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED };
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
@@ -189,11 +189,11 @@ struct oato_op {
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
                     op_slope; 0: no slopes */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
-    /* MUL_MAT, GATE_UP: enum op_sparse; SPARSE_ZEROS: elements near 0 are skipped. GATE_UP: up's
-     * product is computed only where |activation(gate)| > threshold, and out[0] is exactly 0
-     * elsewhere. MUL_MAT: columns of the weight where |in[0]| <= threshold are not read. 0: what is
-     * exactly 0; negative: nothing is skipped, by the same kernels and so with the same bits as 0
-     * where activations have exact zeros */
+    /* MUL_MAT, GATE_UP: enum op_skip. With SKIP_ZEROS a GATE_UP computes up's product only where
+     * |activation(gate)| > threshold, and out[0] is exactly 0 elsewhere; a MUL_MAT does not read
+     * the columns of its weight where |in[0]| <= threshold. threshold 0: what is exactly 0;
+     * negative: nothing is skipped, by the same kernels and so with the same bits as 0 where
+     * activations have exact zeros */
     int32_t sparse;
     float threshold;
     float eps;                 /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
@@ -287,7 +287,7 @@ enum { OP_KEY_SIZE = 96 };
  *   mul_mat_t/Q4_0/k4096/n1024     k in, n out
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
- *   gate_up/Q4_1/k576/n1536/z1     enum op_sparse; likewise mul_mat; threshold is not part of it
+ *   gate_up/Q4_1/k576/n1536/z1     enum op_skip; likewise mul_mat; threshold is not part of it
  *   merge/n576                     n of the output, k = n
  *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it

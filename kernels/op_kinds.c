@@ -83,13 +83,13 @@ static bool activation_fits(const struct oato_op *op)
 
 static bool sparse_fits(const struct oato_op *op)
 {
-    return op->sparse == SPARSE_NOT || op->sparse == SPARSE_ZEROS;
+    return op->sparse == SKIP_NOTHING || op->sparse == SKIP_ZEROS;
 }
 
 static bool gate_up_fits(const struct oato_op *op)
 {
     return activation_fits(op) &&
-           (sparse_fits(op) || (op->sparse == SPARSE_LISTED && op->n < LIST_MOST));
+           (sparse_fits(op) || (op->sparse == SKIP_UNLISTED && op->n < LIST_MOST));
 }
 
 static bool is_of_blocks(int32_t dtype)
@@ -333,7 +333,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_DECAYED: return op->alibi != 0 ? 0 : 1;
     case W_STATE: return op_state_floats(op);
     case W_LIST: return (int64_t)op->k + 1;
-    case W_LISTED: return op->sparse == SPARSE_LISTED ? (int64_t)op->n + 1 : 0;
+    case W_LISTED: return op->sparse == SKIP_UNLISTED ? (int64_t)op->n + 1 : 0;
     }
     return 0;
 }

@@ -189,7 +189,7 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     if (part.axis == AXIS_K) {
         op.k = length;
         if (reads_columns(part, &op) && !op.sparse) {
-            op.sparse = 1;
+            op.sparse = SKIP_ZEROS;
             op.threshold = -1;
         }
     }

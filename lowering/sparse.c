@@ -107,9 +107,9 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
         const bool product = down->kind == OP_MUL_MAT; /* the other one always skips what is 0 */
         if (!product && !gates && limit > 0)
             continue;
-        down->sparse = product;
+        down->sparse = product ? SKIP_ZEROS : SKIP_NOTHING;
         down->threshold = product && !(gates && limit > 0) ? limit : 0; /* GATE_UP skipped it */
-        neurons->op.sparse = gates;
+        neurons->op.sparse = gates ? SKIP_ZEROS : SKIP_NOTHING;
         neurons->op.threshold = gates ? limit : 0;
         n++;
     }

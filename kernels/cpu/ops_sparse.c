@@ -2,11 +2,12 @@
  * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
  *
  *   for each up to 256 neurons
- *     gate's products, as a matrix like any other; or, with a list, those of listed neurons, as
- * up's the neurons that are active for some token: the list of the chunk for each up to 64 of these
- * their rows of up, gathered into the layout of a matrix, in L2 up's products                 by
- * the very kernels of a dense GATE_UP: the same bits activation(gate) * up where the token's neuron
- * is active, elsewhere 0
+ *     gate's products, as a matrix like any other; or, by a list, of listed neurons, as up's
+ *     the neurons that are active for some token
+ *     for each up to 64 of these
+ *       their rows of up, gathered into the layout of a matrix, in L2
+ *       up's products, by the very kernels of a dense GATE_UP: the same bits
+ *       activation(gate) * up where the token's neuron is active, elsewhere 0
  *
  * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
  * order of the columns: there is nothing to merge.
@@ -32,7 +33,7 @@ uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_o
 static void neurons_mark(const struct run *x, const float *gate, int64_t stride, int64_t n,
                          bool *active)
 {
-    const bool listed = x->op->sparse == SPARSE_LISTED;
+    const bool listed = x->op->sparse == SKIP_UNLISTED;
     float a[SPARSE_CHUNK];
     memset(active, 0, (size_t)n * sizeof *active);
     for (int64_t t = 0; t < x->T; t++, gate += stride) {
@@ -126,7 +127,7 @@ void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
                          const uint8_t *next)
 {
     const struct run *x = m->x;
-    const bool listed = x->op->sparse == SPARSE_LISTED;
+    const bool listed = x->op->sparse == SKIP_UNLISTED;
     struct matrix_job gate = m->job[0];
     for (int64_t r = begin, stop; r < end; r = stop) {
         int32_t list[SPARSE_CHUNK];

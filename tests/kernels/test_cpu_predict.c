@@ -110,7 +110,7 @@ static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum act
                          .k = WIDTH,
                          .n = NEURONS,
                          .activation = (int32_t)a,
-                         .sparse = SPARSE_ZEROS};
+                         .sparse = SKIP_ZEROS};
     size_t stride = 0;
     assert_true(dtype_row_bytes(dtype, WIDTH, &stride));
     uint8_t *data = test_malloc(2 * NEURONS * stride);
@@ -133,7 +133,7 @@ static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum act
                 at[1 + (int)at[0]++] = (float)j;
     }
     const float *wanted = run(k, &g, op, x, NULL, dense, 1);
-    op.sparse = SPARSE_LISTED;
+    op.sparse = SKIP_UNLISTED;
     assert_int_equal(op_weight_use_at(&op, 0), WEIGHT_ROWS);
     for (int threads = 1; threads <= 3; threads++) {
         const float *got = run(k, &g, op, x, list, rows, threads);
