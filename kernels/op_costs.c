@@ -243,7 +243,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case TRANSPOSED: return op->k * row_bytes(op, op->n);
     case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
-    case SIGNS: return rows * ((op->k + 63) / 64 * 8.0);
+    case SIGNS: return rows * (double)((op->k + 63) / 64 * 8);
     case STATE:
         return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
     case KV_WRITTEN: return size->rows * kv;

@@ -36,8 +36,8 @@ struct home {
 enum value_parts {
     PARTS_COLUMNS,  /* they are concatenated */
     PARTS_SUMMANDS, /* they are added */
-    PARTS_NEURONS, /* each has columns that are not neighbours: only the same neurons may read a
-                      part */
+    PARTS_NEURONS,  /* each has columns that are not neighbours: only the same neurons may read a
+                       part */
     PARTS_EXPERTS, /* each holds the rows of its experts at their place in the whole; the other rows
                       are undefined, so only the same experts may read a part */
 };

@@ -185,8 +185,8 @@ struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t d
 
 /* ---------------------------------------------------------------------- wholes and parts */
 
-static const char *const members_name[] = {[PARTS_NEURONS] = "neurons",
-                                           [PARTS_EXPERTS] = "experts"};
+static const char *const members_name[] = {
+    [PARTS_NEURONS] = "neurons", [PARTS_EXPERTS] = "experts"};
 
 static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
 {

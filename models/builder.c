@@ -106,7 +106,7 @@ bool build_ignores(const struct graph_builder *b, const char *name)
 {
     for (const char *word = b->ignored; word && *word;) {
         const size_t n = strcspn(word, " ");
-        for (const char *part = name; part; part = strchr(part, '.'), part += part != NULL)
+        for (const char *part = name; part; part = (part = strchr(part, '.')) ? part + 1 : NULL)
             if (!strncmp(part, word, n))
                 return true;
         word += n + strspn(word + n, " ");

@@ -417,11 +417,11 @@ static void integers_small(oato_dtype dtype, const uint8_t *p, int sub, int8_t q
         for (int i = 0; i < 16; i++)
             q[i] = quants_mxfp4_values[p[4 + 8 * sub + i % 8] >> i / 8 * 4 & 15];
     } else {
+        const int from = sub % 8 * 32; /* of 256 */
         *scale = half_at(p + (dtype == DT_TQ1_0 ? 52 : 64));
-        for (int i = 0; i < 32; i++)
-            q[i] = (int8_t)((dtype == DT_TQ1_0 ? quants_tq1_value(p, 32 * sub + i)
-                                               : quants_tq2_value(p, 32 * sub + i)) -
-                            1);
+        for (int i = from; i < from + 32; i++)
+            q[i - from] =
+                (int8_t)((dtype == DT_TQ1_0 ? quants_tq1_value(p, i) : quants_tq2_value(p, i)) - 1);
     }
 }
 

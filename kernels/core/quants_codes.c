@@ -175,7 +175,8 @@ void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_cod
 
 static float scale_at(const struct codebook *b, const struct quants_codes *c, int i)
 {
-    return f16_to_f32(c->d) * b->factor * (float)(2 * c->scale[i / 16] + 1);
+    const int sub = i / 16;
+    return f16_to_f32(c->d) * b->factor * (float)(2 * c->scale[sub] + 1);
 }
 
 static int8_t value_at(const struct codebook *b, const struct quants_codes *c, int i)

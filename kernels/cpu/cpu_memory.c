@@ -165,8 +165,7 @@ static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
                         const struct cpu_weight *m)
 {
     if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
-        m->from &&
-        l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
+        m->from && l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
         l->weight.rows <= m->weight.rows && d->kernels->layout->row)
         l->weight.rows_of = &m->weight;
 }

@@ -327,14 +327,14 @@ const struct matrix_layout lanes8_layout = {.id = "lanes8.3",
                                             .bytes = lanes_matrix_bytes,
                                             .prepare = lanes_matrix_prepare,
                                             .row = matrix_row,
-                                .rows_stride = lanes_rows_stride,
-                                .rows_prepare = lanes_rows_prepare,
-                                .rows_panel = lanes_rows_panel};
+                                            .rows_stride = lanes_rows_stride,
+                                            .rows_prepare = lanes_rows_prepare,
+                                            .rows_panel = lanes_rows_panel};
 const struct matrix_layout lanes16_layout = {.id = "lanes16.3",
                                              .lanes = 16,
                                              .bytes = lanes_matrix_bytes,
                                              .prepare = lanes_matrix_prepare,
                                              .row = matrix_row,
-                                .rows_stride = lanes_rows_stride,
-                                .rows_prepare = lanes_rows_prepare,
-                                .rows_panel = lanes_rows_panel};
+                                             .rows_stride = lanes_rows_stride,
+                                             .rows_prepare = lanes_rows_prepare,
+                                             .rows_panel = lanes_rows_panel};

@@ -257,10 +257,10 @@ void lanes_rows_panel(int lanes, const struct oato_weight *w, const int32_t *lis
     uint8_t *out = (uint8_t *)(uintptr_t)panel->data;
     struct rows_group g = {.bytes = (int64_t)stride};
     for (int64_t i = 0; i < n; i += lanes) {
-        for (int lane = 0; lane < lanes; lane++) { /* a last group repeats its last row */
-            g.at[lane] = w->data + (uint64_t)list[min_i64(i + lane, n - 1)] * stride;
-            g.next[lane] =
-                w->data + (uint64_t)list[min_i64(i + lanes + lane, n + after - 1)] * stride;
+        for (int r = 0; r < LANES_MAX; r++) { /* a last group repeats its last row */
+            const int64_t at = i + r % lanes;
+            g.at[r] = w->data + (uint64_t)list[min_i64(at, n - 1)] * stride;
+            g.next[r] = w->data + (uint64_t)list[min_i64(at + lanes, n + after - 1)] * stride;
         }
         for (int64_t p = -AHEAD; first && !i && p < 0; p += LINE)
             group_prefetch(&g, lanes, p);

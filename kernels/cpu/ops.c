@@ -539,10 +539,9 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
     for (int i = 0; i < NUMERICS_CHOICES && op_weight_use(op) == WEIGHT_MATRIX; i++) {
         const struct matrix_class *matrix = cpu_matrix_class(k, (oato_dtype)op->dtype, i);
         const uint64_t one =
-            op_has_experts(op) ? experts_workspace(matrix, op, size->rows, n_threads)
-            : op->kind == OP_HEAD_MUL_MAT
-                ? heads_workspace(matrix, op, size->rows, n_threads)
-                : matrix_workspace(k, matrix, op, size->rows, n_threads);
+            op_has_experts(op)            ? experts_workspace(matrix, op, size->rows, n_threads)
+            : op->kind == OP_HEAD_MUL_MAT ? heads_workspace(matrix, op, size->rows, n_threads)
+                                          : matrix_workspace(k, matrix, op, size->rows, n_threads);
         bytes = one > bytes ? one : bytes;
     }
     return bytes;

@@ -105,7 +105,7 @@ static void route_row_scored(const struct run *x, int64_t t)
     const struct oato_op *op = x->op;
     const struct oato_weight *bias = x->r->n_weights ? weight(x, 0) : NULL;
     float *out = output(x, 0) + t * op->n, *weights = out + op->experts_used, sum = 0;
-    float scores[EXPERTS_MAX], choosing[EXPERTS_MAX];
+    float scores[EXPERTS_MAX] = {0}, choosing[EXPERTS_MAX];
     uint8_t chosen[EXPERTS_MAX];
     scores_of(op, input(x, 0) + t * op->k, scores);
     for (int32_t e = 0; e < op->k; e++)

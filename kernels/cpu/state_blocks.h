@@ -141,10 +141,10 @@ static inline __attribute__((always_inline)) void columns_load(vec *x, const flo
 static inline __attribute__((always_inline)) void columns_store(float *to, const vec *x, int width,
                                                                 const int vectors)
 {
-    float all[PIECE_COLUMNS];
+    float some[PIECE_COLUMNS], *all = width < vectors * LANES ? some : to;
     UNROLLED (v, vectors)
-        vec_store((width < vectors * LANES ? all : to) + v * LANES, x[v]);
-    if (width < vectors * LANES)
+        vec_store(all + v * LANES, x[v]);
+    if (all != to)
         memcpy(to, all, (size_t)width * sizeof *to);
 }
 

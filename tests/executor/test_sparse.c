@@ -45,6 +45,14 @@ static void assert_logits(const struct model *m, const struct plan *p, const cha
     free(got);
 }
 
+static bool differ(const float *a, const float *b)
+{
+    int i = 0;
+    while (i < TOKENS && a[i] == b[i])
+        i++;
+    return i < TOKENS;
+}
+
 static void exact_has_the_bits_of_dense(void **state)
 {
     (void)state;
@@ -103,7 +111,7 @@ static void what_cannot_skip_is_refused(void **state)
     float *all = sparse_logits(m, NULL, "dense", 1, 1);
     assert_logits(m, NULL, "above=0", 2, 1, all); /* SiLU is 0 nowhere but at 0 */
     float *some = sparse_logits(m, NULL, "above=0.05", 1, 1);
-    assert_true(memcmp(all, some, sizeof(float) * TOKENS) != 0);
+    assert_true(differ(all, some));
     free(some);
     free(all);
     model_close(m);
@@ -132,7 +140,7 @@ static void a_share_takes_each_layers_threshold(void **state)
     assert_logits(m, NULL, "threshold=0.5", 2, 1, wanted);
     magnitudes[m->graph.n_layers - 1].quantiles = far;
     float *other = sparse_logits(m, NULL, "threshold=0.5", 1, 1);
-    assert_true(memcmp(wanted, other, sizeof(float) * TOKENS) != 0);
+    assert_true(differ(wanted, other));
     n.n_magnitudes--;
     assert_refused(m, "threshold=0.5", "lacks the quantiles");
     counted = NULL;

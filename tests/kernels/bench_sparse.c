@@ -167,7 +167,7 @@ void bench_sparse(const char *level, const char *dtype, int threads)
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         struct ffn f = {.c.kernels = kernels_named(level ? level : "avx512"),
                         .step = {.n_tokens = 1, .n_rows = 1, .n_seqs = 1}};
-        if (!f.c.kernels || (dtype ? strcmp(dtype, dtype_name(types[i])) : i > 1))
+        if (!f.c.kernels || (dtype ? strcmp(dtype, dtype_name(types[i])) != 0 : i > 1))
             continue;
         const uint64_t arena = (2 * WIDTH + NEURONS) * sizeof(float), work = (uint64_t)64 << 20;
         f.c.arena = pages_alloc(arena);

@@ -249,7 +249,8 @@ static void experts_are_numbered_by_an_order(void **state)
             for (found = 0; found < USED && by_id[found] != order[(int)placed[i]];)
                 found++;
             assert_true(found < USED);
-            assert_true(fabsf(placed[USED + i] - by_id[USED + found]) <= 1e-6f * by_id[USED + found]);
+            assert_true(fabsf(placed[USED + i] - by_id[USED + found]) <=
+                        1e-6f * by_id[USED + found]);
         }
         test_free(by_id);
         test_free(placed);

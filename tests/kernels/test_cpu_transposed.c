@@ -89,10 +89,10 @@ static void spoil_silent_rows(const struct product *p, uint8_t *data)
 {
     memcpy(data, p->data, (size_t)p->op.k * p->row);
     for (int64_t i = 0; i < p->op.k; i++) {
-        bool silent = true;
-        for (int64_t t = 0; t < p->T; t++)
-            silent = silent && p->in[t * p->op.k + i] == 0;
-        if (silent)
+        int64_t t = 0;
+        while (t < p->T && p->in[t * p->op.k + i] == 0)
+            t++;
+        if (t == p->T)
             memset(data + (size_t)i * p->row, 0xff, p->row);
     }
 }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { K = 64, NEURONS = 256, LATENT = 6, TOKENS = 8192 };
+enum { K = 64, NEURONS = 256, LATENT = 6, TOKENS = 8192, HELD = TOKENS / 10 };
 
 static uint16_t input[TOKENS][K], mass[TOKENS][NEURONS];
 
@@ -65,7 +65,7 @@ static struct training_samples samples(void)
 static void judge(const struct predictor *p, double *recall, double *predicted)
 {
     double found = 0, all = 0, n = 0;
-    for (int t = TOKENS - TOKENS / 10; t < TOKENS; t++) {
+    for (int t = TOKENS - HELD; t < TOKENS; t++) {
         double z[K + NEURONS] = {0};
         for (int r = 0; r < p->rank; r++) {
             for (int j = 0; j < K; j++)
@@ -83,7 +83,7 @@ static void judge(const struct predictor *p, double *recall, double *predicted)
         }
     }
     *recall = found / all;
-    *predicted = n / (TOKENS / 10) / NEURONS;
+    *predicted = n / HELD / NEURONS;
 }
 
 static void a_predictor_finds_the_mass_with_few_neurons(void **state)
