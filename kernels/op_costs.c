@@ -236,6 +236,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     const double kv =
         row_bytes(op, (double)op_width(op, W_KV_HEADS)) + row_bytes(op, op->kv_heads * v_dim);
     const double vectors = 4 * (double)op_width(op, row->weight[0].k);
+    const int64_t signs = (op->k + INT64_C(63)) / 64 * 8; /* bytes of a row */
     switch (row->traffic) {
     case NONE: return 0;
     case VECTOR: return vectors;
@@ -243,7 +244,7 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case TRANSPOSED: return op->k * row_bytes(op, op->n);
     case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
-    case SIGNS: return rows * (double)((op->k + 63) / 64 * 8);
+    case SIGNS: return rows * (double)signs;
     case STATE:
         return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
     case KV_WRITTEN: return size->rows * kv;
