@@ -68,18 +68,14 @@ static void check_values(const struct product *p, const float *out)
 {
     const int64_t n = p->op.n;
     float *row = test_malloc((size_t)n * sizeof *row);
-    double *sum = test_calloc((size_t)(p->T * n), sizeof *sum), worst = 0, size = 0;
+    double *sum = test_calloc((size_t)(p->T * n), sizeof *sum);
     for (int64_t i = 0; i < p->op.k; i++) {
         quants_row((oato_dtype)p->op.dtype, p->data + (size_t)i * p->row, n, row);
         for (int64_t t = 0; t < p->T; t++)
             for (int64_t j = 0; j < n; j++)
                 sum[t * n + j] += (double)p->in[t * p->op.k + i] * row[j];
     }
-    for (int64_t i = 0; i < p->T * n; i++) {
-        worst = fmax(worst, fabs(sum[i] - (double)out[i]));
-        size = fmax(size, fabs(sum[i]));
-    }
-    assert_true(worst <= 1e-5 * size);
+    assert_close(out, sum, p->T * n, 1e-10);
     test_free(sum);
     test_free(row);
 }
