@@ -33,16 +33,6 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
     return OATO_OK;
 }
 
-/* The operator whose i-th output is the value; NULL: none. */
-static struct graph_op *maker_of(const struct graph *g, int32_t value)
-{
-    for (int32_t i = 0; i < g->n_ops; i++)
-        for (int o = 0; o < g->ops[i].n_out; o++)
-            if (g->ops[i].out[o] == value)
-                return &g->ops[i];
-    return NULL;
-}
-
 static int readers_of(const struct graph *g, int32_t value)
 {
     int n = value == g->logits;
@@ -58,7 +48,8 @@ static struct graph_op *neurons_of(const struct graph *g, const struct graph_op 
     const bool product = down->op.kind == OP_MUL_MAT || down->op.kind == OP_MUL_MAT_T;
     if (!product || readers_of(g, down->in[0]) != 1)
         return NULL;
-    struct graph_op *o = maker_of(g, down->in[0]);
+    const int32_t maker = g->values[down->in[0]].producer;
+    struct graph_op *o = maker < 0 ? NULL : &g->ops[maker];
     const bool makes =
         o && (o->op.kind == OP_GATE_UP || o->op.kind == OP_SWIGLU || o->op.kind == OP_ACTIVATE);
     return makes ? o : NULL;

@@ -34,56 +34,49 @@ static void beside(const char *model, struct text *out)
     text_printf(out, "%.*s.neurons.gguf", (int)len, model);
 }
 
+/* Loads the sidecar beside the model. *found: whether there is one. */
+static oato_status load_beside(const struct gguf *model, struct neurons *out, bool *found,
+                               struct text *path, struct oato_error *err)
+{
+    beside(gguf_path(model), path);
+    *found = !path->failed && !access(path->data, F_OK);
+    if (path->failed)
+        return oato_fail_memory(err, path->len, "the path of a sidecar");
+    return *found ? neurons_load(path->data, out, err) : OATO_OK;
+}
+
 oato_status neurons_open(const struct gguf *model, const char *path, struct neurons *out,
                          struct oato_error *err)
 {
-    struct text found;
-    beside(gguf_path(model), &found);
-    oato_status status = OATO_OK;
+    struct text missing = {0};
+    bool found = true;
     neurons_init(out);
-    if (found.failed)
-        status = oato_fail_memory(err, found.len, "the path of a sidecar");
-    else if (!path && access(found.data, F_OK))
+    oato_status status =
+        path ? neurons_load(path, out, err) : load_beside(model, out, &found, &missing, err);
+    if (!status && !found)
         status = oato_fail(err, OATO_EUSAGE,
                            "%s: there is no such neurons sidecar; count one with oato-profile "
                            "--calibrate, or name one with --neurons",
-                           found.data);
-    if (!status)
-        status = neurons_load(path ? path : found.data, out, err);
+                           missing.data);
     if (!status)
         status = neurons_check_model(out, model, err);
-    text_free(&found);
-    return status;
-}
-
-static oato_status load_beside(const struct gguf *model, struct plan *p, struct neurons *out,
-                               struct oato_error *err)
-{
-    struct text path;
-    beside(gguf_path(model), &path);
-    oato_status status = OATO_OK;
-    if (path.failed)
-        status = oato_fail_memory(err, path.len, "the path of a sidecar");
-    else if (!access(path.data, F_OK)) {
-        status = neurons_load(path.data, out, err);
-        p->neurons = status ? NULL : out;
-    }
-    text_free(&path);
+    text_free(&missing);
     return status;
 }
 
 oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const char *path,
                               struct neurons *out, struct oato_error *err)
 {
+    struct text name = {0};
+    bool found = path != NULL;
     oato_status status = OATO_OK;
     neurons_init(out);
-    p->neurons = NULL;
-    if (path) {
+    if (path)
         status = neurons_load(path, out, err);
-        p->neurons = status ? NULL : out;
-    } else if (p->neurons_hash) {
-        status = load_beside(model, p, out, err);
-    }
+    else if (p->neurons_hash)
+        status = load_beside(model, out, &found, &name, err);
+    text_free(&name);
+    p->neurons = found && !status ? out : NULL;
     if (!status && p->neurons)
         status = neurons_check_model(p->neurons, model, err);
     return status ? status : plan_check_neurons(p, err);

@@ -176,17 +176,6 @@ AVX2_INLINE void float_tokens(oato_dtype dtype, const struct columns_work *w,
     }
 }
 
-static void floats_rows(const struct columns_work *w, const struct float_list *l, int64_t first,
-                        bool prefetches)
-{
-#define TOKENS_OF(type, ...)                                                                       \
-    case DT_##type: float_tokens(DT_##type, w, l, first, prefetches); break;
-    switch ((int)w->j->w->dtype) {
-        FLOAT_TYPES(TOKENS_OF)
-    }
-#undef TOKENS_OF
-}
-
 #include "kernels/cpu/lanes_columns_run.h"
 
 const struct columns_kernels avx2_columns = {

@@ -2,7 +2,7 @@
  * lanes_columns_run.h - the loops over tokens and blocks of lanes_columns.h, for a file that has
  * defined
  *   integers_rows(work, block's list, group, its first token, list to prefetch or NULL)
- *   floats_rows(work, columns, first token of a group, whether to prefetch)
+ *   float_tokens(type, work, columns, first token of a group, whether to prefetch)
  * which go over the thread's rows.
  */
 #ifndef OATO_LANES_COLUMNS_RUN_H
@@ -37,6 +37,17 @@ static void integers_run(const struct columns_work *w)
         for (int64_t t = 0; t < w->T; t += GROUP)
             integers_rows(w, l, &l->group[t / GROUP], t, t ? NULL : next);
     }
+}
+
+static void floats_rows(const struct columns_work *w, const struct float_list *l, int64_t first,
+                        bool prefetches)
+{
+#define TOKENS_OF(type, ...)                                                                       \
+    case DT_##type: float_tokens(DT_##type, w, l, first, prefetches); break;
+    switch ((int)w->j->w->dtype) {
+        FLOAT_TYPES(TOKENS_OF)
+    }
+#undef TOKENS_OF
 }
 
 static void floats_run(const struct columns_work *w, int32_t *list)

@@ -4,6 +4,7 @@
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 uint32_t random_below(struct random *r, uint32_t n)
 {
@@ -201,4 +202,14 @@ void assert_candidates(const float *candidates, int32_t n, const float *row, int
         assert_int_equal(before, i);
         assert_same_bits(&candidates[n + i], &row[id], 1);
     }
+}
+
+void expect_refused(const struct model *m, const struct plan *p,
+                    const struct engine_options *options, oato_status status, const char *what)
+{
+    struct engine *e;
+    struct oato_error err;
+    assert_int_equal(engine_open(m, p, options, NULL, NULL, &e, &err), status);
+    if (!strstr(err.text, what) || strchr(err.text, '\n'))
+        fail_msg("%s", err.text);
 }

@@ -48,4 +48,8 @@ void assert_same_bits(const float *a, const float *b, size_t n);
 /* The n candidates are the first ones of the row in falling order, of equal ones by id. */
 void assert_candidates(const float *candidates, int32_t n, const float *row, int32_t vocab);
 
+/* The engine refuses the plan with the status and one line that has the words. */
+void expect_refused(const struct model *m, const struct plan *p,
+                    const struct engine_options *options, oato_status status, const char *what);
+
 #endif

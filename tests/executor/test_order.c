@@ -293,16 +293,6 @@ static void prepared_weights_are_of_one_order(void **state)
     model_close(m);
 }
 
-static void expect_refused(const struct model *m, const struct plan *p, oato_status status,
-                           const char *what)
-{
-    struct engine *e;
-    struct oato_error err;
-    assert_int_equal(engine_open(m, p, &on_cpu, NULL, NULL, &e, &err), status);
-    if (!strstr(err.text, what) || strchr(err.text, '\n'))
-        fail_msg("%s", err.text);
-}
-
 static void only_the_plans_own_sidecar_will_do(void **state)
 {
     (void)state;
@@ -316,18 +306,18 @@ static void only_the_plans_own_sidecar_will_do(void **state)
     sidecar_make(m, &r, &other);
     plan_make(&p, m, &fused, &r, cut);
     p.neurons_hash = neurons_hash(&neurons);
-    expect_refused(m, &p, OATO_EUSAGE, "name it with --neurons");
+    expect_refused(m, &p, &on_cpu, OATO_EUSAGE, "name it with --neurons");
     p.neurons = &other;
-    expect_refused(m, &p, OATO_EUSAGE, "is not the plan's");
+    expect_refused(m, &p, &on_cpu, OATO_EUSAGE, "is not the plan's");
     p.neurons = &neurons;
     engine_close(open_engine(m, &p, on_cpu));
     p.neurons_hash = 0;
-    expect_refused(m, &p, OATO_EUSAGE, "leave --neurons out");
+    expect_refused(m, &p, &on_cpu, OATO_EUSAGE, "leave --neurons out");
     p.neurons_hash = neurons_hash(&neurons);
     for (int32_t i = 0, kept = p.n_parts, n = 0; i < kept; i++, p.n_parts = n)
         if (p.parts[i].axis == AXIS_ROWS) /* whoever reads them wants all of them, in order */
             p.parts[n++] = p.parts[i];
-    expect_refused(m, &p, OATO_EFILE, "split by neurons but read as a whole");
+    expect_refused(m, &p, &on_cpu, OATO_EFILE, "split by neurons but read as a whole");
     graph_free(&fused);
     plan_free(&p);
     neurons_free(&neurons);

@@ -569,15 +569,7 @@ static void streams_run_beside_what_computes(void **state)
     model_close(m);
 }
 
-static void expect_refused(const struct model *m, const struct plan *p, const char *what)
-{
-    struct engine_options options = {.devices = "cpu,sim:vram=64MiB"};
-    struct engine *e;
-    struct oato_error err;
-    assert_int_equal(engine_open(m, p, &options, NULL, NULL, &e, &err), OATO_EFILE);
-    if (!strstr(err.text, what))
-        fail_msg("%s", err.text);
-}
+static const struct engine_options with_sim = {.devices = "cpu,sim:vram=64MiB"};
 
 /* Heads stored on one device and read on another, a KV section that says otherwise than the parts,
  * and devices of two hosts that would be taken for one. */
@@ -600,18 +592,20 @@ static void kv_and_ranks_are_where_the_plan_says(void **state)
     p.kv[p.n_kv++] = (struct plan_kv){0, 1, 2, 0};
     engine_close(open_engine(m, &p, (struct engine_options){0}));
     p.kv[0].device = 0;
-    expect_refused(m, &p, "keeps KV heads 0 to 1 of layer 0 on cpu:0, but blk.0.kv_store");
+    expect_refused(m, &p, &with_sim, OATO_EFILE,
+                   "keeps KV heads 0 to 1 of layer 0 on cpu:0, but blk.0.kv_store");
     p.n_kv = 0;
     for (int i = 2; i < 4; i++)
         p.parts[i].device = p.parts[i].home = 3 - i; /* of attention */
     engine_close(open_engine(m, &p, (struct engine_options){0}));
     p.parts[2].end = p.parts[3].begin = 0;
     p.parts[3].device = p.parts[3].home = 1;
-    expect_refused(m, &p, "that does not hold its layer's KV cache");
+    expect_refused(m, &p, &with_sim, OATO_EFILE, "that does not hold its layer's KV cache");
     p.n_parts = 0;
     p.devices[1] = p.devices[0];
     p.devices[1].rank = 1;
-    expect_refused(m, &p, "cpu:0 of rank 0 and cpu:0 of rank 1 would both run on cpu:0");
+    expect_refused(m, &p, &with_sim, OATO_EFILE,
+                   "cpu:0 of rank 0 and cpu:0 of rank 1 would both run on cpu:0");
     graph_free(&fused);
     plan_free(&p);
     model_close(m);
