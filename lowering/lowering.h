@@ -65,8 +65,18 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
  * kernels that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is
  * exactly 0 are skipped. LIMIT: neurons whose |activation| is at most `threshold`, whatever the
  * activation. SHARE: the same, with each layer's own threshold, below which the share `threshold`
- * of its activations was counted (CATS). */
-enum sparse_mode { SPARSE_OFF, SPARSE_DENSE, SPARSE_EXACT, SPARSE_LIMIT, SPARSE_SHARE };
+ * of its activations was counted (CATS). PREDICT: in decode gate and up are computed only for the
+ * neurons that the layer's predictor names, and of these EXACT skips; SIGN: the same with the
+ * neurons whose gate has more products of x above than below 0, by signs alone (SparseInfer). */
+enum sparse_mode {
+    SPARSE_OFF,
+    SPARSE_DENSE,
+    SPARSE_EXACT,
+    SPARSE_LIMIT,
+    SPARSE_SHARE,
+    SPARSE_PREDICT,
+    SPARSE_SIGN
+};
 
 struct sparse_choice {
     enum sparse_mode mode;

@@ -69,7 +69,9 @@ static float limit_of(const struct sparse_choice *choice, const struct neurons *
     switch (choice->mode) {
     case SPARSE_OFF:
     case SPARSE_DENSE: return -1;
-    case SPARSE_EXACT: return 0;
+    case SPARSE_EXACT:
+    case SPARSE_PREDICT:
+    case SPARSE_SIGN: return 0;
     case SPARSE_LIMIT: return choice->threshold;
     case SPARSE_SHARE: break;
     }
