@@ -136,11 +136,21 @@ static UNUSED const struct cpu_kernels *kernels_named(const char *name)
     return cpu_kernels_select(name, &k, &err) ? NULL : k;
 }
 
-/* The name of the emulator of the whole processor; NULL: none. There a test takes fewer shapes. */
+/* The name of the emulator of the whole processor; NULL: none. */
 static UNUSED const char *emulator(void)
 {
     const char *name = getenv("OATO_TEST_EMULATOR");
     return name && *name ? name : NULL;
+}
+
+/* The step in a table of shapes: where all is slow, a third of them will do. */
+static UNUSED size_t shape_step(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return 3;
+#else
+    return emulator() ? 3 : 1;
+#endif
 }
 
 /* For the main functions of programs whose tests go through all of isas: says in the file
