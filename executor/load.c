@@ -133,8 +133,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
                      ? plan_apply(e->plan, e->model, &e->graph, err)
                      : graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
                                       e->device[e->host].device, &e->graph, err);
+    struct sparse_choice choice = {SPARSE_OFF, 0};
     if (!status && e->options->sparse) {
-        struct sparse_choice choice;
         status = sparse_parse(e->options->sparse, &choice, err);
         if (!status)
             status = sparse_apply(&e->graph, &choice, e->options->neurons, err);
@@ -143,9 +143,16 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
     }
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
+    if (!status)
+        status = sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
     if (status)
         return status;
     e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);
+    if (e->deterministic && (choice.mode == SPARSE_PREDICT || choice.mode == SPARSE_SIGN))
+        return oato_fail(err, OATO_EUSAGE,
+                         "--deterministic: with --sparse %s only decode skips neurons, so prompts "
+                         "have other bits; use --sparse exact",
+                         e->options->sparse);
     if (e->deterministic)
         return check_deterministic(e, err);
     check_libraries(e);

@@ -186,7 +186,7 @@ static const struct option_of table[] = {
      FLAG(no_special)},
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)",
      ENGINE, TEXT(choice.ffn_activation)},
-    {"sparse", 0, "MODE", "skip neurons: off, exact (ReLU), threshold=S, above=T; dense", ENGINE,
+    {"sparse", 0, "MODE", "skip neurons: off, exact, predict, sign (ReLU), threshold=S; dense", ENGINE,
      TEXT(engine.sparse)},
     {"kv", 0, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", ENGINE,
      AS(take_kv, engine)},

@@ -87,13 +87,16 @@ static uint64_t content_hash(const struct gguf *g)
     return hash;
 }
 
-/* Of the tensor's name and, if rows or columns are gathered, which ones. */
+/* Of the tensor's name and, if rows or columns are gathered, which ones. What is not from the
+ * model's file may differ from run to run. */
 static bool slot_hash(const struct weight_slot *s, uint64_t *out)
 {
     struct hash_stream *h = hash_create();
     if (!h)
         return false;
     hash_update(h, s->tensor->name, strlen(s->tensor->name));
+    if (!s->tensor->file && s->tensor->data)
+        hash_update(h, s->tensor->data, s->tensor->bytes);
     if (s->members) {
         hash_update(h, &s->each, sizeof s->each);
         hash_update(h, s->members, (size_t)slot_members(s) * sizeof *s->members);

@@ -44,15 +44,20 @@ static oato_status batch_open(struct session *s, const struct run_args *a, struc
     return batch_create(s->engine, &options, &s->batch, err);
 }
 
-static void warn_of_predictors(const struct gguf *g)
+static bool brings_predictors(const struct gguf *g)
 {
-    if (gguf_powerinfer(g) && gguf_tensor(g, "blk.0.fc1.weight"))
-        program_warn(NULL,
-                     "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
-                     "which is exact");
+    return gguf_powerinfer(g) && gguf_tensor(g, "blk.0.fc1.weight");
 }
 
-/* The sidecar that the plan follows, or that --sparse takes thresholds from. */
+static void warn_of_predictors(const struct gguf *g, const char *sparse)
+{
+    if (brings_predictors(g) && strcmp(or_empty(sparse), "predict") != 0)
+        program_warn(NULL,
+                     "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
+                     "which is exact; --sparse predict uses them");
+}
+
+/* The sidecar that the plan follows, or that --sparse takes thresholds or predictors from. */
 static oato_status session_neurons(struct session *s, const struct run_args *a,
                                    struct engine_options *options, struct oato_error *err)
 {
@@ -60,18 +65,21 @@ static oato_status session_neurons(struct session *s, const struct run_args *a,
     oato_status status = options->sparse ? sparse_parse(options->sparse, &choice, err) : OATO_OK;
     if (status)
         return status;
-    if (s->has_plan && (s->plan.neurons_hash || choice.mode != SPARSE_SHARE)) {
+    const bool needed = choice.mode == SPARSE_SHARE || choice.mode == SPARSE_PREDICT;
+    if (s->has_plan && (s->plan.neurons_hash || !needed)) {
         status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
         options->neurons = s->plan.neurons;
         return status;
     }
-    if (choice.mode == SPARSE_SHARE) {
+    if (needed) {
         options->neurons = &s->neurons;
+        if (choice.mode == SPARSE_PREDICT && !a->neurons && brings_predictors(s->model->gguf))
+            return neurons_of_powerinfer(s->model->gguf, &s->neurons, err);
         return neurons_open(s->model->gguf, a->neurons, &s->neurons, err);
     }
     return a->neurons ? oato_fail(err, OATO_EUSAGE,
                                   "--neurons names the sidecar that a plan follows or that "
-                                  "--sparse threshold=S reads; give one of them, too")
+                                  "--sparse threshold=S and predict read; give one of them, too")
                       : OATO_OK;
 }
 
@@ -95,7 +103,7 @@ oato_status session_open(struct session *s, const struct run_args *a, unsigned n
     if (!status)
         status = session_neurons(s, a, &options, err);
     if (!status)
-        warn_of_predictors(s->model->gguf);
+        warn_of_predictors(s->model->gguf, options.sparse);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);

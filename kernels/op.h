@@ -130,8 +130,9 @@ extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "exp
 
 /* What a product skips. UNLISTED, of GATE_UP only: both products are computed only for the neurons
  * that in[1], a list as OP_ACTIVE makes them, names for the token, and up's only for those of them
- * that ZEROS would compute it for. */
-enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED };
+ * that ZEROS would compute it for. ZEROS_BY_ROWS: as ZEROS, with the weights of UNLISTED, where
+ * there is no list. */
+enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED, SKIP_ZEROS_BY_ROWS };
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 

@@ -99,7 +99,7 @@ enum weight_use op_weight_use_at(const struct oato_op *op, int i)
 {
     if (op->sparse && op->kind == OP_MUL_MAT)
         return WEIGHT_COLUMNS;
-    if (op->sparse && i >= (op->sparse == SKIP_UNLISTED ? 0 : 1))
+    if (op->sparse && i >= (op->sparse == SKIP_ZEROS ? 1 : 0))
         return WEIGHT_ROWS;
     return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
 }
@@ -168,7 +168,7 @@ static double share_computed(const struct oato_op *op, const struct op_size *siz
     if (!op->sparse || size->active <= 0 || size->active >= all)
         return 1;
     const double share = size->active / all;
-    return op->kind == OP_GATE_UP && op->sparse == SKIP_ZEROS ? (1 + share) / 2 : share;
+    return op->kind == OP_GATE_UP && op->sparse != SKIP_UNLISTED ? (1 + share) / 2 : share;
 }
 
 double op_flops(const struct oato_op *op, const struct op_size *size)

@@ -193,6 +193,8 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
             op.threshold = -1;
         }
     }
+    if (op.sparse == SKIP_UNLISTED && !part.placement->predictor)
+        op.sparse = SKIP_ZEROS_BY_ROWS;
     if (part.axis == AXIS_HEADS) {
         if (op.kind == OP_ATTENTION)
             op.first += op.heads / op.kv_heads * part.placed->begin;
@@ -237,11 +239,24 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
 static void unless_skipped(const struct lowering *l, struct record_part part, struct oato_op *op)
 {
     const struct lowering_facts *facts = l->in->facts;
-    if (op->sparse && facts->supports && !facts->supports(facts->user, part.placed->device, op) &&
-        !reads_columns(part, op)) {
+    const int32_t device = part.placed->device;
+    const bool skips = op->sparse < SKIP_UNLISTED
+                           ? !facts->supports || facts->supports(facts->user, device, op)
+                           : lists_possible(l, device, op);
+    if (op->sparse && !skips && !reads_columns(part, op)) {
         op->sparse = 0;
         op->threshold = 0;
     }
+}
+
+/* The list of neurons that a part of a GATE_UP computes. */
+static struct home list_read(struct lowering *l, const struct graph_op *o, struct record_part part,
+                             const struct oato_op *op, struct home x)
+{
+    struct weight_slot gate = {
+        .tensor = o->weight[0], .end = o->weight[0]->ne[1], .col_end = o->weight[0]->ne[0]};
+    matrix_cut(o, part, &gate);
+    return list_emit(l, part.placement->predictor, o, op, &gate, part.placed->device, x);
 }
 
 /* Adds the part's record: its outputs, and how many columns they have. */
@@ -251,13 +266,16 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     const struct lowering_facts *facts = l->in->facts;
     const struct graph_op *o = &l->graph->ops[index];
     const int32_t device = part.placed->device;
-    struct home inputs[GRAPH_INPUTS];
+    struct oato_op op = part_op(l, o, part);
+    struct home inputs[GRAPH_INPUTS], list = {-1, 0, 0};
+    unless_skipped(l, part, &op);
     inputs_read(l, o, part, inputs);
+    if (op.sparse == SKIP_UNLISTED && !failed(l))
+        list = list_read(l, o, part, &op, inputs[0]);
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
-    r->record.op = part_op(l, o, part);
-    unless_skipped(l, part, &r->record.op);
+    r->record.op = op;
     if (facts->supports && !facts->supports(facts->user, device, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE, "operator %s (%s) cannot run on %s; run oato-plan again",
@@ -283,6 +301,8 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
         kv_home_of_part(&l->out->device[device], l->graph, index, part.placement, part.number);
     for (int i = 0; i < o->n_in; i++)
         record_reads(l, device, r, i, inputs[i], columns_of(l, o, part, AXIS_K, o->in[i]));
+    if (list.buffer >= 0)
+        record_reads(l, device, r, o->n_in, list, op.n + 1);
     weights_add(l, o, r, part);
     r->record.n_out = (uint8_t)o->n_out;
     if (o->n_out)

@@ -27,6 +27,15 @@ struct placed_part {
 };
 
 /* Some of the experts of an operator's part on the host lie on another device, too. */
+/* How decode guesses the active neurons of a layer from the input x of its feed-forward block: those
+ * with (up relu(down x) + bias) > threshold, or without up those whose rows of gate have the sign of
+ * x at more than (1 + threshold) / 2 of their elements. */
+struct placed_predictor {
+    const struct gguf_tensor *down, *up; /* {k, rank}, {rank, neurons} */
+    const struct gguf_tensor *bias;      /* {neurons}, F32; NULL: none */
+    float threshold;
+};
+
 struct placed_cache {
     int32_t device, slots; /* slots 0: there is no cache */
     int32_t margin, hits;  /* as in struct plan_cache */
@@ -40,6 +49,8 @@ struct placement {
     const int32_t *order; /* all experts, if parts have members that are experts; else NULL */
     const struct gguf_tensor *experts; /* ROUTE: the same order, which its choice counts in */
     struct placed_cache cache;
+    const struct placed_predictor *predictor; /* GATE_UP that skips what is not listed; NULL: it
+                                                 skips zeros */
 };
 
 struct placements {
@@ -83,15 +94,21 @@ struct sparse_choice {
     float threshold;
 };
 
-/* From "off", "dense", "exact", "above=0.1" (LIMIT), "threshold=0.5" (SHARE); OATO_EUSAGE: it is
- * none of these. */
+/* From "off", "dense", "exact", "above=0.1" (LIMIT), "threshold=0.5" (SHARE), "predict", "sign",
+ * "sign=0.02" (the part of x's elements by which signs must agree more often than not);
+ * OATO_EUSAGE: it is none of these. */
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
-/* Has the operators of a fused graph skip neurons. neurons: what was counted, needed for SHARE;
- * NULL: nothing. OATO_EUSAGE: the graph has none of the kind, or the sidecar lacks the quantiles of
- * a layer. */
+/* Has the operators of a fused graph skip neurons. neurons: what was counted, needed for SHARE and
+ * PREDICT; NULL: nothing. Layers without a predictor skip as with EXACT. OATO_EUSAGE: the graph has
+ * none of the kind, or the sidecar lacks the quantiles of a layer, or has no predictor at all. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          const struct neurons *neurons, struct oato_error *err);
-/* The same for the layers that the plan names. OATO_EFILE: one has none of the kind. */
+/* Gives decode's placements of the operators that so skip what is not listed the predictors that
+ * the choice names; layer: of this one only, -1: of all. neurons must outlive the placements. */
+oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
+                         const struct neurons *neurons, struct placements *placements,
+                         struct oato_error *err);
+/* sparse_apply for the layers that the plan names. OATO_EFILE: one has none of the kind. */
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
 
 /* ------------------------------------------------------------------------------- input ---- */

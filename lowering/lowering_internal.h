@@ -127,6 +127,16 @@ struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32
 struct home members_read(struct lowering *l, int32_t value, enum value_parts parts, int32_t begin,
                          int32_t end, int32_t device);
 
+/* ----------------------------------------------------------------------------- predict.c --- */
+
+/* Whether the device can compute a GATE_UP by lists, and make them. */
+bool lists_possible(const struct lowering *l, int32_t device, const struct oato_op *op);
+/* The list of the neurons that the part computes for each token of its input x; op is the part's,
+ * gate its rows of the gate's matrix. */
+struct home list_emit(struct lowering *l, const struct placed_predictor *p,
+                      const struct graph_op *o, const struct oato_op *op,
+                      const struct weight_slot *gate, int32_t device, struct home x);
+
 /* ------------------------------------------------------------------------------- place.c --- */
 
 /* Index of the KV home that a part of operator `index` uses on its device; -1: none. */

@@ -10,11 +10,14 @@
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err)
 {
     static const char *const names[] = {
-        [SPARSE_OFF] = "off", [SPARSE_DENSE] = "dense", [SPARSE_EXACT] = "exact"};
+        [SPARSE_OFF] = "off",         [SPARSE_DENSE] = "dense",
+        [SPARSE_EXACT] = "exact",     [SPARSE_PREDICT] = "predict",
+        [SPARSE_SIGN] = "sign",
+    };
     double threshold;
     *out = (struct sparse_choice){SPARSE_OFF, 0};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (!strcmp(text, names[i])) {
+        if (names[i] && !strcmp(text, names[i])) {
             out->mode = (enum sparse_mode)i;
             return OATO_OK;
         }
@@ -23,11 +26,13 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
         out->mode = SPARSE_LIMIT;
     else if (!strncmp(text, "threshold=", 10) && parse_f64(text + 10, 0, 0.99, &threshold))
         out->mode = SPARSE_SHARE;
+    else if (!strncmp(text, "sign=", 5) && parse_f64(text + 5, -1, 1, &threshold))
+        out->mode = SPARSE_SIGN;
     else
         return oato_fail(err, OATO_EUSAGE,
-                         "--sparse wants off, dense, exact, threshold=S (the share of neurons to "
-                         "skip, 0 to 0.99) or above=T (the least |activation|, 0 or more), not "
-                         "'%s'",
+                         "--sparse wants off, dense, exact, predict, sign[=M] (by how much signs "
+                         "must agree, -1 to 1), threshold=S (the share of neurons to skip, 0 to "
+                         "0.99) or above=T (the least |activation|, 0 or more), not '%s'",
                          text);
     out->threshold = (float)threshold;
     return OATO_OK;
@@ -80,6 +85,14 @@ static float limit_of(const struct sparse_choice *choice, const struct neurons *
     return m ? m->quantiles[lroundf(100 * choice->threshold)] : NAN;
 }
 
+/* Whether the choice has a list of active neurons made for the layer. */
+static bool has_list(const struct sparse_choice *choice, const struct neurons *neurons,
+                     int32_t layer)
+{
+    return choice->mode == SPARSE_SIGN ||
+           (choice->mode == SPARSE_PREDICT && neurons && neurons_predictor(neurons, layer));
+}
+
 /* Sets the fields of all such operators of a layer (-1: of all), or only of those that have exact
  * zeros. Returns how many products skip; -1: a layer's threshold is not known. */
 static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
@@ -102,7 +115,8 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
             continue;
         down->sparse = product ? SKIP_ZEROS : SKIP_NOTHING;
         down->threshold = product && !(gates && limit > 0) ? limit : 0; /* GATE_UP skipped it */
-        neurons->op.sparse = gates ? SKIP_ZEROS : SKIP_NOTHING;
+        const bool lists = gates && has_list(choice, counted, g->ops[i].layer);
+        neurons->op.sparse = lists ? SKIP_UNLISTED : gates ? SKIP_ZEROS : SKIP_NOTHING;
         neurons->op.threshold = gates ? limit : 0;
         n++;
     }
@@ -113,11 +127,18 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          const struct neurons *neurons, struct oato_error *err)
 {
     const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
+    bool predicts = choice->mode != SPARSE_PREDICT;
+    for (int32_t i = 0; i < g->n_layers && !predicts; i++)
+        predicts = neurons && neurons_predictor(neurons, i);
+    if (!predicts)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--sparse predict: the neurons sidecar has no predictors; train them with "
+                         "oato-profile --calibrate TEXT --predictors");
     if (choice->mode == SPARSE_OFF || (!any && fields_set(g, choice, neurons, -1, true)))
         return OATO_OK;
-    if (choice->mode == SPARSE_EXACT)
+    if (choice->mode != SPARSE_DENSE && !any)
         return oato_fail(err, OATO_EUSAGE,
-                         "--sparse exact: no FFN of this model has an activation with exact zeros "
+                         "--sparse: no FFN of this model has an activation with exact zeros "
                          "(ReLU); use --sparse threshold=S");
     const int32_t n = fields_set(g, choice, neurons, -1, false);
     if (n < 0)
@@ -128,6 +149,27 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse: this model has no FFN whose neurons can be skipped; use "
                          "--sparse off");
+    return OATO_OK;
+}
+
+oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
+                         const struct neurons *neurons, struct placements *placements,
+                         struct oato_error *err)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        if (o->op.sparse != SKIP_UNLISTED || (layer >= 0 && o->layer != layer))
+            continue;
+        struct placed_predictor *p = arena_alloc(&placements->arena, 1, sizeof *p);
+        if (!p)
+            return oato_fail_memory(err, sizeof *p, "predictors");
+        *p = (struct placed_predictor){.threshold = choice->threshold};
+        if (choice->mode == SPARSE_PREDICT) {
+            const struct neurons_predictor *known = neurons_predictor(neurons, o->layer);
+            *p = (struct placed_predictor){known->down, known->up, known->bias, known->threshold};
+        }
+        placements->phase[PHASE_DECODE][i].predictor = p;
+    }
     return OATO_OK;
 }
 

@@ -141,7 +141,7 @@ static oato_status check_all(const struct neurons *n, oato_status status, struct
             return err->status;
     if (!(n->level >= 0 && n->level <= 1))
         return oato_fail(err, status, KEY("level") " is %g; allowed: 0 to 1", n->level);
-    return magnitudes_check(n, status, err);
+    return magnitudes_check(n, status, err) ? err->status : predictors_check(n, status, err);
 }
 
 /* The checksum: of every tensor, in file order, its name and its bytes. */
@@ -342,15 +342,17 @@ static oato_status read_layers(struct reader *r, struct oato_error *err)
     for (size_t i = 0; i < n; i++) {
         const struct gguf_tensor *t = gguf_tensor_at(r->file, i);
         const enum tensor_kind kind = kind_of(t->name, &layer);
-        if (kind == KINDS ? magnitudes_read(r->out, t, r->out->n_layers, err)
+        if (kind == KINDS ? magnitudes_read(r->out, t, r->out->n_layers, err) ||
+                                predictors_read(r->out, t, err)
                           : read_tensor(r, t, kind, &r->out->layers[layer], err))
             return err->status;
     }
     const size_t hot = offsetof(struct neurons_layer, ffn_hot),
                  threshold = offsetof(struct neurons_layer, ffn_threshold);
-    return read_array(r, KEY("ffn_hot"), GGUF_I32, hot, err)
+    return read_array(r, KEY("ffn_hot"), GGUF_I32, hot, err) ||
+                   read_array(r, KEY("ffn_threshold"), GGUF_F32, threshold, err)
                ? err->status
-               : read_array(r, KEY("ffn_threshold"), GGUF_F32, threshold, err);
+               : predictors_read_verdicts(r->out, gguf_find(r->file, KEY("predictors")), err);
 }
 
 /* Takes the open file over. */
@@ -396,14 +398,19 @@ struct writer {
     struct hash_stream *sum;
 };
 
+static void write_matrix(struct writer *w, const char *name, oato_dtype dtype, int32_t n_dims,
+                         const int64_t *ne, const void *data)
+{
+    size_t row = 0;
+    dtype_row_bytes(dtype, ne[0], &row);
+    gguf_writer_tensor(w->file, name, dtype, n_dims, ne, data);
+    sum_add(w->sum, name, data, row * (n_dims > 1 ? (size_t)ne[1] : 1));
+}
+
 static void write_tensor(struct writer *w, const char *name, oato_dtype dtype, int32_t n,
                          const void *data)
 {
-    const int64_t ne = n;
-    size_t bytes = 0;
-    dtype_row_bytes(dtype, ne, &bytes);
-    gguf_writer_tensor(w->file, name, dtype, 1, &ne, data);
-    sum_add(w->sum, name, data, bytes);
+    write_matrix(w, name, dtype, 1, &(int64_t){n}, data);
 }
 
 static void write_kind(struct writer *w, int32_t layer, enum tensor_kind kind, int32_t n,
@@ -453,6 +460,37 @@ static void write_magnitudes(struct writer *w, const struct neurons_magnitudes *
         write_tensor(w, name, DT_I64, NEURONS_BINS, m->counts);
 }
 
+static void write_predictor(struct writer *w, int32_t layer, const struct neurons_predictor *p)
+{
+    const struct gguf_tensor *const parts[PREDICT_PARTS] = {p->down, p->up, p->bias};
+    char name[GGUF_MAX_NAME + 1];
+    for (int i = 0; i < PREDICT_PARTS; i++) {
+        snprintf(name, sizeof name, "blk.%d.%s", layer, predictor_part_name[i]);
+        if (parts[i])
+            write_matrix(w, name, parts[i]->dtype, parts[i]->n_dims, parts[i]->ne, parts[i]->data);
+    }
+}
+
+/* What predictors do on held-out text: three numbers for each layer. */
+static void write_predictors(struct writer *w, const struct neurons *n)
+{
+    float *numbers = calloc((size_t)n->n_layers * 3, sizeof *numbers);
+    bool any = false;
+    for (int32_t i = 0; i < n->n_layers && numbers; i++) {
+        const struct neurons_predictor *p = n->layers[i].predictor;
+        if (!p)
+            continue;
+        any = true;
+        write_predictor(w, i, p);
+        memcpy(numbers + (ptrdiff_t)3 * i, (float[]){p->recall, p->predicted, p->active},
+               3 * sizeof *numbers);
+    }
+    if (any)
+        gguf_writer_array(w->file, KEY("predictors"), GGUF_F32, numbers,
+                          (uint64_t)n->n_layers * 3);
+    free(numbers);
+}
+
 /* What is known of how it was counted. */
 static void write_counting(struct writer *w, const struct neurons *n)
 {
@@ -493,6 +531,7 @@ oato_status neurons_save(const struct neurons *n, const char *path, struct oato_
     write_layers(&w, n, hot, threshold);
     for (int32_t i = 0; i < n->n_magnitudes; i++)
         write_magnitudes(&w, &n->magnitudes[i]);
+    write_predictors(&w, n);
     write_u64(&w, KEY("checksum"), hash_digest(w.sum));
     status = gguf_writer_save(w.file, path, err);
 out:
@@ -540,5 +579,5 @@ oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
                              l->ffn_order ? l->n_ff : 0, l->exp_order ? l->n_experts : 0, i,
                              gguf_path(g), n_ff, n_experts);
     }
-    return OATO_OK;
+    return predictors_check_model(n, g, err);
 }

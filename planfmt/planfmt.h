@@ -106,6 +106,17 @@ int32_t profile_device_index(const struct profile *p, const char *id); /* -1: no
 
 enum { NEURONS_VERSION = 1 };
 
+/* Guesses from the input x of a layer's feed-forward block which neurons will be active: those with
+ * (up relu(down x) + bias) > threshold. */
+struct neurons_predictor {
+    const struct gguf_tensor *down, *up; /* {k, rank}, {rank, n_ff} */
+    const struct gguf_tensor *bias;      /* F32 {n_ff}; NULL: none */
+    float threshold;
+    /* On text that it was not trained with; 0: not known. recall: share of what active neurons hand
+     * to the down product that those predicted have; predicted, active: shares of neurons. */
+    float recall, predicted, active;
+};
+
 /* What is known of a layer; an array is NULL where nothing is. An order lists every index once, the
  * most active first; ties are in order of index. */
 struct neurons_layer {
@@ -117,6 +128,7 @@ struct neurons_layer {
     int32_t ffn_hot;   /* how many of the first in ffn_order were chosen for the GPU; 0: unknown */
     const float *exp_freq;    /* [n_experts] share of the tokens that are routed to the expert */
     const int32_t *exp_order; /* [n_experts] set wherever exp_freq is */
+    const struct neurons_predictor *predictor;
 };
 
 /* How large a value's elements were: "blk.3.ffn_act", what the activation gave a layer's neurons
@@ -160,6 +172,13 @@ oato_status neurons_check_model(const struct neurons *n, const struct gguf *g,
 uint64_t neurons_hash(const struct neurons *n);
 /* NULL: nothing is known about that layer. */
 const struct neurons_layer *neurons_layer(const struct neurons *n, int32_t layer);
+/* NULL: the layer has none. */
+const struct neurons_predictor *neurons_predictor(const struct neurons *n, int32_t layer);
+/* The predictors that a PowerInfer model brings (fc1, fc2), as a sidecar that has nothing else and
+ * borrows the model's tensors. OATO_EUSAGE: it brings none. neurons_free releases it, on failure
+ * too. */
+oato_status neurons_of_powerinfer(const struct gguf *model, struct neurons *out,
+                                  struct oato_error *err);
 /* NULL: not known. */
 const struct neurons_magnitudes *neurons_magnitudes(const struct neurons *n, const char *name);
 /* The layer N of a name "blk.N.KIND"; -1: it is another name. */

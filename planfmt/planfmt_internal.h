@@ -83,6 +83,18 @@ oato_status profile_print(const struct profile *p, struct text *out, struct oato
 oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int64_t layers,
                             struct oato_error *err);
 oato_status magnitudes_check(const struct neurons *n, oato_status status, struct oato_error *err);
+/* neurons_predictors.c: the names of a predictor's tensors, "blk.N.NAME". */
+enum predictor_part { PREDICT_DOWN, PREDICT_UP, PREDICT_BIAS, PREDICT_PARTS };
+extern const char *const predictor_part_name[PREDICT_PARTS];
+/* Takes a tensor of a predictor over, others are skipped. */
+oato_status predictors_read(struct neurons *n, const struct gguf_tensor *t, struct oato_error *err);
+/* Reads their recall, predicted and active; value: three numbers for each layer. NULL: none. */
+oato_status predictors_read_verdicts(struct neurons *n, const struct gguf_value *value,
+                                     struct oato_error *err);
+oato_status predictors_check(const struct neurons *n, oato_status status, struct oato_error *err);
+/* OATO_EFILE when a predictor does not have the model's shapes. */
+oato_status predictors_check_model(const struct neurons *n, const struct gguf *g,
+                                   struct oato_error *err);
 /* OATO_EFILE unless the file's general.architecture is `architecture`; what: "a neurons sidecar".
  */
 oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,

@@ -2,7 +2,7 @@
  * ops_sparse.c - products that skip zeros. GATE_UP goes over chunks of neurons:
  *
  *   for each up to 256 neurons
- *     gate's products, as a matrix like any other; or, by a list, of listed neurons, as up's
+ *     gate's products, as a matrix like any other; or, from rows, of listed neurons, as up's
  *     the neurons that are active for some token
  *     for each up to 64 of these
  *       their rows of up, gathered into the layout of a matrix, in L2
@@ -92,25 +92,35 @@ static const float *panel_products(const struct matrix_task *m, int i, const int
     return out;
 }
 
-/* Gates of the neurons [r, end) that a token's list names; the others are 0. */
-static void listed_gates(const struct matrix_task *m, int64_t r, int64_t end)
+/* Marks the neurons [r, end) that a token's list names, which get a gate of 1 to be replaced; the
+ * others are 0. */
+static void listed_mark(const struct matrix_task *m, int64_t r, int64_t end, bool *named)
 {
     const struct matrix_job *gate = &m->job[0];
     const int64_t width = op_in_width(m->x->op, 1);
-    bool named[SPARSE_CHUNK] = {false};
-    int32_t list[SPARSE_CHUNK];
-    int64_t n = 0;
     for (int64_t t = 0; t < gate->T; t++) {
         const float *at = input(m->x, 1) + t * width, *stop = at + 1 + (int64_t)*at;
         float *y = gate->y + t * gate->y_stride;
         memset(y + r, 0, (size_t)(end - r) * sizeof *y);
         for (at = list_from(at + 1, stop, r); at < stop && *at < (float)end; at++) {
             named[(int64_t)*at - r] = true;
-            y[(int64_t)*at] = 1; /* to be replaced by its product */
+            y[(int64_t)*at] = 1;
         }
     }
+}
+
+/* Gates of the neurons [r, end) from rows: those that a token's list names, or all of them. */
+static void row_gates(const struct matrix_task *m, int64_t r, int64_t end)
+{
+    const struct matrix_job *gate = &m->job[0];
+    const bool listed = m->x->op->sparse == SKIP_UNLISTED;
+    bool named[SPARSE_CHUNK] = {false};
+    int32_t list[SPARSE_CHUNK];
+    int64_t n = 0;
+    if (listed)
+        listed_mark(m, r, end, named);
     for (int64_t i = r; i < end; i++)
-        if (named[i - r])
+        if (!listed || named[i - r])
             list[n++] = (int32_t)i;
     for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
         const int64_t panel = min_i64(SPARSE_PANEL, n - i);
@@ -118,7 +128,7 @@ static void listed_gates(const struct matrix_task *m, int64_t r, int64_t end)
         for (int64_t t = 0; t < gate->T; t++)
             for (int64_t j = 0; j < panel; j++) {
                 float *y = gate->y + t * gate->y_stride + list[i + j];
-                *y = *y == 0 ? 0 : product[t * SPARSE_PANEL + j];
+                *y = listed && *y == 0 ? 0 : product[t * SPARSE_PANEL + j];
             }
     }
 }
@@ -127,15 +137,14 @@ void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
                          const uint8_t *next)
 {
     const struct run *x = m->x;
-    const bool listed = x->op->sparse == SKIP_UNLISTED;
     struct matrix_job gate = m->job[0];
     for (int64_t r = begin, stop; r < end; r = stop) {
         int32_t list[SPARSE_CHUNK];
         bool active[SPARSE_CHUNK];
         int64_t n = 0;
         stop = min_i64(end, r + SPARSE_CHUNK);
-        if (listed) {
-            listed_gates(m, r, stop);
+        if (x->op->sparse != SKIP_ZEROS) {
+            row_gates(m, r, stop);
         } else {
             gate.next = stop < end ? rows_at(x->k, gate.w, stop) : next;
             x->matrix->rows(&gate, r, stop, m->scratch);

@@ -1,7 +1,8 @@
 /*
  * test_sparse.c - --sparse in the engine: exact has the bits of dense, which computes everything by
  * the same kernels, at any number of threads and tokens a step, alone and batched, and where a
- * simulated device computes parts of the model; what a model lacks is told in one line.
+ * simulated device computes parts of the model; so are the bits of predict and sign, which leave out
+ * in decode what their guess does not name; what a model lacks is told in one line.
  */
 #include "executor/executor.h"
 #include "tests/executor/harness.h"
@@ -108,6 +109,9 @@ static void what_cannot_skip_is_refused(void **state)
     assert_refused(m, "threshold=1", "--sparse wants");
     assert_refused(m, "threshold=0.5", "oato-profile --calibrate");
     assert_refused(m, "fast", "--sparse wants");
+    assert_refused(m, "sign=2", "--sparse wants");
+    assert_refused(m, "predict", "no predictors");
+    assert_refused(m, "sign", "no FFN");
     float *all = sparse_logits(m, NULL, "dense", 1, 1);
     assert_logits(m, NULL, "above=0", 2, 1, all); /* SiLU is 0 nowhere but at 0 */
     float *some = sparse_logits(m, NULL, "above=0.05", 1, 1);
@@ -149,6 +153,148 @@ static void a_share_takes_each_layers_threshold(void **state)
     model_close(m);
 }
 
+/* ------------------------------------------------------------------- guesses in decode ---- */
+
+enum { RANK = 32, GUESSED = 12, SEQS = 2 };
+
+static struct gguf_tensor *random_tensor(struct arena *a, oato_dtype dtype, int64_t k, int64_t n,
+                                         struct random *r)
+{
+    struct gguf_tensor *t = arena_alloc(a, 1, sizeof *t);
+    size_t row;
+    assert_non_null(t);
+    assert_true(dtype_row_bytes(dtype, k, &row));
+    *t = (struct gguf_tensor){.name = "guess",
+                              .dtype = dtype,
+                              .n_dims = n > 1 ? 2 : 1,
+                              .ne = {k, n, 1, 1},
+                              .bytes = row * (size_t)n};
+    uint8_t *data = arena_alloc(a, 1, t->bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < t->bytes; i++)
+        data[i] = (uint8_t)random_below(r, 256);
+    for (size_t i = 0; dtype == DT_Q8_0 && i < t->bytes; i += 34)
+        memcpy(data + i, &(uint16_t){0x2000}, 2); /* a scale of 2^-7 */
+    for (int64_t i = 0; dtype == DT_F32 && i < k; i++)
+        ((float *)(void *)data)[i] = 0.01f * (float)((int)random_below(r, 200) - 100);
+    t->data = data;
+    return t;
+}
+
+/* Random predictors of all layers but the last one. */
+static void guesses(struct neurons *n, const struct model *m)
+{
+    struct random r = {5};
+    neurons_init(n);
+    n->n_layers = m->graph.n_layers;
+    n->layers = arena_alloc(&n->arena, (size_t)n->n_layers, sizeof *n->layers);
+    assert_non_null(n->layers);
+    for (int32_t i = 0; i + 1 < n->n_layers; i++) {
+        struct neurons_predictor *p = arena_alloc(&n->arena, 1, sizeof *p);
+        assert_non_null(p);
+        p->down = random_tensor(&n->arena, DT_Q8_0, m->shape.width, RANK, &r);
+        p->up = random_tensor(&n->arena, DT_Q8_0, RANK, m->shape.ffn_width, &r);
+        p->bias = random_tensor(&n->arena, DT_F32, m->shape.ffn_width, 1, &r);
+        n->layers[i].predictor = p;
+    }
+}
+
+/* Logits of GUESSED tokens that are decoded one by one, in as many sequences at the same time, of
+ * which the first one has the tokens that are asked for. */
+static float *decoded(const struct model *m, const struct plan *p, const char *sparse, int threads,
+                      int32_t seqs)
+{
+    const size_t vocab = (size_t)m->shape.vocab;
+    float *logits = calloc(GUESSED * vocab, sizeof *logits);
+    int32_t ids[SEQS][GUESSED], seq[SEQS];
+    struct oato_error err;
+    struct engine *e = open_engine(m, p,
+                                   (struct engine_options){.threads = threads,
+                                                           .ubatch = 8,
+                                                           .seqs = seqs,
+                                                           .rows = seqs,
+                                                           .sparse = sparse,
+                                                           .neurons = counted});
+    for (int32_t s = 0; s < seqs; s++) {
+        fill_ids(ids[s], GUESSED, m->shape.vocab, (uint64_t)(3 + s));
+        assert_int_equal(engine_seq_create(e, &seq[s], &err), OATO_OK);
+    }
+    for (int32_t i = 0; i < GUESSED; i++) {
+        struct engine_input in[SEQS];
+        for (int32_t s = 0; s < seqs; s++)
+            in[s] = (struct engine_input){seq[s], &ids[s][i], 1, LOGITS_LAST, false};
+        if (engine_step(e, in, seqs, &err))
+            fail_msg("%s", err.text);
+        memcpy(logits + (size_t)i * vocab, engine_logits(e, 0), vocab * sizeof *logits);
+    }
+    engine_close(e);
+    return logits;
+}
+
+static void assert_decoded(const struct model *m, const struct plan *p, const char *sparse,
+                           int threads, int32_t seqs, const float *wanted)
+{
+    float *got = decoded(m, p, sparse, threads, seqs);
+    assert_same_bits(got, wanted, GUESSED * (size_t)m->shape.vocab);
+    free(got);
+}
+
+/* A guess that names all neurons has the bits of exact, another one has others; both whatever the
+ * threads, the company and the devices. */
+static void check_guess(const struct model *m, const struct plan *p, const char *all,
+                        const char *some)
+{
+    float *exact = decoded(m, NULL, "exact", 1, 1), *guessed = decoded(m, NULL, some, 1, 1);
+    assert_true(differ(exact, guessed));
+    assert_decoded(m, NULL, all, 2, 1, exact);
+    assert_decoded(m, NULL, some, 2, 1, guessed);
+    assert_decoded(m, NULL, some, 1, SEQS, guessed);
+    assert_decoded(m, p, all, 1, SEQS, exact);
+    assert_decoded(m, p, some, 2, 1, guessed);
+    free(guessed);
+    free(exact);
+    float *prompt = sparse_logits(m, NULL, "exact", 1, 8);
+    assert_logits(m, p, some, 2, 8, prompt); /* prompts are computed whole */
+    free(prompt);
+}
+
+static void guesses_have_the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    static const oato_dtype types[] = {DT_Q4_0, DT_F16};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        struct model *m = relu_model(types[i]);
+        struct graph fused;
+        struct neurons n;
+        struct plan p;
+        struct random r = {11};
+        guesses(&n, m);
+        counted = &n;
+        plan_begin(&p, m, 1, "vram=64MiB");
+        plan_fuse_all(&p, m, &fused);
+        plan_place_randomly(&p, &fused, &r);
+        check_guess(m, &p, "sign=-1", "sign");
+        float *some = decoded(m, NULL, "predict", 1, 1);
+        for (int32_t l = 0; l + 1 < n.n_layers; l++)
+            ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = -1e9f;
+        float *exact = decoded(m, NULL, "exact", 1, 1);
+        assert_decoded(m, &p, "predict", 2, 1, exact);
+        for (int32_t l = 0; l + 1 < n.n_layers; l++)
+            ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = 0;
+        assert_true(differ(exact, some));
+        check_guess(m, &p, "exact", "predict");
+        free(some);
+        free(exact);
+        counted = NULL;
+        const struct engine_options once = {.sparse = "sign", .deterministic = true};
+        expect_refused(m, NULL, &once, OATO_EUSAGE, "--deterministic");
+        graph_free(&fused);
+        plan_free(&p);
+        neurons_free(&n);
+        model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +302,7 @@ int main(void)
         cmocka_unit_test(devices_change_no_bit),
         cmocka_unit_test(what_cannot_skip_is_refused),
         cmocka_unit_test(a_share_takes_each_layers_threshold),
+        cmocka_unit_test(guesses_have_the_same_bits_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

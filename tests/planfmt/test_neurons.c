@@ -367,6 +367,72 @@ static void expect_crafted(struct gguf_writer *w, const char *words)
     expect_refused("crafted.neurons.gguf", words);
 }
 
+enum { GUESS_RANK = 32, GUESS_FFN = 128 };
+
+/* A tensor of Q8_0 or F32 whose bytes are all the same. */
+static struct gguf_tensor filled(struct arena *a, oato_dtype dtype, int64_t k, int64_t n, int byte)
+{
+    size_t row;
+    assert_true(dtype_row_bytes(dtype, k, &row));
+    uint8_t *data = arena_alloc(a, (size_t)n, row);
+    assert_non_null(data);
+    memset(data, byte, (size_t)n * row);
+    return (struct gguf_tensor){.dtype = dtype,
+                                .n_dims = n > 1 ? 2 : 1,
+                                .ne = {k, n, 1, 1},
+                                .data = data,
+                                .bytes = (size_t)n * row};
+}
+
+static void predictors_read_back_and_fit_the_model(void **state)
+{
+    (void)state;
+    struct gguf *g = make_model("guess.gguf", GUESS_FFN, 1, true);
+    struct power_law law = power_law_default();
+    struct neurons a, b;
+    made(g, &law, &a);
+    const int64_t width = gguf_tensor(g, "blk.0.ffn_up.weight")->ne[0];
+    struct gguf_tensor down = filled(&a.arena, DT_Q8_0, width, GUESS_RANK, 17),
+                       up = filled(&a.arena, DT_Q8_0, GUESS_RANK, GUESS_FFN, 18),
+                       bias = filled(&a.arena, DT_F32, GUESS_FFN, 1, 19);
+    struct neurons_predictor p = {&down, &up, &bias, 0, 0.96f, 0.2f, 0.1f};
+    a.layers[1].predictor = &p;
+    saved(&a, "guess.neurons.gguf");
+    loaded("guess.neurons.gguf", &b);
+    const struct neurons_predictor *q = neurons_predictor(&b, 1);
+    assert_true(q && !neurons_predictor(&b, 0) && !neurons_predictor(&b, 99));
+    assert_true(q->recall == p.recall && q->predicted == p.predicted && q->active == p.active);
+    assert_memory_equal(q->down->data, down.data, down.bytes);
+    assert_memory_equal(q->up->data, up.data, up.bytes);
+    assert_memory_equal(q->bias->data, bias.data, bias.bytes);
+    struct oato_error err;
+    assert_int_equal(neurons_check_model(&b, g, &err), OATO_OK);
+    ((struct gguf_tensor *)(uintptr_t)q->down)->ne[0] = 32;
+    assert_int_equal(neurons_check_model(&b, g, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "of 32 inputs"));
+    neurons_free(&b);
+    static const struct {
+        int64_t rank, ffn, biases;
+        int byte;
+        const char *words;
+    } cases[] = {
+        {64, GUESS_FFN, GUESS_FFN, 1, "wrong shape"},
+        {GUESS_RANK, 64, GUESS_FFN, 1, "wrong shape"},
+        {GUESS_RANK, GUESS_FFN, 64, 1, "wrong shape"},
+        {GUESS_RANK, GUESS_FFN, GUESS_FFN, 0xff, "not finite"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        up = filled(&a.arena, DT_Q8_0, cases[i].rank, cases[i].ffn, cases[i].byte);
+        bias = filled(&a.arena, DT_F32, cases[i].biases, 1, 0);
+        assert_int_equal(neurons_save(&a, scratch_path("bad.neurons.gguf"), &err), OATO_EUSAGE);
+        assert_true(strstr(err.text, cases[i].words) && !strchr(err.text, '\n'));
+    }
+    p.recall = NAN;
+    assert_int_equal(neurons_save(&a, scratch_path("bad.neurons.gguf"), &err), OATO_EUSAGE);
+    neurons_free(&a);
+    gguf_close(g);
+}
+
 static void tensors_that_say_nonsense_are_refused(void **state)
 {
     (void)state;
@@ -401,6 +467,14 @@ static void tensors_that_say_nonsense_are_refused(void **state)
     craft_tensor(w, "blk.0.ffn_order", DT_I32, 4, order);
     craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
     expect_crafted(w, "both frequencies and an order");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    craft_tensor(w, "blk.0.predict_up", DT_F32, 4, fine);
+    expect_crafted(w, "blk.0.predict_up: type F32 and 1 dimensions");
+    w = craft(1);
+    craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, fine);
+    craft_tensor(w, "blk.0.predict_bias", DT_F32, 4, fine);
+    expect_crafted(w, "lacks its predict_down");
 }
 
 static void counts_that_say_nonsense_are_refused(void **state)
@@ -561,6 +635,7 @@ int main(void)
         cmocka_unit_test(what_was_counted_reads_back),
         cmocka_unit_test(bins_of_magnitudes),
         cmocka_unit_test(counts_that_say_nonsense_are_refused),
+        cmocka_unit_test(predictors_read_back_and_fit_the_model),
         cmocka_unit_test(tensors_that_say_nonsense_are_refused),
         cmocka_unit_test(keys_that_say_nonsense_are_refused),
         cmocka_unit_test(damage_is_seen),

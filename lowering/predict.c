@@ -1,0 +1,126 @@
+/*
+ * predict.c - the records that guess which neurons a part of a GATE_UP computes in decode. They run
+ * before it on the same device, and each part makes the list of its own neurons:
+ *
+ *   down x -> relu -> up's rows of these neurons (-> + bias) -> list
+ *   or: signs of gate's rows of these neurons -> list
+ *
+ * Prefill has no such records: hundreds of tokens together need nearly all neurons.
+ */
+#include "lowering/lowering_internal.h"
+
+/* What both phases need: weights are prepared once, as rows. */
+bool lists_possible(const struct lowering *l, int32_t device, const struct oato_op *op)
+{
+    const struct lowering_facts *facts = l->in->facts;
+    struct oato_op by_list = *op, by_rows = *op;
+    const struct oato_op list = {.kind = OP_ACTIVE, .dtype = DT_F32, .k = op->n, .n = op->n + 1};
+    by_list.sparse = SKIP_UNLISTED;
+    by_rows.sparse = SKIP_ZEROS_BY_ROWS;
+    return !facts->supports || (facts->supports(facts->user, device, &by_list) &&
+                                facts->supports(facts->user, device, &by_rows) &&
+                                facts->supports(facts->user, device, &list));
+}
+
+/* Where a chain of records is: what they compute for, and the last result. */
+struct chain {
+    struct lowering *l;
+    int32_t device, value;
+    struct home at;
+    int32_t width;
+};
+
+/* Adds a record that reads the last result. */
+static struct program_record *chain_add(struct chain *c, struct oato_op op)
+{
+    c->at = run_emit(c->l, c->device, op, c->value, &c->at, &c->width, 1);
+    c->width = op.n;
+    return failed(c->l) ? NULL : &c->l->queue[c->device].records[c->at.record].record;
+}
+
+static void chain_add_weight(struct chain *c, struct oato_op op, const struct weight_slot *slot)
+{
+    const struct lowering_facts *facts = c->l->in->facts;
+    struct program_record *r = chain_add(c, op);
+    if (!r)
+        return;
+    if (facts->numerics)
+        r->numerics = (uint8_t)facts->numerics(facts->user, c->device, &r->op, c->l->phase,
+                                               (enum row_class)r->rows);
+    r->weight[0] = weight_slot_find(c->l, c->device, slot);
+    r->n_weights = 1;
+}
+
+/* The whole of a matrix. */
+static struct weight_slot matrix_slot(const struct gguf_tensor *t)
+{
+    return (struct weight_slot){
+        .tensor = t, .use = WEIGHT_MATRIX, .end = t->ne[1], .col_end = t->ne[0]};
+}
+
+static struct oato_op matrix_op(const struct weight_slot *s, enum op_kind kind)
+{
+    return (struct oato_op){.kind = (uint16_t)kind,
+                            .dtype = (uint16_t)s->tensor->dtype,
+                            .k = (int32_t)(s->col_end - s->col_begin),
+                            .n = (int32_t)(s->end - s->begin)};
+}
+
+/* The rows that `gate` has of its matrix. */
+static struct weight_slot rows_as(const struct weight_slot *gate, struct weight_slot slot)
+{
+    slot.begin = gate->begin;
+    slot.end = gate->end;
+    slot.members = gate->members;
+    slot.each = gate->each;
+    return slot;
+}
+
+static void add_products(struct chain *c, const struct placed_predictor *p,
+                         const struct weight_slot *gate)
+{
+    const struct weight_slot down = matrix_slot(p->down), up = rows_as(gate, matrix_slot(p->up));
+    const int32_t rank = (int32_t)p->down->ne[1];
+    const int32_t n = (int32_t)(gate->end - gate->begin);
+    chain_add_weight(c, matrix_op(&down, OP_MUL_MAT), &down);
+    if (!failed(c->l))
+        chain_add(c, (struct oato_op){.kind = OP_ACTIVATE,
+                                      .dtype = DT_F32,
+                                      .k = rank,
+                                      .n = rank,
+                                      .activation = ACT_RELU});
+    if (!failed(c->l))
+        chain_add_weight(c, matrix_op(&up, OP_MUL_MAT), &up);
+    if (!p->bias || failed(c->l))
+        return;
+    const struct weight_slot bias = {.tensor = p->bias,
+                                     .use = WEIGHT_VECTOR,
+                                     .end = 1,
+                                     .col_begin = gate->begin,
+                                     .col_end = gate->end,
+                                     .members = gate->members};
+    chain_add_weight(c, (struct oato_op){.kind = OP_BIAS, .dtype = DT_F32, .k = n, .n = n}, &bias);
+}
+
+struct home list_emit(struct lowering *l, const struct placed_predictor *p,
+                      const struct graph_op *o, const struct oato_op *op,
+                      const struct weight_slot *gate, int32_t device, struct home x)
+{
+    struct chain c = {l, device, o->out[0], x, op->k};
+    float threshold = p->threshold;
+    if (p->up) {
+        add_products(&c, p, gate);
+    } else {
+        struct weight_slot signs = *gate;
+        signs.use = WEIGHT_SIGNS;
+        threshold *= (float)op->k;
+        chain_add_weight(&c, matrix_op(&signs, OP_SIGNS), &signs);
+    }
+    if (!failed(l))
+        chain_add(&c, (struct oato_op){.kind = OP_ACTIVE,
+                                       .dtype = DT_F32,
+                                       .k = op->n,
+                                       .n = op->n + 1,
+                                       .threshold = threshold});
+    return c.at;
+}
