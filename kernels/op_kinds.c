@@ -88,9 +88,8 @@ static bool sparse_fits(const struct oato_op *op)
 
 static bool gate_up_fits(const struct oato_op *op)
 {
-    return activation_fits(op) &&
-           (sparse_fits(op) || op->sparse == SKIP_ZEROS_BY_ROWS ||
-            (op->sparse == SKIP_UNLISTED && op->n < LIST_MOST));
+    return activation_fits(op) && (sparse_fits(op) || op->sparse == SKIP_ZEROS_BY_ROWS ||
+                                   (op->sparse == SKIP_UNLISTED && op->n < LIST_MOST));
 }
 
 static bool is_of_blocks(int32_t dtype)

@@ -27,9 +27,9 @@ struct placed_part {
 };
 
 /* Some of the experts of an operator's part on the host lie on another device, too. */
-/* How decode guesses the active neurons of a layer from the input x of its feed-forward block: those
- * with (up relu(down x) + bias) > threshold, or without up those whose rows of gate have the sign of
- * x at more than (1 + threshold) / 2 of their elements. */
+/* How decode guesses the active neurons of a layer from the input x of its feed-forward block:
+ * those with (up relu(down x) + bias) > threshold, or without up those whose rows of gate have the
+ * sign of x at more than (1 + threshold) / 2 of their elements. */
 struct placed_predictor {
     const struct gguf_tensor *down, *up; /* {k, rank}, {rank, neurons} */
     const struct gguf_tensor *bias;      /* {neurons}, F32; NULL: none */

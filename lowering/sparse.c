@@ -10,9 +10,8 @@
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err)
 {
     static const char *const names[] = {
-        [SPARSE_OFF] = "off",         [SPARSE_DENSE] = "dense",
-        [SPARSE_EXACT] = "exact",     [SPARSE_PREDICT] = "predict",
-        [SPARSE_SIGN] = "sign",
+        [SPARSE_OFF] = "off",         [SPARSE_DENSE] = "dense", [SPARSE_EXACT] = "exact",
+        [SPARSE_PREDICT] = "predict", [SPARSE_SIGN] = "sign",
     };
     double threshold;
     *out = (struct sparse_choice){SPARSE_OFF, 0};

@@ -486,8 +486,7 @@ static void write_predictors(struct writer *w, const struct neurons *n)
                3 * sizeof *numbers);
     }
     if (any)
-        gguf_writer_array(w->file, KEY("predictors"), GGUF_F32, numbers,
-                          (uint64_t)n->n_layers * 3);
+        gguf_writer_array(w->file, KEY("predictors"), GGUF_F32, numbers, (uint64_t)n->n_layers * 3);
     free(numbers);
 }
 

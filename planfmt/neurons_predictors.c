@@ -45,7 +45,8 @@ oato_status predictors_read(struct neurons *n, const struct gguf_tensor *t, stru
 {
     int64_t layer = -1;
     int part = 0;
-    while (part < PREDICT_PARTS && (layer = neurons_layer_of(t->name, predictor_part_name[part])) < 0)
+    while (part < PREDICT_PARTS &&
+           (layer = neurons_layer_of(t->name, predictor_part_name[part])) < 0)
         part++;
     if (part == PREDICT_PARTS)
         return OATO_OK;
@@ -118,12 +119,11 @@ static oato_status check_layer(const struct neurons_predictor *p, int32_t layer,
     if (!p->down || !p->up)
         return oato_fail(err, status, "blk.%d: a predictor lacks its %s", layer,
                          predictor_part_name[p->down ? PREDICT_UP : PREDICT_DOWN]);
-    if (p->down->ne[1] != p->up->ne[0] || p->up->ne[0] > LIST_MOST || (n_ff && p->up->ne[1] != n_ff) ||
-        (p->bias && p->bias->ne[0] != p->up->ne[1]))
+    if (p->down->ne[1] != p->up->ne[0] || p->up->ne[0] > LIST_MOST ||
+        (n_ff && p->up->ne[1] != n_ff) || (p->bias && p->bias->ne[0] != p->up->ne[1]))
         return oato_fail(err, status,
                          "blk.%d: a predictor of wrong shape: %" PRId64 " x %" PRId64
-                         ", then %" PRId64 " x %" PRId64 " with %" PRId64
-                         " biases, for %d neurons",
+                         ", then %" PRId64 " x %" PRId64 " with %" PRId64 " biases, for %d neurons",
                          layer, p->down->ne[0], p->down->ne[1], p->up->ne[0], p->up->ne[1],
                          p->bias ? p->bias->ne[0] : 0, n_ff);
     const struct gguf_tensor *const parts[] = {p->down, p->up, p->bias};

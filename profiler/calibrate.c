@@ -286,11 +286,15 @@ oato_status calibrate(const struct model *m, const struct calibrate_options *o, 
     if (!status)
         status = resume(&c, err);
     const int64_t before = c.done;
+    *report = (struct calibrate_report){.tokens_before = before};
     if (!status && c.done < c.n_ids)
         status = run(&c, err);
-    *report = (struct calibrate_report){
-        .tokens = c.done, .tokens_before = before, .seconds = (double)(now_ns() - begin_ns) * 1e-9};
     engine_close(c.engine);
+    const struct sample_text text = {c.ids, c.begins, c.n_windows, c.window};
+    if (!status && o->predictors)
+        status = predictors_make(&c.counts, &text, o, path, &report->predictors, err);
+    report->tokens = c.done;
+    report->seconds = (double)(now_ns() - begin_ns) * 1e-9;
     counts_free(&c.counts);
     free(c.begins);
     free(c.ids);

@@ -72,4 +72,19 @@ oato_status counts_export(const struct counts *c, bool counts, struct neurons *o
  * not all there. */
 oato_status counts_import(struct counts *c, const struct neurons *n, struct oato_error *err);
 
+/* Tokens of a text, cut into windows that are read alone. */
+struct sample_text {
+    const int32_t *ids;    /* of all windows */
+    const int64_t *begins; /* of each window, and the end of the last one */
+    int64_t n_windows;
+    int32_t window; /* the most tokens of one */
+};
+
+/* predictors.c: trains predictors of the layers that have none into the sidecar at path, whose
+ * counting is done. OATO_EUSAGE: the model's neurons are never silent. OATO_NEGATIVE: interrupted,
+ * after some layers. */
+oato_status predictors_make(struct counts *counts, const struct sample_text *text,
+                            const struct calibrate_options *o, const char *path,
+                            struct predictors_report *report, struct oato_error *err);
+
 #endif

@@ -115,6 +115,8 @@ static const struct option_of table[] = {
      TEXT(MEASURE, options.devices)},
     {"level", 0, "S", "where silence is not 0: neurons fire above this quantile; default 0.7",
      AS(COUNT, take_level, calibrate.level)},
+    {"predictors", 0, NULL, "also train predictors of active neurons (ReLU)",
+     FLAG(COUNT, calibrate.predictors)},
     {"window", 'c', "N", "tokens that are read together; default 512",
      AS(COUNT, take_window, calibrate.window)},
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2; default: the file's",
@@ -364,6 +366,10 @@ static oato_status print_counted(const struct command *c, const char *path,
             text_printf(&t, ", %lld of them earlier", (long long)r->tokens_before);
         text_printf(&t, "; %.0f s. See oato-profile neurons show", r->seconds);
     }
+    if (!c->json && c->calibrate.predictors)
+        text_printf(&t, "\npredictors of %d layers", r->predictors.layers);
+    if (!c->json && r->predictors.without)
+        text_printf(&t, ", %d layers have none: %s", r->predictors.without, r->predictors.why);
     const oato_status status =
         t.failed ? oato_fail_memory(err, t.len, "the summary; the file is written") : OATO_OK;
     if (!status)

@@ -81,6 +81,11 @@ static void layer_json(const struct neurons_layer *l, int32_t i, struct text *ou
                  JSON("threshold", l->ffn_threshold));
     if (l->ffn_hot)
         json_add(out, JSON("hot", l->ffn_hot));
+    if (l->predictor)
+        json_add_object(out, "predictor", JSON("rank", l->predictor->down->ne[1]),
+                        JSON("recall", l->predictor->recall),
+                        JSON("predicted", l->predictor->predicted),
+                        JSON("active", l->predictor->active));
     if (l->exp_freq)
         json_add(
             out, JSON("experts", l->n_experts),
@@ -141,6 +146,13 @@ static void layer_row(const struct neurons_layer *l, int32_t i, struct text *out
         text_printf(out, ", threshold %.4g", (double)l->ffn_threshold);
     if (l->ffn_order)
         text_printf(out, "\n");
+    if (l->predictor)
+        text_printf(
+            out,
+            "%5d predictor of rank %lld: %.1f %% of mass in %.1f %% of the neurons (%.1f %% "
+            "are active)\n",
+            i, (long long)l->predictor->down->ne[1], 100 * (double)l->predictor->recall,
+            100 * (double)l->predictor->predicted, 100 * (double)l->predictor->active);
     if (l->exp_freq)
         text_printf(out,
                     "%5d %8d experts, %5.1f   chosen by a token, %5.1f %% of them make 80 %%\n", i,

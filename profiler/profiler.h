@@ -68,17 +68,26 @@ struct calibrate_options {
     /* A neuron whose activation has no exact zeros fires above this quantile of its layer's
      * |activation|, over the beginning of the text: 0 to 1. */
     double level;
-    bool replace; /* start again even if the file exists */
+    bool replace;    /* start again even if the file exists */
+    bool predictors; /* train predictors of active neurons, too */
+};
+
+/* What came of predictors. */
+struct predictors_report {
+    int32_t layers, without; /* that have one; that were tried and got none */
+    char why[256];           /* of the last one without */
 };
 
 struct calibrate_report {
     int64_t tokens, tokens_before; /* in the file; of these from an earlier run */
     double seconds;
+    struct predictors_report predictors;
 };
 
 /* Runs the model over the texts on the CPU and writes what fired to the sidecar at path, once a
  * minute and when oato_interrupted gets set (OATO_NEGATIVE). A file that is there goes on: it must
- * be of the same model, text and options (OATO_EFILE, OATO_EUSAGE). */
+ * be of the same model, text and options (OATO_EFILE, OATO_EUSAGE). Predictors are trained after
+ * counting, with a sample of the text. */
 oato_status calibrate(const struct model *m, const struct calibrate_options *o, const char *path,
                       struct calibrate_report *report, struct oato_error *err);
 

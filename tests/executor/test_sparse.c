@@ -1,8 +1,8 @@
 /*
  * test_sparse.c - --sparse in the engine: exact has the bits of dense, which computes everything by
  * the same kernels, at any number of threads and tokens a step, alone and batched, and where a
- * simulated device computes parts of the model; so are the bits of predict and sign, which leave out
- * in decode what their guess does not name; what a model lacks is told in one line.
+ * simulated device computes parts of the model; so are the bits of predict and sign, which leave
+ * out in decode what their guess does not name; what a model lacks is told in one line.
  */
 #include "executor/executor.h"
 #include "tests/executor/harness.h"

@@ -7,14 +7,19 @@ A tiny llama with ReLU and one with SiLU are evaluated in float32 by llama_numpy
 windows. Two float32 evaluations differ by about 1e-6: where an activation is that near to the
 threshold a neuron may fire in one of them, so that each count must lie between that of numpy with a
 slightly higher and with a slightly lower threshold. Quantiles are the edges of bins 1/64 octave wide.
+
+What predictors of the trained model (tests/data/reglu) find of the held-out tenth of the text is
+computed again from the sidecar's tensors.
 """
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import numpy as np
 from gguf import GGUFReader
+from gguf.quants import dequantize
 
 from llama_numpy import Model
 
@@ -127,11 +132,52 @@ def compare(profile, run, make, folder, activation):
     check(not [n for n in tensors if n.endswith("_counts")], "a finished file has no counts")
 
 
+class BlockRecorder(Model):
+    """Keeps what each feed-forward block reads and what its neurons hand on."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.read, self.made = {}, {}
+
+    def ffn(self, x, blk):
+        h = np.maximum(self.linear(x, blk + "ffn_gate"), 0) * self.linear(x, blk + "ffn_up")
+        self.read.setdefault(blk, []).append(x)
+        self.made.setdefault(blk, []).append(np.abs(h))
+        return self.linear(h, blk + "ffn_down")
+
+
+def predictors(profile, run, folder):
+    path, text = os.path.join(folder, "reglu.gguf"), os.path.join(folder, "text")
+    shutil.copy(os.path.join(os.path.dirname(__file__), "../data/reglu/reglu.gguf"), path)
+    with open(TEXT, "rb") as f, open(text, "wb") as t:
+        t.write(f.read()[:5000])
+    must_run(profile, path, "--calibrate", text, "--window", str(WINDOW), "--predictors", "-t", "1")
+    ids = [int(i) for i in must_run(run, "tokenize", path, "-f", text, "--ids").split()]
+    model = BlockRecorder(path)
+    for w in windows(ids, model.key("tokenizer.ggml.bos_token_id")):
+        model.logits(np.array(w))
+    file = GGUFReader(os.path.join(folder, "reglu.neurons.gguf"))
+    t = {x.name: dequantize(x.data, x.tensor_type) for x in file.tensors if ".predict_" in x.name}
+    said = np.reshape(file.fields["oato.neurons.predictors"].contents(), (-1, 3))
+    for i in range(model.layers):
+        blk = f"blk.{i}."
+        x, mass = (np.concatenate(v[blk]) for v in (model.read, model.made))
+        x, mass = x[-(len(x) // 10):], mass[-(len(mass) // 10):]
+        score = np.maximum(x @ t[blk + "predict_down"].T, 0) @ t[blk + "predict_up"].T + t[blk + "predict_bias"]
+        found, share = mass[score > 0].sum() / mass.sum(), (score > 0).mean()
+        check(abs(found - said[i][0]) < 0.01 and abs(share - said[i][1]) < 0.005 and found > 0.95,
+              f"predictor of layer {i}: {100 * found:.2f} % of mass in {100 * share:.2f} % of the neurons, as the sidecar says")
+    out = must_run(run, "perplexity", path, "-f", text, "-c", "128", "--compare", "dense", "--sparse", "predict")
+    dense, ours = (float(line.split()[1]) for line in out.splitlines()[-2:])
+    check(ours < 1.02 * dense and ours != dense, f"perplexity {dense} becomes {ours}")
+
+
 def main():
     profile, run, make = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         for activation in ("relu", "silu"):
             compare(profile, run, make, folder, activation)
+        predictors(profile, run, folder)
     sys.exit(1 if failures else 0)
 
 

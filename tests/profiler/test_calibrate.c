@@ -191,6 +191,45 @@ static void zeros_need_no_threshold(void **state)
     model_close(m);
 }
 
+/* Stopped once or twice while it trains; and the model must be one whose neurons are silent. */
+static void predictors_are_the_same_each_time(void **state)
+{
+    (void)state;
+    char text[128], whole[128], parts[128];
+    struct random_model shape = random_model_default();
+    struct oato_error err = {0};
+    struct model *m, *silu = model_of("llama", NULL, 1);
+    shape.keys = "feed_forward_activation=relu";
+    shape.width = 128;
+    shape.ffn = 768;
+    if (random_model_open(&shape, &m, &err))
+        fail_msg("%s", err.text);
+    struct calibrate_options o = options_of(text_of(text, "little.txt", 900));
+    struct calibrate_report r;
+    o.predictors = true;
+    counts(m, &o, path_in(whole, "predicts.neurons.gguf"), &r);
+    assert_true(r.predictors.layers == 2 && !r.predictors.without);
+    path_in(parts, "parts_predict.neurons.gguf");
+    signal(SIGALRM, on_alarm);
+    oato_status status = OATO_NEGATIVE;
+    for (long us = 100000; status; us += us / 2) {
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
+        status = calibrate(m, &o, parts, &r, &err);
+        setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+        oato_interrupted = 0;
+        if (status && status != OATO_NEGATIVE)
+            fail_msg("%s", err.text);
+    }
+    same_bytes(whole, parts);
+    counts(m, &o, parts, &r); /* nothing is left to do */
+    same_bytes(whole, parts);
+    assert_int_equal(calibrate(silu, &o, path_in(parts, "silu.neurons.gguf"), &r, &err),
+                     OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "never silent"));
+    model_close(silu);
+    model_close(m);
+}
+
 static void refused(const struct model *m, const struct calibrate_options *o, const char *path,
                     oato_status status, const char *words)
 {
@@ -321,6 +360,7 @@ int main(void)
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(experts_are_counted_as_often_as_they_are_used),
         cmocka_unit_test(zeros_need_no_threshold),
+        cmocka_unit_test(predictors_are_the_same_each_time),
         cmocka_unit_test(what_does_not_belong_together_is_refused),
         cmocka_unit_test(the_program_counts_and_shows),
     };
