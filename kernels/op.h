@@ -128,10 +128,11 @@ enum weight_use {
 enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
 
-/* What a product skips. UNLISTED, of GATE_UP only: both products are computed only for the neurons
- * that in[1], a list as OP_ACTIVE makes them, names for the token, and up's only for those of them
- * that ZEROS would compute it for. ZEROS_BY_ROWS: as ZEROS, with the weights of UNLISTED, where
- * there is no list. */
+/* What a product skips. UNLISTED: products are computed only for the neurons, the product's rows,
+ * that in[1], a list as OP_ACTIVE makes them, names for the token, and up's of a GATE_UP only for
+ * those of them that ZEROS would compute it for; a MUL_MAT gives -infinity for the others, which a
+ * ReLU, with a bias before it or not, makes 0. ZEROS_BY_ROWS: with the weights of UNLISTED, where
+ * there is no list; a GATE_UP as ZEROS, a MUL_MAT as NOTHING. */
 enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED, SKIP_ZEROS_BY_ROWS };
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
@@ -259,6 +260,12 @@ static inline int64_t kv_window_pages(int32_t window, int32_t seqs, int32_t toke
 static inline int32_t state_slots_of(int32_t seqs)
 {
     return seqs + STATE_CHECKPOINTS;
+}
+
+/* A product whose weight is read by columns. */
+static inline bool op_by_columns(const struct oato_op *op)
+{
+    return op->kind == OP_MUL_MAT && op->sparse == SKIP_ZEROS;
 }
 
 /* What varies from step to step and decides an operator's cost. */

@@ -97,7 +97,7 @@ enum weight_use op_weight_use(const struct oato_op *op)
 
 enum weight_use op_weight_use_at(const struct oato_op *op, int i)
 {
-    if (op->sparse && op->kind == OP_MUL_MAT)
+    if (op_by_columns(op))
         return WEIGHT_COLUMNS;
     if (op->sparse && i >= (op->sparse == SKIP_ZEROS ? 1 : 0))
         return WEIGHT_ROWS;
@@ -133,7 +133,7 @@ static bool matrices_fit(const struct oato_op *op)
     if (!op_weight_shape(op, 0, &n, &k) || !dtype_is_weight((oato_dtype)op->dtype) || k <= 0)
         return false;
     const int64_t block = dtype_info(op->dtype)->block_elems;
-    if (op->sparse && op->kind == OP_MUL_MAT) /* a part may have any columns of a block */
+    if (op_by_columns(op)) /* a part may have any columns of a block */
         k = (k + block - 1) / block * block;
     return dtype_row_bytes((oato_dtype)op->dtype, k, &row) && size_mul(row, (size_t)n, &all) &&
            all < SIZE_MAX / 16;
@@ -164,7 +164,7 @@ static double matrix_rows(const struct oato_op *op, const struct op_kind_row *ro
 /* The share of a sparse operator's products that are not skipped: of gate all are computed. */
 static double share_computed(const struct oato_op *op, const struct op_size *size)
 {
-    const double all = op->kind == OP_GATE_UP ? op->n : op->k;
+    const double all = op_by_columns(op) ? op->k : op->n;
     if (!op->sparse || size->active <= 0 || size->active >= all)
         return 1;
     const double share = size->active / all;

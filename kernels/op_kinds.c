@@ -83,13 +83,13 @@ static bool activation_fits(const struct oato_op *op)
 
 static bool sparse_fits(const struct oato_op *op)
 {
-    return op->sparse == SKIP_NOTHING || op->sparse == SKIP_ZEROS;
+    return op->sparse >= SKIP_NOTHING && op->sparse <= SKIP_ZEROS_BY_ROWS &&
+           (op->sparse != SKIP_UNLISTED || op->n < LIST_MOST);
 }
 
 static bool gate_up_fits(const struct oato_op *op)
 {
-    return activation_fits(op) && (sparse_fits(op) || op->sparse == SKIP_ZEROS_BY_ROWS ||
-                                   (op->sparse == SKIP_UNLISTED && op->n < LIST_MOST));
+    return activation_fits(op) && sparse_fits(op);
 }
 
 static bool is_of_blocks(int32_t dtype)
@@ -175,7 +175,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = norm_fits}, /* square and add, scale, weight */
-    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
+    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .in = {W_K, W_LISTED}, .out = {W_N}, .weight = {{W_N, W_K}},
         .traffic = MATRICES, .axes = ROWS | K, .fits = sparse_fits},
     [OP_BIAS] = {"bias", false, {F_K}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},

@@ -49,8 +49,8 @@ struct placement {
     const int32_t *order; /* all experts, if parts have members that are experts; else NULL */
     const struct gguf_tensor *experts; /* ROUTE: the same order, which its choice counts in */
     struct placed_cache cache;
-    const struct placed_predictor *predictor; /* GATE_UP that skips what is not listed; NULL: it
-                                                 skips zeros */
+    const struct placed_predictor *predictor; /* of an operator that skips what is not listed; NULL:
+                                                 there are no lists in this phase */
 };
 
 struct placements {

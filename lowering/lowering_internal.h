@@ -129,7 +129,7 @@ struct home members_read(struct lowering *l, int32_t value, enum value_parts par
 
 /* ----------------------------------------------------------------------------- predict.c --- */
 
-/* Whether the device can compute a GATE_UP by lists, and make them. */
+/* Whether the device can compute a GATE_UP or MUL_MAT by lists, and make them. */
 bool lists_possible(const struct lowering *l, int32_t device, const struct oato_op *op);
 /* The list of the neurons that the part computes for each token of its input x; op is the part's,
  * gate its rows of the gate's matrix. */

@@ -1,6 +1,7 @@
 /*
- * predict.c - the records that guess which neurons a part of a GATE_UP computes in decode. They run
- * before it on the same device, and each part makes the list of its own neurons:
+ * predict.c - the records that guess which neurons a part of a GATE_UP, or of a MUL_MAT before a
+ * ReLU, computes in decode. They run before it on the same device, and each part makes the list of
+ * its own neurons:
  *
  *   down x -> relu -> up's rows of these neurons (-> + bias) -> list
  *   or: signs of gate's rows of these neurons -> list

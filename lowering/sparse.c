@@ -92,6 +92,36 @@ static bool has_list(const struct sparse_choice *choice, const struct neurons *n
            (choice->mode == SPARSE_PREDICT && neurons && neurons_predictor(neurons, layer));
 }
 
+/* The product whose rows become an activation's elements, perhaps with a bias; NULL: something else
+ * reads it, too. */
+static struct graph_op *product_of(const struct graph *g, const struct graph_op *activation)
+{
+    for (const struct graph_op *o = activation;;) {
+        const int32_t value = o->in[0], maker = g->values[value].producer;
+        if (maker < 0 || readers_of(g, value) != 1)
+            return NULL;
+        o = &g->ops[maker];
+        if (o->op.kind == OP_MUL_MAT)
+            return &g->ops[maker];
+        if (o->op.kind != OP_BIAS)
+            return NULL;
+    }
+}
+
+/* What computes neurons by a list: the GATE_UP itself, or the product before an ACTIVATE. */
+static void list_set(const struct graph *g, struct graph_op *neurons,
+                     const struct sparse_choice *choice, const struct neurons *counted)
+{
+    struct graph_op *o = neurons->op.kind == OP_GATE_UP    ? neurons
+                         : neurons->op.kind == OP_ACTIVATE ? product_of(g, neurons)
+                                                           : NULL;
+    /* signs know nothing of a bias */
+    const bool guessed = o && (o == neurons || choice->mode == SPARSE_PREDICT) &&
+                         has_list(choice, counted, neurons->layer);
+    if (guessed)
+        o->op.sparse = SKIP_UNLISTED;
+}
+
 /* Sets the fields of all such operators of a layer (-1: of all), or only of those that have exact
  * zeros. Returns how many products skip; -1: a layer's threshold is not known. */
 static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
@@ -114,9 +144,9 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
             continue;
         down->sparse = product ? SKIP_ZEROS : SKIP_NOTHING;
         down->threshold = product && !(gates && limit > 0) ? limit : 0; /* GATE_UP skipped it */
-        const bool lists = gates && has_list(choice, counted, g->ops[i].layer);
-        neurons->op.sparse = lists ? SKIP_UNLISTED : gates ? SKIP_ZEROS : SKIP_NOTHING;
+        neurons->op.sparse = gates ? SKIP_ZEROS : SKIP_NOTHING;
         neurons->op.threshold = gates ? limit : 0;
+        list_set(g, neurons, choice, counted);
         n++;
     }
     return n;

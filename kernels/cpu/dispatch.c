@@ -158,7 +158,7 @@ const char *cpu_kernels_layout(const struct cpu_kernels *k)
 const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice)
 {
-    if (op->sparse && op->kind == OP_MUL_MAT)
+    if (op_by_columns(op))
         return k->columns->numerics((oato_dtype)op->dtype);
     return op_weight_use(op) == WEIGHT_MATRIX
                ? cpu_matrix_class(k, (oato_dtype)op->dtype, choice)->numerics

@@ -41,7 +41,7 @@ static struct matrix_room matrix_room(const struct cpu_kernels *kernels,
     m.up_at = align64(matrix_scratch_bytes(k, dtype, op->k));
     m.scratch = m.up_at;
     m.panel = max_i64(k->panel_rows, MATRIX_ROWS);
-    if (op->kind == OP_GATE_UP)
+    if (op->kind == OP_GATE_UP || op->sparse)
         m.scratch += op->sparse ? sparse_gate_up_scratch(kernels, op, T)
                                 : align64((uint64_t)(T * m.panel) * sizeof(float));
     m.pack = align64(matrix_pack_bytes(k, op->k));
@@ -110,6 +110,8 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
             int64_t from = begin * MATRIX_ROWS, to = min_i64(m->rows[i], end * MATRIX_ROWS);
             if (m->x->op->kind == OP_GATE_UP) {
                 (m->x->op->sparse ? sparse_gate_up_rows : gate_up_rows)(m, from, to, next);
+            } else if (m->x->op->sparse) {
+                listed_rows(m, from, to);
             } else {
                 struct matrix_job job = m->job[i];
                 job.next = end > units && i + 1 < m->n ? m->job[i + 1].w->data : next;
@@ -124,7 +126,7 @@ static void matrix_units(const struct matrix_task *m, int64_t begin, int64_t end
 static void run_matrix(const struct run *x)
 {
     const struct oato_op *op = x->op;
-    if (op->sparse && op->kind == OP_MUL_MAT) {
+    if (op_by_columns(op)) {
         run_columns(x);
         return;
     }
@@ -531,7 +533,7 @@ uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *
 {
     if (op->kind == OP_ATTENTION)
         return attention_workspace(k, op, size, n_threads);
-    if (op->sparse && op->kind == OP_MUL_MAT)
+    if (op_by_columns(op))
         return columns_workspace(k, op, size->rows, n_threads);
     if (op->kind == OP_MUL_MAT_T)
         return transposed_workspace(op, n_threads);

@@ -9,12 +9,13 @@
  *       up's products, by the very kernels of a dense GATE_UP: the same bits
  *       activation(gate) * up where the token's neuron is active, elsewhere 0
  *
- * A sparse MUL_MAT has neurons for columns. Threads share its rows, so each adds up a row alone, in
- * order of the columns: there is nothing to merge.
+ * A MUL_MAT by a list is the first half of it. A sparse one has neurons for columns. Threads share
+ * its rows, so each adds up a row alone, in order of the columns: there is nothing to merge.
  */
 #include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 static uint64_t up_bytes(int64_t T)
@@ -92,8 +93,14 @@ static const float *panel_products(const struct matrix_task *m, int i, const int
     return out;
 }
 
+/* What is not listed: nothing that passes an activation. */
+static float unlisted(const struct oato_op *op)
+{
+    return op->kind == OP_GATE_UP ? 0 : -INFINITY;
+}
+
 /* Marks the neurons [r, end) that a token's list names, which get a gate of 1 to be replaced; the
- * others are 0. */
+ * others are as unlisted() says. */
 static void listed_mark(const struct matrix_task *m, int64_t r, int64_t end, bool *named)
 {
     const struct matrix_job *gate = &m->job[0];
@@ -101,7 +108,8 @@ static void listed_mark(const struct matrix_task *m, int64_t r, int64_t end, boo
     for (int64_t t = 0; t < gate->T; t++) {
         const float *at = input(m->x, 1) + t * width, *stop = at + 1 + (int64_t)*at;
         float *y = gate->y + t * gate->y_stride;
-        memset(y + r, 0, (size_t)(end - r) * sizeof *y);
+        for (int64_t i = r; i < end; i++)
+            y[i] = unlisted(m->x->op);
         for (at = list_from(at + 1, stop, r); at < stop && *at < (float)end; at++) {
             named[(int64_t)*at - r] = true;
             y[(int64_t)*at] = 1;
@@ -128,9 +136,15 @@ static void row_gates(const struct matrix_task *m, int64_t r, int64_t end)
         for (int64_t t = 0; t < gate->T; t++)
             for (int64_t j = 0; j < panel; j++) {
                 float *y = gate->y + t * gate->y_stride + list[i + j];
-                *y = listed && *y == 0 ? 0 : product[t * SPARSE_PANEL + j];
+                *y = listed && *y != 1 ? *y : product[t * SPARSE_PANEL + j];
             }
     }
+}
+
+void listed_rows(const struct matrix_task *m, int64_t begin, int64_t end)
+{
+    for (int64_t r = begin; r < end; r += SPARSE_CHUNK)
+        row_gates(m, r, min_i64(end, r + SPARSE_CHUNK));
 }
 
 void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,

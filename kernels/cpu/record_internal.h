@@ -122,6 +122,8 @@ uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_o
 /* GATE_UP of rows [begin, end); the thread reads on at `next`. */
 void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,
                          const uint8_t *next);
+/* The same of a MUL_MAT whose rows are listed. */
+void listed_rows(const struct matrix_task *m, int64_t begin, int64_t end);
 uint64_t columns_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
                            int n_threads);
 void run_columns(const struct run *x);

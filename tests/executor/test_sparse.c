@@ -295,6 +295,34 @@ static void guesses_have_the_same_bits_everywhere(void **state)
     }
 }
 
+/* Without a gate: the product before the ReLU, with its bias, is by a list. */
+static void ungated_blocks_are_guessed(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model_with("opt", "attention.layer_norm_epsilon=0.00001", DT_Q4_0, 7);
+    struct graph fused;
+    struct neurons n;
+    struct plan p;
+    struct random r = {11};
+    guesses(&n, m);
+    counted = &n;
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    plan_place_randomly(&p, &fused, &r);
+    check_guess(m, &p, "exact", "predict");
+    float *exact = decoded(m, NULL, "exact", 1, 1);
+    for (int32_t l = 0; l + 1 < n.n_layers; l++)
+        ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = -1e9f;
+    assert_decoded(m, &p, "predict", 2, 1, exact);
+    assert_decoded(m, NULL, "sign", 2, 1, exact); /* signs know no bias: no list */
+    free(exact);
+    counted = NULL;
+    graph_free(&fused);
+    plan_free(&p);
+    neurons_free(&n);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +331,7 @@ int main(void)
         cmocka_unit_test(what_cannot_skip_is_refused),
         cmocka_unit_test(a_share_takes_each_layers_threshold),
         cmocka_unit_test(guesses_have_the_same_bits_everywhere),
+        cmocka_unit_test(ungated_blocks_are_guessed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

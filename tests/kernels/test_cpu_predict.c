@@ -97,6 +97,26 @@ static void a_list_names_what_is_above(void **state)
     }
 }
 
+/* A MUL_MAT by the same lists: the dense product, and -infinity for what is not listed. */
+static void check_listed_product(const struct cpu_kernels *k, struct guarded *g, struct oato_op op,
+                                 const float *x, const float *list, struct oato_weight *rows,
+                                 const bool *named, int n, struct oato_weight *matrix)
+{
+    op.kind = OP_MUL_MAT;
+    op.activation = 0;
+    op.sparse = SKIP_NOTHING;
+    const float *wanted = run(k, g, op, x, NULL, &matrix, 1);
+    op.sparse = SKIP_ZEROS_BY_ROWS;
+    assert_int_equal(op_weight_use_at(&op, 0), WEIGHT_ROWS);
+    const float *all = run(k, g, op, x, NULL, &rows, 2);
+    op.sparse = SKIP_UNLISTED;
+    for (int threads = 1; threads <= 2; threads++) {
+        const float *got = run(k, g, op, x, list, &rows, threads);
+        for (int i = 0; i < T * n; i++)
+            assert_true(got[i] == (named[i] ? wanted[i] : -INFINITY) && all[i] == wanted[i]);
+    }
+}
+
 /* As a GATE_UP that skips zeros where a token's list names the neuron, 0 elsewhere; whatever the
  * lists of the other tokens. */
 static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum activation a)
@@ -140,6 +160,7 @@ static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum act
         for (int i = 0; i < T * NEURONS; i++)
             assert_true(got[i] == (named[i / NEURONS][i % NEURONS] ? wanted[i] : 0));
     }
+    check_listed_product(k, &g, op, x, list, rows[0], named[0], NEURONS, dense[0]);
     for (int i = 0; i < 2; i++) {
         test_free(dense[i]);
         test_free(rows[i]);

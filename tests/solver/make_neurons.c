@@ -6,7 +6,18 @@
 #include "tests/solver/plant_law.h"
 #include "tests/solver/power_law.h"
 
-enum { ID_HOT, ID_MEAN, ID_SPREAD, ID_EXPERTS, ID_SEED, ID_PLANT, ID_COUNTED, ID_OUTPUT, ID_HELP };
+enum {
+    ID_HOT,
+    ID_MEAN,
+    ID_SPREAD,
+    ID_EXPERTS,
+    ID_SEED,
+    ID_PLANT,
+    ID_PREDICTORS,
+    ID_COUNTED,
+    ID_OUTPUT,
+    ID_HELP
+};
 
 static const struct option_row rows[] = {
     {"hot", 0, OPT_VALUE, "S", "share of the neurons that cause 80 % of activations (0.26)",
@@ -22,13 +33,16 @@ static const struct option_row rows[] = {
      "llama "
      "with --keys feed_forward_activation=relu",
      ID_PLANT},
+    {"predictors", 0, OPT_VALUE, "RANK",
+     "with --plant: neurons that predictors of this rank, a multiple of 32, can guess; with them",
+     ID_PREDICTORS},
     {"counted", 0, OPT_FLAG, NULL, "as of a text of which half is counted", ID_COUNTED},
     {"output", 'o', OPT_VALUE, "FILE", "the sidecar to write", ID_OUTPUT},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
 
-static bool set_option(struct power_law *law, int id, const struct options *o,
+static bool set_option(struct power_law *law, int32_t *rank, int id, const struct options *o,
                        struct oato_error *err)
 {
     double *const shares[] = {[ID_HOT] = &law->hot,
@@ -37,6 +51,12 @@ static bool set_option(struct power_law *law, int id, const struct options *o,
                               [ID_EXPERTS] = &law->hot_experts};
     int64_t seed = 0;
     bool ok;
+    if (id == ID_PREDICTORS)
+        return parse_i64(o->value, 32, 4096, &seed) && seed % 32 == 0
+                   ? (*rank = (int32_t)seed, true)
+                   : (oato_fail(err, OATO_EUSAGE, "%s: '%s' is no multiple of 32", o->name,
+                                o->value),
+                      false);
     if (id == ID_SEED) {
         ok = parse_i64(o->value, 0, INT64_MAX, &seed);
         law->seed = (uint64_t)seed;
@@ -71,7 +91,7 @@ static void add_counts(struct neurons *n, struct neurons_magnitudes *m)
 }
 
 static oato_status make(const char *model, const char *path, const struct power_law *law,
-                        bool plants, bool counted, struct oato_error *err)
+                        bool plants, int32_t rank, bool counted, struct oato_error *err)
 {
     struct neurons_magnitudes m[2];
     struct gguf *g;
@@ -84,7 +104,7 @@ static oato_status make(const char *model, const char *path, const struct power_
     if (status)
         return status;
     if (plants)
-        status = plant_law(model, &n, err);
+        status = plant_law(model, &n, rank, err);
     if (counted)
         add_counts(&n, m);
     if (!status)
@@ -100,6 +120,7 @@ int main(int argc, char **argv)
     struct options o;
     const char *path = NULL, *model = NULL;
     bool plants = false, counted = false;
+    int32_t rank = 0;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END) {
@@ -114,13 +135,15 @@ int main(int argc, char **argv)
             counted = true;
         else if (id == ID_OUTPUT || id == OPT_OPERAND)
             *(id == ID_OUTPUT ? &path : &model) = o.value;
-        else if (id == OPT_ERROR || !set_option(&law, id, &o, &err))
+        else if (id == OPT_ERROR || !set_option(&law, &rank, id, &o, &err))
             goto out;
     }
     if (!path || !model)
         oato_fail(&err, OATO_EUSAGE, "name the model and, with -o, the file to write; see --help");
+    else if (rank && !plants)
+        oato_fail(&err, OATO_EUSAGE, "--predictors needs --plant");
     else
-        make(model, path, &law, plants, counted, &err);
+        make(model, path, &law, plants, rank, counted, &err);
 out:
     if (err.status)
         fprintf(stderr, "oato-make-neurons: %s\n", err.text);

@@ -13,6 +13,7 @@
  */
 #include "tests/solver/plant_law.h"
 #include "kernels/core/core_internal.h"
+#include "tests/solver/plant_guess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,15 +23,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = 32 };              /* of all types that are supported */
-static const double SHARE = 0.05; /* of the stream, that a block adds at most */
+enum { BLOCK = 32 };               /* of all types that are supported */
+static const double SHARE = 0.05;  /* of the stream, that a block adds at most */
+static const double MARGIN = 0.05; /* by so many deviations predictors are generous */
 
 struct planting {
     const struct gguf *g;
     int fd;
-    bool biased;      /* opt */
-    double constant;  /* in the first columns of the stream */
-    double deviation; /* of the others */
+    bool biased;         /* opt */
+    double constant;     /* in the first columns of the stream */
+    double deviation;    /* of the others */
+    struct arena *arena; /* of the sidecar */
+    int32_t rank;        /* of predictors; 0: none */
     struct oato_error *err;
 };
 
@@ -191,8 +195,35 @@ static void vector_fill(struct planting *p, int32_t layer, const char *name, flo
     edit_end(p, &e);
 }
 
-static void layer_plant(struct planting *p, int32_t layer, const struct neurons_layer *l,
-                        float *room)
+/* Deviation of the columns that are not constant, behind the norm. */
+static double normed_deviation(const struct planting *p, int64_t k)
+{
+    const double constant = BLOCK * p->constant * p->constant,
+                 others = (double)(k - BLOCK) * p->deviation * p->deviation;
+    return p->biased ? 1 : p->deviation / sqrt((constant + others) / (double)k);
+}
+
+/* Replaces the matrix by one that can be guessed. */
+static struct plant_guess *guess_plant(struct planting *p, int32_t layer, struct edited *gate,
+                                       float *room)
+{
+    struct plant_guess *g = p->rank ? arena_alloc(p->arena, 1, sizeof *g) : NULL;
+    if (!g)
+        return NULL;
+    *g = (struct plant_guess){.k = gate->t->ne[0],
+                              .n = gate->rows,
+                              .first = p->biased ? 0 : BLOCK,
+                              .latent = p->rank / 2};
+    if (!plant_guess_begin(g, p->arena, (uint64_t)layer + 1)) {
+        oato_fail_memory(p->err, (size_t)(g->k * g->latent) * sizeof(float), "a predictor");
+        return NULL;
+    }
+    for (int64_t i = 0; i < gate->rows; i++)
+        plant_guess_row(g, i, row_rms(gate, i, g->first, room), gate->t->dtype, row_of(gate, i));
+    return g;
+}
+
+static void layer_plant(struct planting *p, int32_t layer, struct neurons_layer *l, float *room)
 {
     struct edited gate, bias = {0};
     output_plant(p, layer, "attn_output");
@@ -209,9 +240,13 @@ static void layer_plant(struct planting *p, int32_t layer, const struct neurons_
         return;
     }
     const int64_t k = gate.t->ne[0];
+    struct plant_guess *guess = guess_plant(p, layer, &gate, room);
     for (int64_t i = 0; i < gate.rows && i < l->n_ff; i++) {
         const double z = normal_quantile(fmin(fmax((double)l->ffn_freq[i], 1e-6), 1 - 1e-6));
         const double of_row = row_rms(&gate, i, p->biased ? 0 : BLOCK, room);
+        if (guess)
+            guess->bias[i] = (float)((z + MARGIN) * of_row * normed_deviation(p, k) *
+                                     sqrt((double)(k - guess->first)));
         if (p->biased)
             ((float *)(void *)bias.data)[i] = (float)(z * of_row * sqrt((double)k));
         else
@@ -219,6 +254,7 @@ static void layer_plant(struct planting *p, int32_t layer, const struct neurons_
                       z * of_row * sqrt((double)(k - BLOCK)) * p->deviation /
                           (BLOCK * p->constant));
     }
+    l->predictor = guess ? guess->predictor : NULL;
     edit_end(p, &gate);
     if (p->biased)
         edit_end(p, &bias);
@@ -253,13 +289,14 @@ static oato_status plant(struct planting *p, const char *path, const struct neur
     return p->err->status;
 }
 
-oato_status plant_law(const char *model, struct neurons *n, struct oato_error *err)
+oato_status plant_law(const char *model, struct neurons *n, int32_t rank, struct oato_error *err)
 {
     struct gguf *g = NULL;
     err->status = OATO_OK;
     if (gguf_open(model, &g, err))
         return err->status;
-    plant(&(struct planting){.g = g, .fd = -1, .err = err}, model, n);
+    plant(&(struct planting){.g = g, .fd = -1, .arena = &n->arena, .rank = rank, .err = err}, model,
+          n);
     gguf_close(g);
     if (!err->status && !gguf_open(model, &g, err)) {
         n->content_hash = gguf_content_hash(g);
