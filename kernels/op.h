@@ -316,7 +316,7 @@ enum { OP_KEY_SIZE = 96 };
  *   ssm/h64/g8/d64/s128/c0         heads, kv_heads, head_dim, state, per_channel
  *
  * A step's part follows: /t4 is rows; kinds with a state have /t4/s2: rows, seqs; attention has
- * /t4/s2/kv1000: rows, seqs, kv_positions. */
+ * /t4/s2/kv1000: rows, seqs, kv_positions; what skips neurons may have /t4/a1434: rows, active. */
 /* clang-format on */
 /* size NULL: omit the step's part. Writes at most OP_KEY_SIZE bytes; returns out. */
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
@@ -359,6 +359,8 @@ bool op_divides(const struct oato_op *op, enum op_axis axis);
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
 /* Whether a run's cost depends on op_size.seqs. */
 bool op_has_seqs(int kind);
+/* The neurons of which a sparse MUL_MAT or GATE_UP skips some: op_size.active of them are left. */
+int32_t op_neurons(const struct oato_op *op);
 /* True for KV_STORE and ATTENTION, which work on the pages of a layer. */
 bool op_has_kv(const struct oato_op *op);
 /* Floats of recurrent state that the operator keeps for a sequence; 0: it has none. */

@@ -161,10 +161,15 @@ static double matrix_rows(const struct oato_op *op, const struct op_kind_row *ro
     return (double)n;
 }
 
+int32_t op_neurons(const struct oato_op *op)
+{
+    return op_by_columns(op) ? op->k : op->n;
+}
+
 /* The share of a sparse operator's products that are not skipped: of gate all are computed. */
 static double share_computed(const struct oato_op *op, const struct op_size *size)
 {
-    const double all = op_by_columns(op) ? op->k : op->n;
+    const double all = op_neurons(op);
     if (!op->sparse || size->active <= 0 || size->active >= all)
         return 1;
     const double share = size->active / all;

@@ -83,6 +83,8 @@ char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out
     if (size && op_has_seqs(op->kind) && n < OP_KEY_SIZE)
         n += snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/s%" PRId32,
                       (size->seqs > 1 ? size->seqs : 1));
+    if (size && op->sparse && size->active > 0 && n < OP_KEY_SIZE)
+        snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/a%" PRId32, size->active);
     if (size && op->kind == OP_ATTENTION && n < OP_KEY_SIZE)
         snprintf(out + n, OP_KEY_SIZE - (size_t)n, "/kv%" PRId64, size->kv_positions);
     return out;
@@ -140,18 +142,23 @@ static bool choice_fits(const struct oato_op *op)
            !__builtin_mul_overflow(widest, op->experts_used, &row);
 }
 
-static bool read_size(const char **p, enum op_kind kind, struct op_size *size)
+static bool read_size(const char **p, const struct oato_op *op, struct op_size *size)
 {
     int64_t v;
     if (!read_field(p, "t", 1, INT32_MAX, &v))
         return false;
     size->rows = (int32_t)v;
-    if (!op_has_seqs(kind))
+    if (op->sparse && **p) {
+        const bool read = read_field(p, "a", 1, op_neurons(op), &v);
+        size->active = (int32_t)v;
+        return read;
+    }
+    if (!op_has_seqs(op->kind))
         return true;
     if (!read_field(p, "s", 1, INT32_MAX, &v))
         return false;
     size->seqs = (int32_t)v;
-    return kind != OP_ATTENTION || read_field(p, "kv", 0, INT64_MAX, &size->kv_positions);
+    return op->kind != OP_ATTENTION || read_field(p, "kv", 0, INT64_MAX, &size->kv_positions);
 }
 
 bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
@@ -181,7 +188,7 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
         *field_of(&o, f) = (int32_t)v;
     }
     if (!set_implied(&o, row->k, &o.k) || !set_implied(&o, row->n, &o.n) || !choice_fits(&o) ||
-        (*p && !read_size(&p, kind, &z)) || *p)
+        (*p && !read_size(&p, &o, &z)) || *p)
         return false;
     *op = o;
     *size = z;

@@ -235,7 +235,7 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part[p][device] = made;
 }
 
-/* What other devices skip is computed where nothing can be skipped. */
+/* What other devices skip is computed where nothing can be, or is to be, skipped. */
 static void unless_skipped(const struct lowering *l, struct record_part part, struct oato_op *op)
 {
     const struct lowering_facts *facts = l->in->facts;
@@ -243,7 +243,9 @@ static void unless_skipped(const struct lowering *l, struct record_part part, st
     const bool skips = op->sparse < SKIP_UNLISTED
                            ? !facts->supports || facts->supports(facts->user, device, op)
                            : lists_possible(l, device, op);
-    if (op->sparse && !skips && !reads_columns(part, op)) {
+    if (op->sparse && reads_columns(part, op)) {
+        op->threshold = part.placed->dense ? -1 : op->threshold;
+    } else if (op->sparse && (part.placed->dense || !skips)) {
         op->sparse = 0;
         op->threshold = 0;
     }

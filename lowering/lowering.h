@@ -21,6 +21,7 @@ struct placed_part {
     int32_t device; /* index in the caller's numbering: an engine's or a plan's */
     int32_t begin, end;
     bool streamed; /* its weights stay in the host's memory */
+    bool dense;    /* it skips no neurons, though the operator does */
     /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
      * neurons sidecar; NULL: those with the range's own numbers */
     const int32_t *members;

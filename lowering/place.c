@@ -55,8 +55,13 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
                 "from the host to a device with its own memory; run oato-plan again",
                 i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
-        const struct placed_part part = {device, (int32_t)p->begin, (int32_t)p->end, home != device,
-                                         NULL};
+        const struct plan_sparse *skips =
+            plan_skips(plan->sparse, plan->n_sparse, g->ops[at].layer);
+        const struct placed_part part = {.device = device,
+                                         .begin = (int32_t)p->begin,
+                                         .end = (int32_t)p->end,
+                                         .streamed = home != device,
+                                         .dense = skips && skips->dense >> p->device & 1};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (p->phases >> phase & 1 && p->begin != p->end &&
                 part_place(&out->phase[phase][at], p, part, err))

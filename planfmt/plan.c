@@ -112,16 +112,19 @@ static oato_status check_sparse(const struct plan *p, oato_status status, struct
         if (!(s->threshold >= 0 && s->threshold <= FLT_MAX))
             return oato_fail(err, status, "sparse layer %d: threshold %g; allowed: from 0", i,
                              (double)s->threshold);
+        if (p->n_devices < 32 && s->dense >> p->n_devices)
+            return oato_fail(err, status, "sparse layer %d: dense on devices %#x of %d", i,
+                             s->dense, p->n_devices);
     }
     return OATO_OK;
 }
 
-bool plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer)
+const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer)
 {
     for (int32_t i = 0; i < n; i++)
         if (sparse[i].layer == layer)
-            return true;
-    return false;
+            return &sparse[i];
+    return NULL;
 }
 
 static oato_status check_rest(const struct plan *p, oato_status status, struct oato_error *err)

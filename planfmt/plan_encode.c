@@ -88,6 +88,8 @@ static const struct plan_field cache[] = {
 static const struct plan_field sparse[] = {
     FIELD(PLAN_U32, plan_sparse, layer),
     FIELD(PLAN_U32, plan_sparse, threshold),
+    FIELD(PLAN_U32, plan_sparse, dense),
+    {PLAN_ZERO, 0, 0},
 };
 
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
@@ -113,7 +115,7 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_SUMMARY] = {"summary", NEEDED, 56, true, false, ONE(summary)},
     [SEC_NEURONS] = {"neurons", NEEDED, 8, true, true, ONE(neurons)},
     [SEC_CACHES] = {"caches", 0, 24, false, true, ARRAY(cache, plan_cache, caches)},
-    [SEC_SPARSE] = {"sparse", 0, 8, false, true, ARRAY(sparse, plan_sparse, sparse)},
+    [SEC_SPARSE] = {"sparse", 0, 16, false, true, ARRAY(sparse, plan_sparse, sparse)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

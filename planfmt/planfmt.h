@@ -278,10 +278,12 @@ struct plan_request {
 enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
 
 /* In this layer's feed-forward block neurons are skipped whose activation is exactly 0 or, with a
- * threshold above 0, at most that far from it. */
+ * threshold above 0, at most that far from it. Parts on the devices of `dense`, a bit each, compute
+ * all of theirs. */
 struct plan_sparse {
     int32_t layer;
     float threshold;
+    uint32_t dense;
 };
 
 struct plan_baseline {
@@ -343,8 +345,8 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
-/* Whether the plan has neurons of this layer skipped. */
-bool plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer);
+/* How neurons of this layer are skipped; NULL: none are. */
+const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer);
 /* OATO_EUSAGE when p->neurons is not the sidecar that the plan follows, or missing. */
 oato_status plan_check_neurons(const struct plan *p, struct oato_error *err);
 /* Loads a model's sidecar: the file at `path` or, if that is NULL, the one beside the model

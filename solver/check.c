@@ -341,7 +341,8 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
     bool sparse = a->n_sparse != b->n_sparse;
     for (int32_t i = 0; !sparse && i < a->n_sparse; i++)
         sparse = a->sparse[i].layer != b->sparse[i].layer ||
-                 a->sparse[i].threshold != b->sparse[i].threshold;
+                 a->sparse[i].threshold != b->sparse[i].threshold ||
+                 a->sparse[i].dense != b->sparse[i].dense;
     const struct plan_request *q = &a->request, *r = &b->request;
     const struct {
         const char *name;

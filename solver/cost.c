@@ -2,7 +2,7 @@
  * cost.c - the time of an operator on a device for a step, from a profile.
  *
  * The rows of the profile are sorted into curves: one per (device, operator), with the measured
- * points in order of sequences, rows and KV positions. A size between two points is interpolated,
+ * points in order of sequences, rows and depth. A size between two points is interpolated,
  * a shape without points falls back to a roofline of the device's measured bandwidth and
  * arithmetic and is marked as an estimate. Nothing here knows placements.
  */
@@ -14,7 +14,7 @@
 
 struct point {
     int32_t rows, seqs;
-    int64_t kv;
+    int64_t depth;
     double ns;
     uint64_t workspace;
     const char *numerics;
@@ -46,6 +46,15 @@ static uint8_t *kind_slot(const struct cost_model *c, int32_t device, int kind, 
     return &c->kinds[((size_t)device * OP_KIND_COUNT + (size_t)kind) * DT_COUNT + (size_t)dtype];
 }
 
+/* What a time depends on beside rows and sequences: KV positions or, where neurons are skipped, how
+ * many are not. */
+static int64_t depth_of(const struct oato_op *op, const struct op_size *size)
+{
+    if (!op->sparse)
+        return size->kv_positions;
+    return size->active > 0 ? size->active : op_neurons(op);
+}
+
 static int compare_rows(const void *x, const void *y)
 {
     const struct sort_row *a = x, *b = y;
@@ -53,7 +62,8 @@ static int compare_rows(const void *x, const void *y)
     c = c ? c : strcmp(a->key, b->key);
     c = c ? c : order_i64(a->row->size.seqs, b->row->size.seqs);
     c = c ? c : order_i64(a->row->size.rows, b->row->size.rows);
-    c = c ? c : order_i64(a->row->size.kv_positions, b->row->size.kv_positions);
+    c = c ? c
+          : order_i64(depth_of(&a->row->op, &a->row->size), depth_of(&b->row->op, &b->row->size));
     return c ? c : order_i64(a->row - b->row, 0);
 }
 
@@ -87,8 +97,9 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
         last->prepared_bytes = r->prepared_bytes;
     if (r->size.rows <= 0 || !(r->median_ns >= 0))
         return;
-    c->points[*n_points] = (struct point){r->size.rows, r->size.seqs,       r->size.kv_positions,
-                                          r->median_ns, r->workspace_bytes, r->numerics};
+    c->points[*n_points] =
+        (struct point){r->size.rows, r->size.seqs,       depth_of(&r->op, &r->size),
+                       r->median_ns, r->workspace_bytes, r->numerics};
     ++*n_points;
     last->n++;
 }
@@ -205,18 +216,18 @@ static double interpolate(const double *xs, const double *ys, int n, double x)
 
 enum { POINTS_MAX = 64 }; /* sizes along one axis that are looked at; profiles hold about ten */
 
-/* Time of the points [first, end), which share rows and sequences, at kv positions. */
-static double along_kv(const struct point *p, int32_t n, double kv)
+/* Time of the points [first, end), which share rows and sequences, at a depth. */
+static double along_depth(const struct point *p, int32_t n, double depth)
 {
     double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX; i++) {
-        if (m && (double)p[i].kv <= xs[m - 1])
+        if (m && (double)p[i].depth <= xs[m - 1])
             continue;
-        xs[m] = (double)p[i].kv;
+        xs[m] = (double)p[i].depth;
         ys[m++] = p[i].ns;
     }
-    return m == 1 && xs[0] <= 0 ? ys[0] : interpolate(xs, ys, m, kv);
+    return m == 1 && xs[0] <= 0 ? ys[0] : interpolate(xs, ys, m, depth);
 }
 
 /* The points of a curve whose number of sequences is the wanted one, else the nearest below, else
@@ -234,9 +245,10 @@ static void choose_seqs(const struct point *p, int32_t *first, int32_t *n, int32
         ++*n;
 }
 
-static double along_rows(const struct point *p, int32_t n, const struct op_size *size,
-                         const char **numerics)
+static double along_rows(const struct point *p, int32_t n, const struct oato_op *op,
+                         const struct op_size *size, const char **numerics)
 {
+    const double wanted = (double)depth_of(op, size);
     double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX;) {
@@ -244,9 +256,9 @@ static double along_rows(const struct point *p, int32_t n, const struct op_size 
         while (i + same < n && p[i + same].rows == p[i].rows)
             same++;
         /* the same positions per row, so that only the number of rows differs */
-        double kv = (double)size->kv_positions * ((double)p[i].rows / (double)size->rows);
+        const double each = op->sparse ? 1 : (double)p[i].rows / (double)size->rows;
         xs[m] = p[i].rows;
-        ys[m++] = along_kv(p + i, same, kv);
+        ys[m++] = along_depth(p + i, same, wanted * each);
         if (p[i].rows <= size->rows || !*numerics)
             *numerics = p[i].numerics;
         i += same;
@@ -280,7 +292,7 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
     }
     int32_t first = k->first, n = k->n;
     choose_seqs(c->points, &first, &n, size->seqs);
-    r.ns = along_rows(c->points + first, n, size, &r.numerics);
+    r.ns = along_rows(c->points + first, n, op, size, &r.numerics);
     r.ns *= 1 + c->profile->devices[device].rows_overhead * (size->rows - 1) / size->rows;
     return r;
 }

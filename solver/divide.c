@@ -94,8 +94,8 @@ static double activity(const struct dividing *x, const float *freq, const int32_
         all = fmax(op_experts_read(&first->op, tokens), 1e-9);
     for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
         const double often = fmin(freq ? (double)freq[order[j]] : each, 1);
-        sum +=
-            is_experts(first) ? 1 - pow(1 - often, tokens) : sparse_active(x->skips, often, tokens);
+        sum += is_experts(first) ? 1 - pow(1 - often, tokens)
+                                 : sparse_active(x->skips != NULL, often, tokens);
     }
     return sum / all;
 }
@@ -165,6 +165,29 @@ static void price_ends(struct dividing *x)
     }
 }
 
+/* What the neurons' operators take when they skip, where that is possible or columns are read. */
+static void price_densities(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    const struct graph *g = &p->graph;
+    x->columns = p->neurons && dtype_info(g->ops[x->op[1]].op.dtype)->block_elems > 1;
+    for (int32_t i = 0; i < x->n_ops; i++) {
+        struct oato_op op = g->ops[x->op[i]].op;
+        op.sparse = SKIP_ZEROS;
+        for (int32_t d = 0; d < p->n_devices; d++) {
+            x->tabled[i][d] = x->skips || cost_measured(p->cost, p->device[d], &op);
+            for (int32_t at = 0; at < x->n_kinds * (DENSITIES + 1) && x->tabled[i][d]; at++) {
+                const int32_t k = at / (DENSITIES + 1), j = at % (DENSITIES + 1);
+                const struct request_step *q = &x->kind[k];
+                const struct op_size size =
+                    graph_op_size(g, x->op[i], q->tokens, q->rows, q->seqs, q->kv_positions);
+                x->sparse[k][i][d][j] =
+                    sparse_cost(p->cost, p->device[d], &op, &size, 1, (double)j / DENSITIES).ns;
+            }
+        }
+    }
+}
+
 static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
 {
     memset(x, 0, sizeof *x);
@@ -186,6 +209,8 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
     list_kinds(x);
     find_groups(x);
     price_ends(x);
+    if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && p->neurons)
+        price_densities(x);
     return true;
 }
 
@@ -268,8 +293,10 @@ static void add_apart(struct dividing *x)
                 continue;
             struct option *o = x->out++;
             const struct graph_value *v = &p->graph.values[p->graph.ops[x->op[0]].out[0]];
-            *o = (struct option){
-                .stream = -1, .allowed = true, .uses = (uint8_t)(1u << a | 1u << b)};
+            *o = (struct option){.stream = -1,
+                                 .allowed = true,
+                                 .uses = (uint8_t)(1u << a | 1u << b),
+                                 .dense = UINT8_MAX};
             option_lie(o, a, b);
             o->price = request_price(&p->request, first->prefill_ns + second->prefill_ns,
                                      first->decode_ns + second->decode_ns);
@@ -298,6 +325,7 @@ static void activate_whole(struct dividing *x, struct unit *u)
         x->out = &o;
         divide_add(x, groups, d, -1);
         u->options[d].price = o.price;
+        u->options[d].dense = o.dense;
     }
     x->out = NULL;
     x->n = 0;
@@ -440,12 +468,14 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
 }
 
-/* The share of the dense operator that a range of rows, neurons or experts does in a phase. */
+/* The share of the dense operator that a range of rows, neurons or experts is and, of it, does in a
+ * phase. */
 static double part_of_range(const struct problem *p, int32_t unit, int64_t begin, int64_t end,
-                            enum plan_phase phase)
+                            enum plan_phase phase, double *share)
 {
     const struct division *v = &p->division[unit];
     const int64_t extent = v->groups ? v->extent : max_i64(end, 1);
+    *share += (double)(end - begin) / (double)extent;
     if (!v->groups || phase == PHASE_PREFILL)
         return (double)(end - begin) / (double)extent;
     int64_t first = begin / v->group, last = end == v->extent ? v->groups : end / v->group;
@@ -465,14 +495,18 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!any || !begin(&x, p, unit))
         return any;
-    double part = to > from ? part_of_range(p, unit, from, to, row->phase) : 0, ns = 0, copies = 0;
+    double share = 0, ns = 0, copies = 0;
+    double part = to > from ? part_of_range(p, unit, from, to, row->phase, &share) : 0;
     if (streams && d == o->stream)
-        part += part_of_range(p, unit, host_from, host_to, row->phase);
+        part += part_of_range(p, unit, host_from, host_to, row->phase, &share);
     for (int32_t k = prefill ? 0 : x.n_kinds - 1; k < (prefill ? x.n_kinds - 1 : x.n_kinds); k++) {
         double times = prefill ? (double)x.kind[k].times : 1;
         for (int32_t i = 0; i < x.n_ops; i++)
             if (x.op[i] == op)
-                ns += x.whole[k][i][d] * part * times;
+                ns += !x.tabled[i][d]
+                          ? x.whole[k][i][d] * part * times
+                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o),
+                                                 streams || o->dense >> d & 1);
         if (op == x.op[x.n_ops - 1])
             copies += (x.enter[k][base][d] + x.leave[k][d][base]) * times;
     }

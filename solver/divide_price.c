@@ -1,7 +1,8 @@
 /*
  * divide_price.c - the price of a split unit over the request. A share of an operator is priced in
- * proportion to the whole and is always marked as an estimate; activity comes from the neurons
- * sidecar, and without one every neuron is active and experts are chosen uniformly.
+ * proportion to the whole at the same share of active neurons and is always marked as an estimate;
+ * activity comes from the neurons sidecar, and without one every neuron is active and experts are
+ * chosen uniformly.
  */
 #include "solver/dividing_internal.h"
 
@@ -34,16 +35,33 @@ static double part_of(const struct dividing *x, const struct share *s, int32_t d
     return part;
 }
 
+/* The table's time at that density. */
+static double at_density(const double *table, double density)
+{
+    const double at = fmin(fmax(density, 0), 1) * DENSITIES;
+    const int below = at < DENSITIES ? (int)at : DENSITIES - 1;
+    return table[below] + (table[below + 1] - table[below]) * (at - below);
+}
+
+double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
+                    double part, bool divided, bool dense)
+{
+    const double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
+    const double whole = x->whole[k][i][d] - record, *sparse = x->sparse[k][i][d];
+    if (x->skips && !dense)
+        return share > 0 ? at_density(sparse, part / share) * share : 0;
+    if (divided && x->columns && i == 1 && x->tabled[i][d])
+        return sparse[DENSITIES] * share;
+    return whole * (x->skips ? share : part);
+}
+
 static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part,
-                         int records)
+                         int records, bool dense)
 {
     double ns = 0;
-    for (int32_t i = 0; i < x->n_ops; i++) {
-        const struct graph_op *o = &x->p->graph.ops[x->op[i]];
-        const double work = x->n_ops == 2 ? sparse_work(o, x->skips, share, part) : part;
-        double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
-        ns += (x->whole[k][i][d] - record) * work + record * records;
-    }
+    for (int32_t i = 0; i < x->n_ops; i++)
+        ns += divide_op_ns(x, k, i, d, share, part, share < 1, dense) +
+              x->p->profile->devices[x->p->device[d]].record_overhead_ns * records;
     return ns;
 }
 
@@ -55,7 +73,8 @@ static double share_of(const struct dividing *x, const struct share *s, int32_t 
 }
 
 /* A step of kind k with the parts at the same time, read and written on `base`. */
-static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k)
+static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k,
+                          uint32_t dense)
 {
     const int32_t host = x->p->instance.host;
     double slowest = 0, own = 0;
@@ -63,7 +82,7 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
     for (int32_t d = 0; d < x->p->n_devices; d++) {
         if (s->begin[d] == s->end[d])
             continue;
-        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1);
+        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, dense >> d & 1);
         parts++;
         ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
@@ -99,8 +118,36 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     }
     double link =
         cost_of_stream(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
-    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1);
+    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1, true);
     return fmax(ns, link - hidden_ns(x, k));
+}
+
+/* The devices whose part of a unit costs no less over the request when it skips. Both phases do the
+ * same, because weights are kept for one way. */
+static uint8_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream)
+{
+    const struct problem *p = x->p;
+    uint8_t dense = 0;
+    if (!x->skips)
+        return 0;
+    if (p->sparse_given)
+        return (uint8_t)x->skips->dense;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        double ns[2][2] = {{0}}; /* [dense][decode] */
+        if (s->begin[d] == s->end[d])
+            continue;
+        for (int32_t k = stream >= 0 ? x->n_kinds - 1 : 0; k < x->n_kinds; k++)
+            for (int way = 0; way < 2; way++)
+                ns[way][k == x->n_kinds - 1] +=
+                    compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, way) *
+                    (k == x->n_kinds - 1 ? 1 : (double)x->kind[k].times);
+        struct price price[2];
+        for (int way = 0; way < 2; way++)
+            price[way] = request_price(&p->request, whole_ns(ns[way][0]), whole_ns(ns[way][1]));
+        if (price[1].objective_ns <= price[0].objective_ns)
+            dense |= (uint8_t)(1u << d);
+    }
+    return dense;
 }
 
 void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
@@ -119,12 +166,15 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     if (groups) {
         memcpy(o->share, groups, sizeof o->share);
         s = divide_share(&p->instance, groups);
+        o->dense = dense_devices(x, &s, stream);
+    } else {
+        o->dense = UINT8_MAX;
     }
     for (int32_t k = 0; k < x->n_kinds; k++) {
         bool is_decode = k == x->n_kinds - 1;
         double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, k)
-                    : groups                  ? parallel_ns(x, &s, base, k)
-                                              : compute_ns(x, k, base, 1, 1, 1);
+                    : groups                  ? parallel_ns(x, &s, base, k, o->dense)
+                                              : compute_ns(x, k, base, 1, 1, 1, true);
         *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
     }
     o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));

@@ -10,6 +10,7 @@
 enum {
     KINDS_MAX = 4, /* prefill steps, and the decode step */
     OPS_MAX = 2,   /* operators of a unit that can be split */
+    DENSITIES = 20,
 };
 
 struct dividing {
@@ -27,7 +28,12 @@ struct dividing {
     double merge[KINDS_MAX][SOLVER_DEVICES];
     const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activity of the first i groups */
     bool runs[SOLVER_DEVICES];
-    bool skips; /* silent neurons */
+    const struct plan_sparse *skips; /* silent neurons; NULL: none */
+    /* Times as `whole`, record overhead left out, of the operator that skips, at DENSITIES + 1
+     * shares of active neurons from 0 to all, where `tabled` */
+    double sparse[KINDS_MAX][OPS_MAX][SOLVER_DEVICES][DENSITIES + 1];
+    bool tabled[OPS_MAX][SOLVER_DEVICES];
+    bool columns; /* parts in a sidecar's order read a product's columns one by one */
     uint64_t file_bytes;
     struct option *out; /* where the next option goes; NULL: count only */
     int32_t n;
@@ -39,6 +45,12 @@ struct share {
 };
 /* Accelerators get the first groups, in order, and the host the last. */
 struct share divide_share(const struct instance *in, const uint16_t *groups);
+
+/* Nanoseconds of the unit's i-th operator in a step of kind k on device d, record overhead left
+ * out: of a `share` of its neurons, experts or rows, of which those of `part` (of all, too) are
+ * active. divided: it is one of several parts; dense: it skips nothing. */
+double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
+                    double part, bool divided, bool dense);
 
 /* Adds (or counts) an option with these groups per device (NULL: all on `base`), read and written
  * on `base`; unless `stream` is -1, that device runs the host's share in prefill. */

@@ -230,6 +230,21 @@ static void joins_text(const struct explain *x, int32_t op)
         json_close(x->out, ']');
 }
 
+/* Which of the devices that compute neurons of the operator skip silent ones. */
+static void sparse_text(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    const struct plan_sparse *s = plan_skips(p->sparse, p->n_sparse, p->graph.ops[op].layer);
+    const int32_t first = p->first_op[p->unit_of[op]];
+    const uint32_t uses = instance_option(&p->instance, x->place, p->unit_of[op])->uses;
+    if (!s || !divide_pair(&p->graph, first))
+        return;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (uses >> d & 1)
+            text_printf(x->out, "  %s %s silent neurons\n", problem_device(p, d),
+                        s->dense >> d & 1 ? "computes" : "skips");
+}
+
 static void explain_op(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
@@ -273,6 +288,7 @@ static void explain_op(const struct explain *x, int32_t op)
         if (benefit_ms > 0 && per_mib > 0)
             text_printf(out, ", %.4f ms per MiB", per_mib);
         text_printf(out, "%s", benefit_ms > 0 ? "\n" : "");
+        sparse_text(x, op);
         joins_text(x, op);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&

@@ -322,15 +322,31 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     plan->profile_hash = profile_hash(p->profile);
     plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
     plan->neurons = p->neurons;
-    plan->n_sparse = p->n_sparse;
-    plan->sparse = arena_alloc(&plan->arena, (size_t)p->n_sparse + 1, sizeof *plan->sparse);
-    if (!plan->sparse)
-        return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
-    if (p->n_sparse)
-        memcpy(plan->sparse, p->sparse, (size_t)p->n_sparse * sizeof *plan->sparse);
     plan->request = p->request;
     if (!plan->model_name)
         return oato_fail_memory(err, name.len, "the plan");
+    return OATO_OK;
+}
+
+/* Where a unit's option skips neurons; layers that compute all of them everywhere are not listed.
+ */
+static oato_status fill_sparse(struct plan *plan, const struct problem *p, const int32_t *place,
+                               struct oato_error *err)
+{
+    plan->sparse = arena_alloc(&plan->arena, (size_t)p->n_sparse + 1, sizeof *plan->sparse);
+    if (!plan->sparse)
+        return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
+    for (int32_t i = 0; i < p->n_sparse; i++)
+        for (int32_t u = 0; u < p->instance.n_units; u++) {
+            const struct option *o = instance_option(&p->instance, place, u);
+            const struct graph_op *op = &p->graph.ops[p->first_op[u]];
+            const uint32_t dense = o->dense & o->uses;
+            if (op->op.kind != OP_GATE_UP || op->layer != p->sparse[i].layer ||
+                (dense == o->uses && !p->sparse_given))
+                continue;
+            plan->sparse[plan->n_sparse] = p->sparse[i];
+            plan->sparse[plan->n_sparse++].dense = dense;
+        }
     return OATO_OK;
 }
 
@@ -351,7 +367,8 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
     oato_status status =
         alloc_plan(plan, p) ? OATO_OK : oato_fail_memory(err, plan->arena.used_bytes, "the plan");
     if (status || fill_names(plan, m, p, err) || fill_parts(plan, p, place, err) ||
-        fill_fusions(plan, p, err) || fill_numerics(plan, p, place, err)) {
+        fill_sparse(plan, p, place, err) || fill_fusions(plan, p, err) ||
+        fill_numerics(plan, p, place, err)) {
         plan_free(plan);
         return err->status;
     }

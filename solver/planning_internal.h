@@ -125,12 +125,15 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
 oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
                        int32_t slots, struct oato_error *err);
 
-/* sparse.c: sets the layers of the fused graph whose neurons are skipped. OATO_EUSAGE: EXACT, but
- * no layer has neurons that can be skipped. */
+/* sparse.c: sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: EXACT,
+ * but no layer has neurons that can be skipped. */
 oato_status sparse_choose(struct problem *p, enum planner_sparse how, struct oato_error *err);
-/* The time of an operator with a `share` of its neurons or experts, of which those of `active` are
- * expected to work (both of all of them), in units of the whole operator's with all at work. */
-double sparse_work(const struct graph_op *o, bool skips, double share, double active);
+/* The time of a part of a GATE_UP or MUL_MAT that skips neurons, in a step of that size: it has a
+ * `share` of all neurons, and those of `active` (of all, too) are expected to work. An estimate
+ * where the profile has no times at several densities; where the device cannot skip, they all work.
+ */
+struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                           const struct op_size *size, double share, double active);
 /* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
 double sparse_active(bool skips, double frequency, int32_t tokens);
 

@@ -283,6 +283,26 @@ static void text_caches(const struct plan *p, struct text *out)
                     slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
 }
 
+/* Where silent neurons are skipped; on some devices it may be faster to compute all. */
+static void text_sparse(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    if (!p->n_sparse)
+        return;
+    text_printf(out, "silent neurons: skipped in %d layers", p->n_sparse);
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int32_t dense = 0;
+        for (int32_t i = 0; i < p->n_sparse; i++)
+            dense += p->sparse[i].dense >> d & 1;
+        if (dense)
+            text_printf(out, ", but in %d of them %s computes all of its own", dense,
+                        p->devices[d].id);
+    }
+    text_printf(out, "%s\n",
+                problem && !sparse_measured(problem)
+                    ? "; estimates: the profile has no times of that (oato-profile --sparse)"
+                    : "");
+}
+
 /* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams
  * weights for prompts only. */
 static void text_flexgen(const struct plan *p, const struct problem *problem, struct text *out)
@@ -329,6 +349,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
     text_caches(p, out);
+    text_sparse(p, problem, out);
     text_solver(p, out);
     if (problem) {
         text_flexgen(p, problem, out);

@@ -172,7 +172,8 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     s->profile = profile;
     arena_init(&s->arena);
     if (cost_create(profile, &s->cost, err) || plan_apply(plan, m, &s->graph, err) ||
-        find_devices(s, err) || lower_plan(s, err) || list_steps(s, err) || run_steps(s, err)) {
+        sparse_apply_plan(&s->graph, plan, err) || find_devices(s, err) || lower_plan(s, err) ||
+        list_steps(s, err) || run_steps(s, err)) {
         simulation_free(s);
         return err->status;
     }

@@ -154,20 +154,24 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
     return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
-/* The share of a whole, dense operator that a part does in this step: of neurons and experts what
- * the sidecar expects to be active, as the planner has it. */
-static double active_share(const struct stepping *x, const struct program_record *r)
+/* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
+static int32_t counted_op(const struct stepping *x, int32_t index)
 {
     const struct graph *g = &x->s->graph;
-    const struct neurons *neurons = x->s->plan->neurons;
-    const int32_t index = (int32_t)r->graph_op;
     const int32_t first = index && divide_pair(g, index - 1) ? index - 1 : index;
-    const struct placement *placed = &x->s->placements.phase[x->step->phase][index];
-    const struct placed_part *part = &placed->part[r->part];
-    const double share = placed_share(&g->ops[index], placed, r->part);
-    if (!neurons || (first == index && !divide_pair(g, index)))
+    return x->s->plan->neurons && divide_pair(g, first) ? first : -1;
+}
+
+/* The share of a whole, dense operator that a part does in this step: of neurons that are skipped
+ * and of experts what the sidecar expects to be active, as the planner has it. */
+static double active_share(const struct stepping *x, const struct program_record *r, double share)
+{
+    const struct graph *g = &x->s->graph;
+    const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
+    const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
+    if (first < 0)
         return share;
-    const struct neurons_layer *l = neurons_layer(neurons, g->ops[index].layer);
+    const struct neurons_layer *l = neurons_layer(x->s->plan->neurons, g->ops[index].layer);
     const struct oato_op *op = &g->ops[first].op;
     const bool experts = op->kind == OP_EXPERT_GATE_UP, whole = share >= 1;
     const float *freq = !l ? NULL : experts ? l->exp_freq : l->ffn_freq;
@@ -175,15 +179,15 @@ static double active_share(const struct stepping *x, const struct program_record
     const int64_t end = whole ? (experts ? op->experts : op->n) : part->end;
     const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
     const int32_t tokens = x->step->size.tokens;
+    const bool skips = r->op.sparse && r->op.threshold >= 0;
     double sum = 0;
-    const bool skips = plan_skips(x->s->plan->sparse, x->s->plan->n_sparse, g->ops[index].layer);
     for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
         const double once = fmin(freq[order[i]], 1);
         sum += !experts      ? sparse_active(skips, once, tokens)
                : tokens == 1 ? once
                              : 1 - pow(1 - once, tokens);
     }
-    return freq && order ? sparse_work(&g->ops[index], skips, share, sum / all) : share;
+    return freq && order ? sum / all : share;
 }
 
 /* Of what a part does, what this record does of it: a cache has some of the experts. */
@@ -210,15 +214,21 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     struct simulation *s = x->s;
     const int32_t index = (int32_t)r->graph_op;
     const struct graph_op *o = &s->graph.ops[index];
-    const double active = active_share(x, r) * cached_share(x, r);
+    const struct placement *placed = &s->placements.phase[x->step->phase][index];
+    const double share = placed_share(o, placed, r->part);
+    const double active = active_share(x, r, share) * cached_share(x, r);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
-    struct op_cost c = cost_of_op(s->cost, s->device[d], &o->op, &size);
+    struct oato_op op = o->op;
+    op.sparse = SKIP_NOTHING;
+    struct op_cost c = r->op.sparse ? sparse_cost(s->cost, s->device[d], &op, &size, share, active)
+                                    : cost_of_op(s->cost, s->device[d], &op, &size);
+    c.ns *= r->op.sparse ? 1 : active;
     int32_t first;
     const double saved = cost_of_join(s->cost, s->device[d], &s->graph, index, q->tokens, &first);
     if (saved > 0 && stand_together(x, d, first, index))
-        c.ns = fmax(c.ns - saved, 0);
+        c.ns = fmax(c.ns - saved * active, 0);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
                             .estimate = c.estimate || r->parts > 1 || r->op.expert_slots,
@@ -229,7 +239,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX && s->lowered.device[d].slots[r->weight[i]].streamed)
             reads[n++] = x->streamed[d][r->weight[i]];
-    return event_add(x, e, c.ns * active + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
 /* The weights of a record that follows, on their way to their place. */

@@ -95,6 +95,7 @@ struct option {
                                 over the link each time; -1: it runs on the host */
     bool allowed;
     uint8_t uses;                   /* devices in use, a bit each */
+    uint8_t dense;                  /* devices whose part skips no neurons, a bit each */
     uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators have the first ones. All
                                        zero: the unit is not split */
 };
@@ -283,8 +284,9 @@ struct problem {
     struct plan_fusion *fusions;
     int32_t n_fusions;
     const struct neurons *neurons; /* borrowed; NULL: none */
-    struct plan_sparse *sparse;    /* layers whose silent neurons are skipped */
+    struct plan_sparse *sparse;    /* layers whose silent neurons may be skipped */
     int32_t n_sparse;
+    bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only;
     int32_t *unit_of;          /* per operator */
     int32_t *first_op;         /* per unit */
@@ -310,6 +312,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *p, cons
                             struct problem **out, int32_t **place, struct oato_error *err);
 /* How many operators were timed on a busy machine: have a disturbed row on one of the devices. */
 int32_t problem_disturbed(const struct problem *p);
+/* Whether the profile has times of feed-forward blocks that skip neurons, wherever devices can. */
+bool sparse_measured(const struct problem *p);
 void problem_free(struct problem *p);
 /* Sets memory aside, out of the capacity for units, for streaming to these devices. */
 void problem_stream(struct problem *p, uint32_t streams);

@@ -1,7 +1,8 @@
 /*
- * sparse.c - in which layers neurons are skipped that do not fire, and what that saves. Nobody has
- * measured the operators that skip at every density, so their time follows from the bytes that they
- * read: gate's rows are all read, up's and down's are those of active neurons.
+ * sparse.c - in which layers neurons may be skipped that do not fire, and what the operators cost
+ * then. Profiles have their times at several shares of active neurons. Without those rows times
+ * follow from the bytes that are read: gate's rows are all read, up's and down's are those of
+ * active neurons. Which parts of a layer do skip is an option of its unit (divide_price.c).
  */
 #include "solver/planning_internal.h"
 
@@ -17,12 +18,46 @@ static bool has_zeros(const struct oato_op *op)
     return op->activation == ACT_RELU || op->activation == ACT_RELU_SQUARED;
 }
 
-double sparse_work(const struct graph_op *o, bool skips, double share, double active)
+/* The time of an operator with a `share` of its neurons, of which those of `active` are expected to
+ * work, in units of the dense operator's. */
+static double work_of(const struct oato_op *op, double share, double active)
 {
-    if (op_has_experts(&o->op) || !skips)
-        return active;
-    const double part = o->op.kind == OP_GATE_UP ? (share + active) / 2 : active;
+    const double part = op->kind == OP_GATE_UP ? (share + active) / 2 : active;
     return part * SLOWER < share ? part * SLOWER : share;
+}
+
+struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                           const struct op_size *size, double share, double active)
+{
+    struct oato_op dense = *op, skipping = *op;
+    struct op_size some = *size;
+    struct op_cost r;
+    dense.sparse = SKIP_NOTHING;
+    skipping.sparse = SKIP_ZEROS;
+    if (share > 0 && cost_measured(c, device, &skipping)) {
+        some.active = (int32_t)fmax(lround(active / share * op_neurons(op)), 1);
+        r = cost_of_op(c, device, &skipping, &some);
+        r.ns *= share;
+        return r;
+    }
+    const bool skips = cost_supports(c, device, &skipping);
+    r = cost_of_op(c, device, &dense, size);
+    r.ns *= skips ? work_of(op, share, active) : share;
+    r.estimate = r.estimate || skips;
+    return r;
+}
+
+bool sparse_measured(const struct problem *p)
+{
+    bool measured = true;
+    for (int32_t i = 0; i + 1 < p->graph.n_ops; i++) {
+        struct oato_op op = p->graph.ops[i].op;
+        op.sparse = SKIP_ZEROS;
+        for (int32_t d = 0; d < p->n_devices && op.kind == OP_GATE_UP; d++)
+            measured = measured && (cost_measured(p->cost, p->device[d], &op) ||
+                                    !cost_supports(p->cost, p->device[d], &op));
+    }
+    return measured;
 }
 
 double sparse_active(bool skips, double frequency, int32_t tokens)
@@ -42,28 +77,19 @@ static double layer_frequency(const struct neurons *n, const struct graph_op *o)
     return sum / l->n_ff;
 }
 
-/* Gate and up are two thirds of the block. */
-static bool pays(const struct problem *p, int32_t op)
-{
-    const struct graph_op *gate_up = &p->graph.ops[op];
-    const double active =
-        sparse_active(true, layer_frequency(p->neurons, gate_up), p->request.batch);
-    return 2 * sparse_work(gate_up, true, 1, active) + sparse_work(gate_up + 1, true, 1, active) <
-           3;
-}
-
 oato_status sparse_choose(struct problem *p, enum planner_sparse how, struct oato_error *err)
 {
     const struct graph *g = &p->graph;
     if (how == PLANNER_SPARSE_OFF)
         return OATO_OK;
+    p->sparse_given = how == PLANNER_SPARSE_EXACT;
     p->sparse = arena_alloc(&p->arena, (size_t)g->n_layers + 1, sizeof *p->sparse);
     if (!p->sparse)
         return oato_fail_memory(err, (size_t)g->n_layers * sizeof *p->sparse, "sparse layers");
     for (int32_t i = 0; i + 1 < g->n_ops; i++)
         if (g->ops[i].op.kind == OP_GATE_UP && has_zeros(&g->ops[i].op) && divide_pair(g, i) &&
             !plan_skips(p->sparse, p->n_sparse, g->ops[i].layer) &&
-            (how == PLANNER_SPARSE_EXACT || pays(p, i)))
+            (how == PLANNER_SPARSE_EXACT || layer_frequency(p->neurons, &g->ops[i]) < 1))
             p->sparse[p->n_sparse++] = (struct plan_sparse){.layer = g->ops[i].layer};
     if (how == PLANNER_SPARSE_EXACT && !p->n_sparse)
         return oato_fail(err, OATO_EUSAGE,

@@ -4,7 +4,8 @@
  * the CPU's bits.
  *
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
- *   operator  launch + max(bytes / read rate, arithmetic / flops)
+ *   operator  launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
+ *             those that some row has active
  *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
  *             reached and the stream before it is done; who reads the weight waits for the end
@@ -16,6 +17,7 @@
 #include "kernels/sim/sim_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------- clock ---- */
@@ -72,11 +74,34 @@ static void cached_shares(const struct program_record *r, const struct step *ste
     *computed = (double)pairs / T / used * op->experts / op_experts_held(op);
 }
 
-/* choice: of experts, where a cache has some of them. */
+/* Neurons that a record did not skip in every row, at most; values: its list, its input or, of a
+ * GATE_UP, its output. */
+static int32_t active_neurons(const struct program_record *r, int32_t rows, const float *values)
+{
+    const int32_t n = op_neurons(&r->op);
+    const bool listed = r->op.sparse == SKIP_UNLISTED, gates = r->op.kind == OP_GATE_UP;
+    int64_t active = 0;
+    for (int32_t row = 0; row < rows && listed; row++)
+        active += (int64_t)values[(size_t)row * (size_t)(n + 1)];
+    for (int32_t i = 0; i < n && !listed; i++) {
+        bool any = false;
+        for (int32_t row = 0; row < rows && !any; row++)
+            any =
+                fabsf(values[(size_t)row * (size_t)n + (size_t)i]) > (gates ? 0 : r->op.threshold);
+        active += any;
+    }
+    return active < 1 ? 1 : active < n ? (int32_t)active : n;
+}
+
+/* choice: of experts, where a cache has some of them; neurons: NULL, or as active_neurons has them.
+ */
 static double run_cost(const struct sim_spec *s, const struct program_record *r,
-                       const struct kv_cache *kv, const struct step *step, const float *choice)
+                       const struct kv_cache *kv, const struct step *step, const float *choice,
+                       const float *neurons)
 {
     struct op_size size = record_size(r, step);
+    if (neurons)
+        size.active = active_neurons(r, size.rows, neurons);
     bool pages = r->op.kind == OP_KV_COPY && kv;
     double bytes = pages ? page_copy_bytes(kv, step) : op_bytes(&r->op, &size);
     double read = 1, computed = 1;
@@ -137,7 +162,11 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
     const void *choice = s->timing_only || !r->op.expert_slots ? NULL : c->arena + r->in[1];
-    clock_add(s, run_cost(&s->spec, r, context.kv, step, choice));
+    const bool listed = r->op.sparse == SKIP_UNLISTED, gates = r->op.kind == OP_GATE_UP;
+    const bool skips =
+        !s->timing_only && (listed || (r->op.sparse == SKIP_ZEROS && r->op.threshold >= 0));
+    const void *neurons = c->arena + (listed ? r->in[1] : gates ? r->out[0] : r->in[0]);
+    clock_add(s, run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
 }
 
 static void run_copy(struct sim_device *s, const struct compiled *c, const struct program_record *r,

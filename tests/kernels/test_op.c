@@ -28,6 +28,7 @@ static const char *const known_keys[] = {
     "qkv/Q4_1/k576/n576/m192/t1",
     "gate_up/Q4_K/k576/n1536/t8",
     "gate_up/Q4_0/k576/n1536/z1/t1",
+    "gate_up/Q4_0/k576/n1536/z1/t4/a154",
     "mul_mat/F16/k1536/n576/z1/t1",
     "add_norm/k576/t1",
     "merge/n576/t1",
@@ -291,6 +292,10 @@ static void what_is_no_key_is_refused(void **state)
         "expert_gate_up/Q4_0/k64/n1073741824/e8/u2",
         "a_kind_that_nobody_knows/k1",
         "rms_norm/F32/k576/t1",
+        "gate_up/Q4_0/k576/n1536/t1/a10",
+        "gate_up/Q4_0/k576/n1536/z1/t1/a0",
+        "gate_up/Q4_0/k576/n1536/z1/t1/a1537",
+        "mul_mat/Q4_0/k576/n1536/z1/t1/a577",
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -71,7 +71,8 @@ static void assert_same(const struct plan *a, const struct plan *b)
     assert_int_equal(a->n_sparse, b->n_sparse);
     for (int32_t i = 0; i < a->n_sparse; i++)
         assert_true(a->sparse[i].layer == b->sparse[i].layer &&
-                    a->sparse[i].threshold == b->sparse[i].threshold);
+                    a->sparse[i].threshold == b->sparse[i].threshold &&
+                    a->sparse[i].dense == b->sparse[i].dense);
     assert_int_equal(a->n_parts, b->n_parts);
     for (int32_t i = 0; i < a->n_parts; i++) {
         const struct plan_part *x = &a->parts[i], *y = &b->parts[i];
@@ -390,9 +391,9 @@ static void add_optional_neurons(struct raw_plan *r)
 
 static void add_sparse(struct raw_plan *r, const char *records, int32_t n)
 {
-    raw_add(r, 13, 0, records, (size_t)n * 8);
+    raw_add(r, 13, 0, records, (size_t)n * 16);
     r->section[r->n - 1].count = (uint32_t)n;
-    r->section[r->n - 1].record_bytes = 8;
+    r->section[r->n - 1].record_bytes = 16;
 }
 static void add_no_layers(struct raw_plan *r)
 {
@@ -400,15 +401,19 @@ static void add_no_layers(struct raw_plan *r)
 }
 static void add_layer_twice(struct raw_plan *r)
 {
-    add_sparse(r, "\3\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 2);
+    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 2);
 }
 static void add_no_number(struct raw_plan *r)
 {
-    add_sparse(r, "\3\0\0\0\0\0\xc0\x7f", 1);
+    add_sparse(r, "\3\0\0\0\0\0\xc0\x7f\0\0\0\0\0\0\0\0", 1);
 }
 static void add_negative_threshold(struct raw_plan *r)
 {
-    add_sparse(r, "\3\0\0\0\0\0\x80\xbf", 1);
+    add_sparse(r, "\3\0\0\0\0\0\x80\xbf\0\0\0\0\0\0\0\0", 1);
+}
+static void add_no_device(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0", 1);
 }
 
 static void layers_that_skip_neurons_are_listed_once(void **state)
@@ -418,6 +423,7 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_layer_twice, "sparse layer 1: number 3; they must ascend");
     assert_changed(add_no_number, "sparse layer 0: threshold nan");
     assert_changed(add_negative_threshold, "sparse layer 0: threshold -1");
+    assert_changed(add_no_device, "sparse layer 0: dense on devices 0x40000000");
 }
 
 /* A plan in natural order is what readers without the section take; one in another they refuse. */
