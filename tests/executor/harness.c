@@ -70,6 +70,53 @@ struct model *tiny_model(oato_dtype dtype, uint64_t seed)
     return tiny_model_of("llama", dtype, seed);
 }
 
+struct model *relu_model(oato_dtype dtype)
+{
+    struct model *m = tiny_model(dtype, 7);
+    for (int32_t i = 0; i < m->graph.n_ops; i++)
+        if (m->graph.ops[i].op.kind == OP_SWIGLU)
+            m->graph.ops[i].op.activation = ACT_RELU;
+    return m;
+}
+
+static struct gguf_tensor *random_tensor(struct arena *a, oato_dtype dtype, int64_t k, int64_t n,
+                                         struct random *r)
+{
+    struct gguf_tensor *t = arena_alloc(a, 1, sizeof *t);
+    size_t row;
+    assert_non_null(t);
+    assert_true(dtype_row_bytes(dtype, k, &row));
+    *t = (struct gguf_tensor){.name = "guess",
+                              .dtype = dtype,
+                              .n_dims = n > 1 ? 2 : 1,
+                              .ne = {k, n, 1, 1},
+                              .bytes = row * (size_t)n};
+    uint8_t *data = arena_alloc(a, 1, t->bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < t->bytes; i++)
+        data[i] = (uint8_t)random_below(r, 256);
+    for (size_t i = 0; dtype == DT_Q8_0 && i < t->bytes; i += 34)
+        memcpy(data + i, &(uint16_t){0x2000}, 2); /* a scale of 2^-7 */
+    for (int64_t i = 0; dtype == DT_F32 && i < k; i++)
+        ((float *)(void *)data)[i] = 0.01f * (float)((int)random_below(r, 200) - 100);
+    t->data = data;
+    return t;
+}
+
+void add_predictors(struct neurons *n, const struct model *m)
+{
+    enum { RANK = 32 };
+    struct random r = {5};
+    for (int32_t i = 0; i + 1 < n->n_layers; i++) {
+        struct neurons_predictor *p = arena_alloc(&n->arena, 1, sizeof *p);
+        assert_non_null(p);
+        p->down = random_tensor(&n->arena, DT_Q8_0, m->shape.width, RANK, &r);
+        p->up = random_tensor(&n->arena, DT_Q8_0, RANK, m->shape.ffn_width, &r);
+        p->bias = random_tensor(&n->arena, DT_F32, m->shape.ffn_width, 1, &r);
+        n->layers[i].predictor = p;
+    }
+}
+
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed)
 {
     struct random r = {seed};

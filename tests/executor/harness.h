@@ -29,6 +29,10 @@ struct model *tiny_model_of(const char *architecture, oato_dtype dtype, uint64_t
 /* And with those keys (random_model.h). */
 struct model *tiny_model_with(const char *architecture, const char *keys, oato_dtype dtype,
                               uint64_t seed);
+/* tiny_model with ReLU. */
+struct model *relu_model(oato_dtype dtype);
+/* Gives all layers but the last one random predictors of active neurons. */
+void add_predictors(struct neurons *n, const struct model *m);
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed);
 
 /* Devices: cpu:0 and `sims` of the given memory each. */

@@ -2,7 +2,8 @@
  * test_order.c - plans that follow a neurons sidecar: a part has the neurons and experts that the
  * sidecar's order gives it. A plan without a sidecar for a model whose neurons and experts were put
  * in that order beforehand has the same bits, and so has the same plan with all of it on the CPU,
- * with any number of threads. A sidecar that the plan does not follow is refused.
+ * with any number of threads; so has a plan whose parts guess which of their neurons are active. A
+ * sidecar that the plan does not follow is refused.
  */
 #include "tests/executor/harness.h"
 
@@ -258,6 +259,50 @@ static void parts_have_the_neurons_that_the_order_gives_them(void **state)
     }
 }
 
+/* Each part has the predictor's rows of its own neurons. */
+static void parts_guess_their_own_neurons(void **state)
+{
+    (void)state;
+    static const oato_dtype types[] = {DT_F16, DT_Q4_0};
+    static const char *const modes[] = {"predict", "sign"};
+    struct random r = {5};
+    for (int round = 0; round < 4; round++) {
+        struct model *m = relu_model(types[round % 2]);
+        const size_t n = DECODED * (size_t)m->shape.vocab,
+                     from = PROMPT * (size_t)m->shape.vocab;
+        struct neurons neurons;
+        struct plan p;
+        struct graph fused;
+        int32_t cut[PARTS + 1];
+        sidecar_make(m, &r, &neurons);
+        add_predictors(&neurons, m);
+        struct engine_options here = {.sparse = modes[round / 2], .threads = 2}, all = here,
+                              apart = here;
+        here.neurons = apart.neurons = &neurons;
+        all.sparse = "exact";
+        apart.devices = on_cpu.devices;
+        apart.map = on_cpu.map;
+        float *whole = answer_of(m, NULL, here), *exact = answer_of(m, NULL, all);
+        plan_make(&p, m, &fused, &r, cut);
+        p.neurons = &neurons;
+        p.neurons_hash = neurons_hash(&neurons);
+        float *got = answer_of(m, &p, here), *other = answer_of(m, &p, apart);
+        assert_same_bits(got, other, n + from);
+        const double far = nmse(exact + from, whole + from, n),
+                     near = nmse(got + from, whole + from, n);
+        print_message("%s: NMSE %g from exact, %g by the plan\n", here.sparse, far, near);
+        assert_true(far > 1e-3 && near < far / 20);
+        free(other);
+        free(got);
+        free(exact);
+        free(whole);
+        graph_free(&fused);
+        plan_free(&p);
+        neurons_free(&neurons);
+        model_close(m);
+    }
+}
+
 static void prepared_weights_are_of_one_order(void **state)
 {
     (void)state;
@@ -329,6 +374,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_have_the_neurons_that_the_order_gives_them),
+        cmocka_unit_test(parts_guess_their_own_neurons),
         cmocka_unit_test(prepared_weights_are_of_one_order),
         cmocka_unit_test(only_the_plans_own_sidecar_will_do),
     };
