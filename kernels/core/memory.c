@@ -18,11 +18,14 @@ uint64_t weight_source_stride(const struct weight_source *source)
     return row;
 }
 
+/* Of long rows an odd number of cache lines: of several rows the same elements, which are read
+ * together, lie in different sets of a cache. */
+enum { LONG_ROW = 1024 /* bytes */ };
 uint64_t weight_rows_stride(oato_dtype dtype, int64_t k)
 {
     size_t row = 0;
     dtype_row_bytes(dtype, k, &row);
-    return size_align(row, 64);
+    return size_align(row, 64) | (row < LONG_ROW ? 0 : 64);
 }
 
 void weight_rows_copy(const struct weight_source *s, struct oato_weight *w, int64_t begin,

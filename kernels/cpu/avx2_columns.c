@@ -111,17 +111,19 @@ AVX2_INLINE void block_half(const struct columns_work *w, const struct block_lis
 
 AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_list *l,
                             const struct block_group *g, float *const *y,
-                            const struct block_list *next, int bits, int tokens)
+                            const struct lists_ahead *next, int bits, int tokens)
 {
     for (int64_t row = w->begin; row < w->end; row += TILE) {
-        tile_prefetch(&w->c, next, row, bits);
+        const struct tile_ahead ahead = tile_ahead(w, next, row, TILE, bits);
+        for (int i = 0; i < ahead.columns; i += 4)
+            tile_prefetch(&ahead, i, bits);
         UNROLLED (h, HALVES)
             block_half(w, l, g, y, row, bits, h, tokens);
     }
 }
 
 static void integers_rows(const struct columns_work *w, const struct block_list *l,
-                          const struct block_group *g, int64_t t, const struct block_list *next)
+                          const struct block_group *g, int64_t t, const struct lists_ahead *next)
 {
     float *y[GROUP];
     for (int i = 0; i < GROUP; i++)
@@ -168,9 +170,8 @@ AVX2_INLINE void float_tokens(oato_dtype dtype, const struct columns_work *w,
 {
     const int64_t elem = dtype == DT_F32 ? 4 : 2, last = min_i64(w->T, first + GROUP);
     for (int64_t row = w->begin; row < w->end; row += TILE / 2) {
-        for (int i = 0; prefetches && i < l->ahead; i++)
-            for (int64_t b = 0; b < TILE / 2 * elem; b += 64)
-                _mm_prefetch((const char *)l->next[i] + row * elem + b, _MM_HINT_T0);
+        if (prefetches)
+            floats_prefetch(w, l, row, TILE / 2, elem);
         for (int64_t t = first; t < last; t++)
             float_rows(dtype, w, l, t, row);
     }

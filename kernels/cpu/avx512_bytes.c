@@ -286,4 +286,5 @@ const struct matrix_class avx512_bytes = {
     .pack = lanes_bytes_pack,
     .scratch_bytes = sizeof(struct panel_scratch),
     .rows = matrix_rows,
+    .listed = avx512_bytes_listed,
 };

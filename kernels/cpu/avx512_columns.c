@@ -7,7 +7,7 @@
 
 #include <float.h>
 
-enum { VECTORS = TILE / LANES };
+enum { VECTORS = TILE / LANES, PAIR_TOKENS = 2 /* whose sums of two tiles are in registers */ };
 
 /* The integers of a column's tile. */
 AVX2_INLINE __m512i tile_load(const uint8_t *p, int bits)
@@ -20,12 +20,9 @@ AVX2_INLINE __m512i tile_load(const uint8_t *p, int bits)
     return _mm512_and_si512(_mm512_srlv_epi64(twice, shift), _mm512_set1_epi8(15));
 }
 
-/* Four columns, from byte `at` on, to the bytes of dwords. */
-AVX2_INLINE void tile_quad(const uint8_t *const *p, int64_t at, int bits, __m512i out[VECTORS])
+/* Bytes of four columns to dwords of a byte of each. */
+AVX2_INLINE void quad_turn(const __m512i r[4], __m512i out[VECTORS])
 {
-    __m512i r[4];
-    UNROLLED (i, 4)
-        r[i] = tile_load(p[i] + at, bits);
     UNROLLED (i, 2) {
         const __m512i ab = i ? _mm512_unpackhi_epi8(r[0], r[1]) : _mm512_unpacklo_epi8(r[0], r[1]);
         const __m512i cd = i ? _mm512_unpackhi_epi8(r[2], r[3]) : _mm512_unpacklo_epi8(r[2], r[3]);
@@ -34,33 +31,27 @@ AVX2_INLINE void tile_quad(const uint8_t *const *p, int64_t at, int bits, __m512
     }
 }
 
+/* Four columns, from byte `at` on. */
+AVX2_INLINE void tile_quad(const uint8_t *const *p, int64_t at, int bits, __m512i out[VECTORS])
+{
+    __m512i r[4];
+    UNROLLED (i, 4)
+        r[i] = tile_load(p[i] + at, bits);
+    quad_turn(r, out);
+}
+
 AVX2_INLINE vec scale_load(const struct columns_form *f, const uint8_t *p, int64_t row)
 {
     return f->half ? vec_load_f16(p + 2 * row) : vec_load(const_floats(p) + row);
 }
 
-/* A tile of one block for a group of tokens, whose number the compiler knows. whole: all its rows
- * are the thread's. */
-AVX2_INLINE void block_tile(const struct columns_work *w, const struct block_list *l,
-                            const struct block_group *g, float *const *y,
-                            const struct block_list *next, int64_t row, int bits, int tokens,
-                            bool whole)
+/* The sums of a tile of one block, times their scales, to the results. whole: all its rows are the
+ * thread's. */
+AVX2_INLINE void tile_add(const struct columns_work *w, const struct block_list *l,
+                          const struct block_group *g, float *const *y, int64_t row,
+                          __m512i sum[GROUP][VECTORS], int tokens, bool whole)
 {
     const struct columns *c = &w->c;
-    __m512i sum[GROUP][VECTORS];
-    UNROLLED (t, tokens)
-        UNROLLED (v, VECTORS)
-            sum[t][v] = _mm512_set1_epi32(-c->form->offset * g->sum[t]);
-    tile_prefetch(c, next, row, bits);
-    for (int i = 0; i < g->columns; i += 4) {
-        __m512i q[VECTORS];
-        tile_quad(g->p + i, row * bits / 8, bits, q);
-        UNROLLED (t, tokens) {
-            const __m512i x = avx512_pair_at(g->x[t] + i);
-            UNROLLED (v, VECTORS)
-                sum[t][v] = _mm512_dpbusd_epi32(sum[t][v], q[v], x);
-        }
-    }
     UNROLLED (v, VECTORS) {
         const __mmask16 mask = whole ? 0xffff : avx512_mask(max_i64(w->end - row - LANES * v, 0));
         const vec scale = scale_load(c->form, l->p, row + LANES * v);
@@ -78,11 +69,84 @@ AVX2_INLINE void block_tile(const struct columns_work *w, const struct block_lis
     }
 }
 
+/* A tile of one block for a group of tokens, whose number the compiler knows. */
+AVX2_INLINE void block_tile(const struct columns_work *w, const struct block_list *l,
+                            const struct block_group *g, float *const *y,
+                            const struct lists_ahead *next, int64_t row, int bits, int tokens,
+                            bool whole)
+{
+    __m512i sum[GROUP][VECTORS];
+    const struct tile_ahead ahead = tile_ahead(w, next, row, TILE, bits);
+    UNROLLED (t, tokens)
+        UNROLLED (v, VECTORS)
+            sum[t][v] = _mm512_set1_epi32(-w->c.form->offset * g->sum[t]);
+    for (int i = 0; i < g->columns; i += 4) {
+        __m512i q[VECTORS];
+        tile_prefetch(&ahead, i, bits);
+        tile_quad(g->p + i, row * bits / 8, bits, q);
+        UNROLLED (t, tokens) {
+            const __m512i x = avx512_pair_at(g->x[t] + i);
+            UNROLLED (v, VECTORS)
+                sum[t][v] = _mm512_dpbusd_epi32(sum[t][v], q[v], x);
+        }
+    }
+    for (int i = g->columns; i < ahead.columns; i += 4)
+        tile_prefetch(&ahead, i, bits);
+    tile_add(w, l, g, y, row, sum, tokens, whole);
+}
+
+/* Two whole tiles of nibbles: a vector has a column's low or high ones of both. */
+AVX2_INLINE void nibble_tiles(const struct columns_work *w, const struct block_list *l,
+                              const struct block_group *g, float *const *y,
+                              const struct lists_ahead *next, int64_t row, int tokens)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i half[2][PAIR_TOKENS][VECTORS], sum[GROUP][VECTORS];
+    const struct tile_ahead ahead = tile_ahead(w, next, row, 2 * TILE, 4);
+    UNROLLED (t, tokens)
+        UNROLLED (v, VECTORS)
+            half[0][t][v] = half[1][t][v] = _mm512_set1_epi32(-w->c.form->offset * g->sum[t]);
+    for (int i = 0; i < g->columns; i += 4) {
+        __m512i r[4], q[VECTORS];
+        tile_prefetch(&ahead, i, 4);
+        UNROLLED (j, 4)
+            r[j] = _mm512_loadu_si512(g->p[i + j] + row / 2);
+        UNROLLED (h, 2) {
+            __m512i nibble[4];
+            UNROLLED (j, 4)
+                nibble[j] = _mm512_and_si512(h ? _mm512_srli_epi16(r[j], 4) : r[j], low);
+            quad_turn(nibble, q);
+            UNROLLED (t, tokens) {
+                const __m512i x = avx512_pair_at(g->x[t] + i);
+                UNROLLED (v, VECTORS)
+                    half[h][t][v] = _mm512_dpbusd_epi32(half[h][t][v], q[v], x);
+            }
+        }
+    }
+    for (int i = g->columns; i < ahead.columns; i += 4)
+        tile_prefetch(&ahead, i, 4);
+    UNROLLED (tile, 2) {
+        UNROLLED (t, tokens)
+            UNROLLED (v, VECTORS)
+                sum[t][v] =
+                    _mm512_shuffle_i32x4(half[0][t][v], half[1][t][v], tile ? 0xee : 0x44);
+        tile_add(w, l, g, y, row + TILE * tile, sum, tokens, true);
+    }
+}
+
 AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_list *l,
                             const struct block_group *g, float *const *y,
-                            const struct block_list *next, int bits, int tokens)
+                            const struct lists_ahead *next, int bits, int tokens)
 {
     int64_t row = w->begin;
+    if (bits == 4 && tokens <= PAIR_TOKENS) {
+        if (row / TILE % 2 && row + TILE <= w->end) { /* up to a cache line's begin */
+            block_tile(w, l, g, y, next, row, bits, tokens, true);
+            row += TILE;
+        }
+        for (; row + 2 * TILE <= w->end; row += 2 * TILE)
+            nibble_tiles(w, l, g, y, next, row, tokens);
+    }
     for (; row + TILE <= w->end; row += TILE)
         block_tile(w, l, g, y, next, row, bits, tokens, true);
     if (row < w->end)
@@ -90,7 +154,7 @@ AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_lis
 }
 
 AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,
-                              const struct block_group *g, int64_t t, const struct block_list *next,
+                              const struct block_group *g, int64_t t, const struct lists_ahead *next,
                               int bits)
 {
     float *y[GROUP];
@@ -105,7 +169,7 @@ AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_l
 }
 
 static void integers_rows(const struct columns_work *w, const struct block_list *l,
-                          const struct block_group *g, int64_t t, const struct block_list *next)
+                          const struct block_group *g, int64_t t, const struct lists_ahead *next)
 {
     if (w->c.form->bits == 4)
         block_tokens(w, l, g, t, next, 4);
@@ -126,9 +190,8 @@ AVX2_INLINE void float_rows(oato_dtype dtype, const struct columns_work *w,
                 acc[t][v] = _mm512_maskz_loadu_ps(mask[v], w->y + (first + t) * w->j->y_stride +
                                                                row + LANES * v);
         }
-        for (int i = 0; prefetches && i < l->ahead; i++)
-            for (int64_t b = 0; b < TILE * elem; b += 64)
-                _mm_prefetch((const char *)l->next[i] + row * elem + b, _MM_HINT_T0);
+        if (prefetches)
+            floats_prefetch(w, l, row, TILE, elem);
         for (int i = 0; i < l->columns; i++) {
             vec q[VECTORS];
             UNROLLED (v, VECTORS)

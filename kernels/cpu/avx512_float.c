@@ -142,4 +142,5 @@ static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, 
 const struct matrix_class avx512_float = {
     .numerics = "f32",
     .rows = matrix_rows,
+    .listed = avx512_float_listed,
 };

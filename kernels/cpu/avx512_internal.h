@@ -73,6 +73,9 @@ enum { AVX512_STREAM_GRID = 4 }; /* with a codebook: each further pass looks up 
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes.c: class u8b32, any T */
 extern const struct matrix_class avx512_bytes;
+/* avx512_rows.c: matrix_class.listed of both */
+bool avx512_bytes_listed(const struct matrix_job *j, const struct rows_list *rows);
+bool avx512_float_listed(const struct matrix_job *j, const struct rows_list *rows);
 /* avx512_words.c: class i14b32 of float weights */
 extern const struct matrix_class avx512_words;
 /* avx512.c: the classes of decode, shared with amx */

@@ -116,6 +116,13 @@ static inline int64_t attention_partial_floats(int64_t v_dim)
     return 2 + attention_row_floats(v_dim);
 }
 
+/* n rows of WEIGHT_ROWS that an ascending list names. */
+struct rows_list {
+    const int32_t *list;
+    int64_t n, after; /* the list goes on with `after` rows, which will be needed next */
+    bool first;       /* nothing has asked for these rows yet */
+};
+
 /* How the weights of matrix products are prepared. */
 struct matrix_layout {
     const char
@@ -130,10 +137,9 @@ struct matrix_layout {
     uint64_t (*rows_stride)(oato_dtype dtype, int64_t k);
     void (*rows_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                          int64_t end);
-    /* n rows of w, which the list names, as a matrix: to panel->data. first: nothing has asked for
-     * them yet; the list goes on with `after` rows, which will be needed next. */
-    void (*rows_panel)(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
-                       int64_t after, bool first, struct oato_weight *panel);
+    /* Listed rows of w as a matrix: to panel->data. */
+    void (*rows_panel)(int lanes, const struct oato_weight *w, const struct rows_list *rows,
+                       struct oato_weight *panel);
 };
 
 /* One class of arithmetic of matrix products: the layout of the packed input, and the product. The
@@ -147,6 +153,10 @@ struct matrix_class {
     void (*enter)(int64_t T); /* or NULL; per thread, before its first rows of an operator */
     void (*rows)(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch);
     void (*leave)(void); /* and after its last rows */
+    /* The product of listed rows of j->w as they lie; j->y is of the list's first row, the others
+     * follow. False: not for this type or T, so that rows_panel of the layout is needed. NULL: for
+     * none. */
+    bool (*listed)(const struct matrix_job *j, const struct rows_list *rows);
     int64_t panel_rows; /* preferred number of rows per call of `rows`, a multiple of MATRIX_ROWS */
 };
 

@@ -15,8 +15,9 @@
  * order: the same bits whether a zero is multiplied or left out. Float types are class f32:
  * multiply-adds in order of the columns.
  *
- * The columns of the blocks to come are prefetched by their list, as many bytes ahead as memory
- * delivers during its own latency: they are short runs that no hardware foresees.
+ * What is to come is prefetched by its list, tile by tile, as many bytes ahead as memory delivers
+ * during its own latency: columns are short runs that no hardware foresees. More at a time would
+ * leave L1 before it is used, and wait in line before the loads at hand.
  */
 #ifndef OATO_LANES_COLUMNS_H
 #define OATO_LANES_COLUMNS_H
@@ -30,7 +31,8 @@ enum {
     GROUP = 4,   /* tokens whose sums are in registers */
     TOKENS = 16, /* that are packed together */
     PENDING = 8, /* blocks whose lists are known */
-    AHEAD_BYTES = 6144,
+    AHEAD_BYTES = 12288,
+    FLOATS_AHEAD = 8192,
     TILE = 64,  /* rows */
     FLOATS = 8, /* columns of float weights that are added in one go */
 };
@@ -47,16 +49,16 @@ struct block_group {
 
 struct block_list {
     const uint8_t *p; /* the block */
-    int columns;      /* of any token, to prefetch */
-    const uint8_t *column[BLOCK];
+    int columns;      /* of any token, to prefetch; filled up as a group's */
+    const uint8_t *const *column;
+    const uint8_t *of_all[BLOCK]; /* `column` of more than one group */
     struct block_group group[TOKENS / GROUP];
 };
 
 /* One step of float weights: the columns, and the inputs of each token there. */
 struct float_list {
-    int columns;
-    const uint8_t *p[FLOATS], *next[FLOATS]; /* next: the first `ahead` to prefetch */
-    int ahead;
+    int columns, later; /* later: columns of the next step */
+    const uint8_t *p[FLOATS], *next[FLOATS];
     float x[TOKENS][FLOATS];
 };
 
@@ -72,22 +74,48 @@ struct columns_work {
     int64_t q_stride, step_stride;
 };
 
-/* A tile of each column that comes later, and of its scales. */
-AVX2_INLINE void tile_prefetch(const struct columns *c, const struct block_list *next, int64_t row,
-                               int bits)
+/* What is prefetched meanwhile: the tile that lies `rows` rows on in the first list, and what is
+ * beyond the thread's rows in the second. NULL: there is no such list. */
+struct lists_ahead {
+    const struct block_list *list[2];
+    int64_t rows;
+};
+
+/* A tile to prefetch. */
+struct tile_ahead {
+    const struct block_list *list;
+    int64_t row;
+    int columns; /* 0: they are there */
+};
+
+/* While one tile or two at `row` are computed; the scales of as many are asked for at once. */
+AVX2_INLINE struct tile_ahead tile_ahead(const struct columns_work *w, const struct lists_ahead *a,
+                                         int64_t row, int64_t rows, int bits)
 {
+    const int64_t whole = columns_rows(w->end - w->begin), at = row + a->rows;
+    const bool beyond = at >= w->begin + whole;
+    const struct columns *c = &w->c;
     const int scale = c->form->half ? 2 : 4;
-    if (!next)
-        return;
-    for (int i = 0; i < TILE * scale; i += 64) {
-        _mm_prefetch((const char *)next->p + row * scale + i, _MM_HINT_T0);
+    struct tile_ahead t = {.list = a->list[beyond], .row = beyond ? at - whole : at};
+    if (!t.list)
+        return t;
+    for (int i = 0; i < rows * scale; i += 64) {
+        _mm_prefetch((const char *)t.list->p + t.row * scale + i, _MM_HINT_T0);
         if (c->form->has_min)
-            _mm_prefetch((const char *)next->p + c->scales / 2 + row * scale + i, _MM_HINT_T0);
+            _mm_prefetch((const char *)t.list->p + c->scales / 2 + t.row * scale + i, _MM_HINT_T0);
     }
-    if (bits == 4 && row / TILE % 2) /* in the line of the tile before */
-        return;
-    for (int i = 0; i < next->columns; i++)
-        _mm_prefetch((const char *)next->column[i] + row * bits / 8, _MM_HINT_T0);
+    /* an odd tile of nibbles lies in the line of the tile before */
+    if (bits == 8 || rows > TILE || t.row / TILE % 2 == 0 || t.row == w->begin)
+        t.columns = t.list->columns;
+    return t;
+}
+
+/* Four columns from number i on. */
+AVX2_INLINE void tile_prefetch(const struct tile_ahead *t, int i, int bits)
+{
+    if (i < t->columns)
+        UNROLLED (j, 4)
+            _mm_prefetch((const char *)t->list->column[i + j] + t->row * bits / 8, _MM_HINT_T0);
 }
 
 /* ---------------------------------------------------------------------------------- inputs - */
@@ -152,7 +180,7 @@ AVX2_INLINE uint32_t nonzeros(const int8_t *q)
     return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
 }
 
-/* The columns of block b whose bits are set. */
+/* The columns of block b whose bits are set; then the first of them, up to a multiple of 4. */
 static int columns_list(const struct columns *c, int64_t b, uint32_t bits,
                         const uint8_t *out[BLOCK])
 {
@@ -160,7 +188,20 @@ static int columns_list(const struct columns *c, int64_t b, uint32_t bits,
     int n = 0;
     for (; bits; bits &= bits - 1)
         out[n++] = first + (uint64_t)__builtin_ctz(bits) * c->column;
+    for (; n % 4; n++)
+        out[n] = out[0];
     return n;
+}
+
+/* Columns of block b that are not 0 in some token, or all, one bit each. */
+static uint32_t columns_active(const struct columns_work *w, int64_t b, int64_t t, int tokens)
+{
+    const int32_t from = w->c.start[b], n = w->c.start[b + 1] - from;
+    const uint32_t all = n == 32 ? UINT32_MAX : (1u << n) - 1;
+    uint32_t bits = w->j->threshold < 0 ? all : 0;
+    for (int i = 0; i < tokens; i++)
+        bits |= nonzeros(w->q + (t + i) * w->q_stride + from) & all;
+    return bits;
 }
 
 /* Tokens from t on in block b. False: they need nothing of it. */
@@ -168,12 +209,10 @@ static bool group_fill(const struct columns_work *w, int64_t b, int64_t t, struc
                        uint32_t *bits)
 {
     const int tokens = (int)min_i64(GROUP, w->T - t);
-    const int32_t from = w->c.start[b], n = w->c.start[b + 1] - from;
-    const uint32_t all = n == 32 ? UINT32_MAX : (1u << n) - 1;
+    const int32_t from = w->c.start[b];
     bool needed = false;
-    *bits = w->j->threshold < 0 ? all : 0;
+    *bits = columns_active(w, b, t, tokens);
     for (int i = 0; i < tokens; i++) {
-        *bits |= nonzeros(w->q + (t + i) * w->q_stride + from) & all;
         g->step[i] = w->step[(t + i) * w->step_stride + b];
         needed = needed || isnan(g->step[i]);
     }
@@ -188,8 +227,6 @@ static bool group_fill(const struct columns_work *w, int64_t b, int64_t t, struc
             g->sum[i] += g->x[i][e];
         }
     }
-    for (; g->columns % 4; g->columns++) /* times 0 */
-        g->p[g->columns] = g->p[0];
     return needed || g->columns;
 }
 
@@ -205,7 +242,9 @@ static bool list_fill(const struct columns_work *w, int64_t *b, struct block_lis
         }
         if (!needed)
             continue;
-        l->columns = columns_list(&w->c, *b, all, l->column);
+        l->columns =
+            w->T > GROUP ? columns_list(&w->c, *b, all, l->of_all) : l->group[0].columns;
+        l->column = w->T > GROUP ? l->of_all : l->group[0].p;
         l->p = columns_block(&w->c, (*b)++);
         return true;
     }
@@ -239,7 +278,7 @@ static void float_list_fill(const struct columns_work *w, const int32_t *list, i
                             struct float_list *l)
 {
     l->columns = (int)min_i64(FLOATS, n);
-    l->ahead = (int)min_i64(FLOATS, n - l->columns);
+    l->later = (int)min_i64(FLOATS, n - l->columns);
     for (int i = 0; i < l->columns; i++) {
         l->p[i] = w->c.data + (uint64_t)list[i] * w->c.column;
         for (int64_t t = 0; t < w->T; t++) {
@@ -247,8 +286,22 @@ static void float_list_fill(const struct columns_work *w, const int32_t *list, i
             l->x[t][i] = is_active(x, w->j->threshold) ? x : 0;
         }
     }
-    for (int i = 0; i < l->ahead; i++)
+    for (int i = 0; i < l->later; i++)
         l->next[i] = w->c.data + (uint64_t)list[l->columns + i] * w->c.column;
+}
+
+/* While `rows` rows from `row` on are computed, as many of each column, FLOATS_AHEAD bytes of all
+ * columns further on; behind the thread's rows those of the next step. */
+AVX2_INLINE void floats_prefetch(const struct columns_work *w, const struct float_list *l,
+                                 int64_t row, int64_t rows, int64_t elem)
+{
+    const int64_t whole = columns_rows(w->end - w->begin);
+    const int64_t at = row + min_i64(whole, FLOATS_AHEAD / (FLOATS * elem));
+    const bool beyond = at >= w->begin + whole;
+    const uint8_t *const *p = beyond ? l->next : l->p;
+    for (int i = 0; i < (beyond ? l->later : l->columns); i++)
+        for (int64_t b = 0; b < rows * elem; b += 64)
+            _mm_prefetch((const char *)p[i] + (beyond ? at - whole : at) * elem + b, _MM_HINT_T0);
 }
 
 #endif

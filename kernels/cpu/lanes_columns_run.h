@@ -1,20 +1,25 @@
 /*
  * lanes_columns_run.h - the loops over tokens and blocks of lanes_columns.h, for a file that has
  * defined
- *   integers_rows(work, block's list, group, its first token, list to prefetch or NULL)
+ *   integers_rows(work, block's list, group, its first token, lists to prefetch)
  *   float_tokens(type, work, columns, first token of a group, whether to prefetch)
  * which go over the thread's rows.
  */
 #ifndef OATO_LANES_COLUMNS_RUN_H
 #define OATO_LANES_COLUMNS_RUN_H
 
-/* How many blocks ahead of the one at hand columns are prefetched: those of the thread's rows. */
-static int blocks_ahead(const struct columns_work *w, const struct block_list *l)
+/* How many tiles ahead of the one at hand columns are prefetched. */
+static int64_t tiles_ahead(const struct columns_work *w)
 {
-    const int64_t rows = w->end - w->begin;
-    const int64_t bytes = rows * (int64_t)w->c.scales / max_i64(w->j->w->rows, 1) +
-                          l->columns * rows * w->c.form->bits / 8;
-    return (int)max_i64(1, min_i64(PENDING - 1, AHEAD_BYTES / max_i64(bytes, 1)));
+    int64_t columns = 0, blocks = 0;
+    for (int64_t b = 0; b < w->c.blocks; b++) {
+        const uint32_t bits = columns_active(w, b, 0, (int)w->T);
+        columns += __builtin_popcount(bits);
+        blocks += bits != 0;
+    }
+    const int64_t scale = (w->c.form->half ? 2 : 4) * (w->c.form->has_min ? 2 : 1);
+    const int64_t bytes = TILE * (scale * blocks + columns * w->c.form->bits / 8);
+    return max_i64(2, AHEAD_BYTES * blocks / max_i64(1, bytes) / 2 * 2); /* whole lines */
 }
 
 static void integers_run(const struct columns_work *w)
@@ -25,17 +30,21 @@ static void integers_run(const struct columns_work *w)
     bool more = list_fill(w, &b, &lists[0]);
     if (more)
         made++;
-    const int ahead = more ? blocks_ahead(w, &lists[0]) : 1;
+    const int64_t tiles = columns_rows(w->end - w->begin) / TILE;
+    const int64_t tile = min_i64(tiles_ahead(w), (PENDING - 2) * tiles), ahead = tile / tiles;
     for (; done < made; done++) {
-        while (more && made <= done + ahead) {
+        while (more && made <= done + ahead + 1) {
             more = list_fill(w, &b, &lists[made % PENDING]);
             made += more;
         }
         const struct block_list *l = &lists[done % PENDING];
-        const struct block_list *next =
-            done + ahead < made ? &lists[(done + ahead) % PENDING] : NULL;
-        for (int64_t t = 0; t < w->T; t += GROUP)
-            integers_rows(w, l, &l->group[t / GROUP], t, t ? NULL : next);
+        struct lists_ahead next = {.rows = tile % tiles * TILE};
+        for (int i = 0; i < 2 && done + ahead + i < made; i++)
+            next.list[i] = &lists[(done + ahead + i) % PENDING];
+        for (int64_t t = 0; t < w->T; t += GROUP) {
+            integers_rows(w, l, &l->group[t / GROUP], t, &next);
+            next = (struct lists_ahead){0};
+        }
     }
 }
 

@@ -152,8 +152,8 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
 uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k);
 void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                         int64_t end);
-void lanes_rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
-                      int64_t after, bool first, struct oato_weight *panel);
+void lanes_rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
+                      struct oato_weight *panel);
 
 /* lanes_read.c */
 extern const struct matrix_layout lanes8_layout, lanes16_layout;

@@ -322,7 +322,7 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
     }
 }
 
-const struct matrix_layout lanes8_layout = {.id = "lanes8.3",
+const struct matrix_layout lanes8_layout = {.id = "lanes8.4",
                                             .lanes = 8,
                                             .bytes = lanes_matrix_bytes,
                                             .prepare = lanes_matrix_prepare,
@@ -330,7 +330,7 @@ const struct matrix_layout lanes8_layout = {.id = "lanes8.3",
                                             .rows_stride = lanes_rows_stride,
                                             .rows_prepare = lanes_rows_prepare,
                                             .rows_panel = lanes_rows_panel};
-const struct matrix_layout lanes16_layout = {.id = "lanes16.3",
+const struct matrix_layout lanes16_layout = {.id = "lanes16.4",
                                              .lanes = 16,
                                              .bytes = lanes_matrix_bytes,
                                              .prepare = lanes_matrix_prepare,

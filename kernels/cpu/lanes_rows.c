@@ -12,38 +12,16 @@
  * row of a group are prefetched, those of the next group behind them.
  */
 #include "kernels/cpu/avx2_internal.h"
+#include "kernels/cpu/lanes_rows.h"
 
 #include <string.h>
 
-enum { ROWS = 8, PIECE = 256 /* elements */, LINE = 64, AHEAD = 6 * LINE };
-
-/* A type whose rows are taken apart; else NULL. */
-static const struct lanes_format *format_of(oato_dtype dtype)
-{
-    const struct lanes_format *f = lanes_format_of(dtype);
-    return f && !f->grid ? f : NULL;
-}
-
-static int64_t heads_bytes(const struct lanes_format *f, int64_t k)
-{
-    return (int64_t)size_align((size_t)(k / f->block * f->head), LINE);
-}
-
-static int64_t body_dwords(const struct lanes_format *f, int64_t k)
-{
-    return k / 32 * f->body / 4;
-}
-
-/* F16 numbers of a head; bytes follow. */
-static int head_halves(const struct lanes_format *f)
-{
-    return f->dtype == DT_MXFP4 || f->dtype == DT_NVFP4 ? 0 : f->has_min ? 2 : 1;
-}
+enum { ROWS = 8, PIECE = 256 /* elements */, AHEAD = 6 * LINE };
 
 uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k)
 {
-    const struct lanes_format *f = format_of(dtype);
-    return f ? (uint64_t)heads_bytes(f, k) + size_align((size_t)body_dwords(f, k) * 4, LINE)
+    const struct lanes_format *f = rows_format(dtype);
+    return f ? (uint64_t)rows_heads(f, k) + size_align((size_t)rows_dwords(f, k) * 4, LINE)
              : weight_rows_stride(dtype, k);
 }
 
@@ -51,7 +29,7 @@ uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k)
 AVX2_INLINE void head_copy(const struct lanes_format *f, uint8_t *row, uint8_t *group, int lane,
                            int lanes, bool to_row)
 {
-    const int halves = head_halves(f);
+    const int halves = rows_halves(f);
     for (int i = 0; i < halves; i++) {
         uint8_t *in = group + 2 * (lanes * i + lane);
         memcpy(to_row ? row + 2 * i : in, to_row ? in : row + 2 * i, 2);
@@ -68,10 +46,10 @@ AVX2_INLINE void head_copy(const struct lanes_format *f, uint8_t *row, uint8_t *
 static void row_put(const struct lanes_format *f, uint8_t *group, int lane, int64_t at, int64_t n,
                     int64_t k, uint8_t *row)
 {
-    uint8_t *body = row + heads_bytes(f, k) + body_dwords(f, at) * 4;
+    uint8_t *body = row + rows_heads(f, k) + rows_dwords(f, at) * 4;
     for (int64_t e = 0; e < n; e += f->block, group += ROWS * lanes_block_bytes(f)) {
         head_copy(f, row + (at + e) / f->block * f->head, group, lane, ROWS, true);
-        for (int64_t i = 0; i < body_dwords(f, f->block); i++, body += 4)
+        for (int64_t i = 0; i < rows_dwords(f, f->block); i++, body += 4)
             memcpy(body, group + ROWS * f->head + (i * ROWS + lane) * 4, 4);
     }
 }
@@ -79,7 +57,7 @@ static void row_put(const struct lanes_format *f, uint8_t *group, int lane, int6
 void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                         int64_t end)
 {
-    const struct lanes_format *f = format_of(s->dtype);
+    const struct lanes_format *f = rows_format(s->dtype);
     const struct dtype_info *type = dtype_info((int)s->dtype);
     const uint64_t stride = lanes_rows_stride(s->dtype, s->k);
     uint8_t group[ROWS * PIECE * 2];
@@ -107,12 +85,6 @@ void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, in
 }
 
 /* -------------------------------------------------------------------------------- to groups */
-
-/* The rows of a group, and of the one after it. */
-struct rows_group {
-    const uint8_t *at[LANES_MAX], *next[LANES_MAX];
-    int64_t bytes; /* of a row */
-};
 
 /* Those AHEAD of byte p of all rows. */
 AVX2_INLINE void group_prefetch(const struct rows_group *g, int lanes, int64_t p)
@@ -145,8 +117,8 @@ AVX2_INLINE void dwords_turn(__m256i x[ROWS])
 AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_group *g, int lanes,
                              int64_t k, uint8_t *out)
 {
-    const int64_t heads = heads_bytes(f, k), dwords = body_dwords(f, k);
-    const int64_t block = lanes * lanes_block_bytes(f), each = body_dwords(f, f->block);
+    const int64_t heads = rows_heads(f, k), dwords = rows_dwords(f, k);
+    const int64_t block = lanes * lanes_block_bytes(f), each = rows_dwords(f, f->block);
     uint8_t *to = out + lanes * f->head; /* the body at hand */
     int64_t in_block = 0;
     for (int64_t i = 0; i < dwords; i += 8) {
@@ -245,24 +217,18 @@ static void group_put(const struct lanes_format *f, const struct rows_group *g, 
         group_turn(f, g, 16, k, out);
 }
 
-void lanes_rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
-                      int64_t after, bool first, struct oato_weight *panel)
+void lanes_rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
+                      struct oato_weight *panel)
 {
-    const struct lanes_format *f = format_of(w->dtype);
-    const uint64_t stride = lanes_rows_stride(w->dtype, w->k);
+    const struct lanes_format *f = rows_format(w->dtype);
     if (!f) {
-        weight_rows_panel(lanes_matrix_prepare, lanes, w, list, n, panel);
+        weight_rows_panel(lanes_matrix_prepare, lanes, w, rows->list, rows->n, panel);
         return;
     }
     uint8_t *out = (uint8_t *)(uintptr_t)panel->data;
-    struct rows_group g = {.bytes = (int64_t)stride};
-    for (int64_t i = 0; i < n; i += lanes) {
-        for (int r = 0; r < LANES_MAX; r++) { /* a last group repeats its last row */
-            const int64_t at = i + r % lanes;
-            g.at[r] = w->data + (uint64_t)list[min_i64(at, n - 1)] * stride;
-            g.next[r] = w->data + (uint64_t)list[min_i64(at + lanes, n + after - 1)] * stride;
-        }
-        for (int64_t p = -AHEAD; first && !i && p < 0; p += LINE)
+    for (int64_t i = 0; i < rows->n; i += lanes) {
+        const struct rows_group g = rows_group(w, rows, i, lanes, lanes);
+        for (int64_t p = -AHEAD; rows->first && !i && p < 0; p += LINE)
             group_prefetch(&g, lanes, p);
         group_put(f, &g, lanes, w->k, out);
         out += lanes_matrix_bytes(lanes, w->dtype, lanes, w->k);

@@ -104,12 +104,10 @@ void neon_pack(int64_t k, const float *x, uint8_t *out)
 
 /* ---------------------------------------------------------------------------------- table - */
 
-static void rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
-                       int64_t after, bool first, struct oato_weight *panel)
+static void rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
+                       struct oato_weight *panel)
 {
-    (void)after;
-    (void)first;
-    weight_rows_panel(matrix_prepare, lanes, w, list, n, panel);
+    weight_rows_panel(matrix_prepare, lanes, w, rows->list, rows->n, panel);
 }
 
 static const struct matrix_layout layout = {

@@ -5,8 +5,9 @@
  *     gate's products, as a matrix like any other; or, from rows, of listed neurons, as up's
  *     the neurons that are active for some token
  *     for each up to 64 of these
- *       their rows of up, gathered into the layout of a matrix, in L2
- *       up's products, by the very kernels of a dense GATE_UP: the same bits
+ *       up's products, of their rows as they lie; or else
+ *         their rows, gathered into the layout of a matrix, in L2
+ *         products by the very kernels of a dense GATE_UP
  *       activation(gate) * up where the token's neuron is active, elsewhere 0
  *
  * A MUL_MAT by a list is the first half of it. A sparse one has neurons for columns. Threads share
@@ -70,26 +71,26 @@ static void neurons_put(const struct run *x, const int32_t *list, int64_t n, con
         y[list[i]] = is_active(a[i], x->op->threshold) ? product[i] : 0;
 }
 
-/* Products of n listed rows of weight i, at most SPARSE_PANEL; T rows of them, SPARSE_PANEL apart.
- */
-static const float *panel_products(const struct matrix_task *m, int i, const int32_t *list,
-                                   int64_t n, int64_t after, bool first)
+/* Products of listed rows of weight i, at most SPARSE_PANEL; T rows of them, SPARSE_PANEL apart. */
+static const float *panel_products(const struct matrix_task *m, int i, const struct rows_list *l)
 {
     const struct matrix_layout *layout = m->x->k->layout;
     const struct oato_weight *rows = m->job[i].w;
     float *out = floats(m->scratch + m->up_at);
     struct oato_weight panel = {.dtype = rows->dtype,
                                 .use = WEIGHT_MATRIX,
-                                .rows = n,
+                                .rows = l->n,
                                 .k = rows->k,
                                 .data = m->scratch + m->up_at + up_bytes(m->x->T)};
     struct matrix_job job = m->job[i];
-    layout->rows_panel(layout->lanes, rows, list, n, after, first, &panel);
-    job.w = &panel;
     job.next = NULL;
     job.y = out;
     job.y_stride = SPARSE_PANEL;
-    m->x->matrix->rows(&job, 0, n, m->scratch);
+    if (m->x->matrix->listed && m->x->matrix->listed(&job, l))
+        return out;
+    layout->rows_panel(layout->lanes, rows, l, &panel);
+    job.w = &panel;
+    m->x->matrix->rows(&job, 0, l->n, m->scratch);
     return out;
 }
 
@@ -132,7 +133,8 @@ static void row_gates(const struct matrix_task *m, int64_t r, int64_t end)
             list[n++] = (int32_t)i;
     for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
         const int64_t panel = min_i64(SPARSE_PANEL, n - i);
-        const float *product = panel_products(m, 0, list + i, panel, n - i - panel, !i);
+        const struct rows_list l = {list + i, panel, n - i - panel, !i};
+        const float *product = panel_products(m, 0, &l);
         for (int64_t t = 0; t < gate->T; t++)
             for (int64_t j = 0; j < panel; j++) {
                 float *y = gate->y + t * gate->y_stride + list[i + j];
@@ -164,19 +166,20 @@ void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
             x->matrix->rows(&gate, r, stop, m->scratch);
         }
         neurons_mark(x, gate.y + r, gate.y_stride, stop - r, active);
-        for (int64_t i = r; i < stop; i++)
-            if (active[i - r])
-                list[n++] = (int32_t)i;
+        for (int64_t i = r; i < stop; n += active[i - r], i++) /* branches would be guesses */
+            list[n] = (int32_t)i;
         for (int64_t i = 0; i < n; i += SPARSE_PANEL) {
             const int64_t panel = min_i64(SPARSE_PANEL, n - i);
-            const float *up = panel_products(m, 1, list + i, panel, n - i - panel, !i);
+            const struct rows_list l = {list + i, panel, n - i - panel, !i};
+            const float *up = panel_products(m, 1, &l);
             for (int64_t t = 0; t < gate.T; t++)
                 neurons_put(x, list + i, panel, up + t * SPARSE_PANEL, gate.y + t * gate.y_stride);
         }
         for (int64_t t = 0; t < gate.T && n < stop - r; t++)
-            for (int64_t i = r; i < stop; i++)
-                if (!active[i - r])
-                    gate.y[t * gate.y_stride + i] = 0;
+            for (int64_t i = r; i < stop; i++) {
+                float *y = gate.y + t * gate.y_stride + i;
+                *y = active[i - r] ? *y : 0;
+            }
     }
 }
 

@@ -378,12 +378,10 @@ static void ref_attention_merge(const float *partial, int64_t stride, int64_t n,
     }
 }
 
-static void ref_rows_panel(int lanes, const struct oato_weight *w, const int32_t *list, int64_t n,
-                           int64_t after, bool first, struct oato_weight *panel)
+static void ref_rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
+                           struct oato_weight *panel)
 {
-    (void)after;
-    (void)first;
-    weight_rows_panel(ref_prepare, lanes, w, list, n, panel);
+    weight_rows_panel(ref_prepare, lanes, w, rows->list, rows->n, panel);
 }
 
 static const struct matrix_layout layout = {

@@ -144,14 +144,12 @@ static void ffn_bench(struct ffn *f, oato_dtype dtype, struct cpu_pool *pool)
             ratio[i] = one / other;
         }
         const double bound = 1 / (1.0 / 3 + 2 * a / 3), got = median(ratio, PAIRS);
-        median(dense, PAIRS);
-        median(sparse, PAIRS);
-        median(up, PAIRS);
-        printf("%-7s %-5s threads %d active %3d %%  best: dense %7.0f us, sparse %7.0f us (up "
-               "%7.0f), %.2f x; "
-               "pairs: %.2f x, %3.0f %% of the bytes' %.2f x\n",
-               f->c.kernels->name, dtype_name(dtype), threads, shares[s], dense[0] / 1e3,
-               sparse[0] / 1e3, up[0] / 1e3, dense[0] / sparse[0], got, 100 * got / bound, bound);
+        const double dense_ns = median(dense, PAIRS), sparse_ns = median(sparse, PAIRS);
+        const double up_ns = median(up, PAIRS);
+        printf("%-7s %-5s threads %d active %3d %%  dense %7.0f us, sparse %7.0f us (up "
+               "%7.0f), pairs: %.2f x, %3.0f %% of the bytes' %.2f x\n",
+               f->c.kernels->name, dtype_name(dtype), threads, shares[s], dense_ns / 1e3,
+               sparse_ns / 1e3, up_ns / 1e3, got, 100 * got / bound, bound);
         fflush(stdout);
     }
     free(size);

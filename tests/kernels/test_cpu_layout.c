@@ -252,7 +252,7 @@ static void rows_read_back_are_the_rows_of_the_file(void **state)
 }
 
 /* Files of prepared weights name the layout: whoever changes its bytes gives it a new id in the
- * tables of kernels ("lanes8.3", "lanes16.3") and then these hashes. */
+ * tables of kernels ("lanes8.4", "lanes16.4") and then these hashes. */
 static void a_layout_with_other_bytes_has_another_id(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static void a_layout_with_other_bytes_has_another_id(void **state)
         skip();
         return;
     }
-    assert_string_equal(kernels->layout->id, "lanes8.3");
+    assert_string_equal(kernels->layout->id, "lanes8.4");
     const uint64_t seed = seed_state;
     for (size_t t = 0; t < ARRAY_LEN(known); t++) {
         for (int i = 0; i < 2; i++) {
