@@ -117,11 +117,13 @@ static oato_status report(struct comparison *c, const char *reference, struct oa
 }
 
 /* What the run is compared with. */
-static oato_status reference_args(const struct run_args *a, struct run_args *out,
-                                  struct oato_error *err)
+static oato_status reference_args(const struct session *s, const struct run_args *a,
+                                  struct run_args *out, struct oato_error *err)
 {
     *out = *a;
     out->engine.sparse = "off";
+    if (!s->plan.neurons_hash) /* then --neurons is for --sparse alone */
+        out->neurons = NULL;
     if (!strcmp(a->compare, "dense"))
         return OATO_OK;
     if (strcmp(a->compare, "plain") != 0)
@@ -160,7 +162,7 @@ oato_status compare_text(struct session *s, const struct run_args *a, int32_t *i
     struct comparison c = {.vocab = s->model->shape.vocab, .window = a->engine.context};
     const size_t windows = n_ids / (size_t)c.window;
     const int32_t bos = tokenizer_bos(s->tokenizer);
-    oato_status status = reference_args(a, &reference, err);
+    oato_status status = reference_args(s, a, &reference, err);
     if (!status)
         status = session_open(&other, &reference, 0, err);
     c.side[0] = (struct side){.session = &other};

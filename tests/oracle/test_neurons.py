@@ -156,7 +156,8 @@ def predictors(profile, run, folder):
     model = BlockRecorder(path)
     for w in windows(ids, model.key("tokenizer.ggml.bos_token_id")):
         model.logits(np.array(w))
-    file = GGUFReader(os.path.join(folder, "reglu.neurons.gguf"))
+    sidecar = os.path.join(folder, "reglu.neurons.gguf")
+    file = GGUFReader(sidecar)
     t = {x.name: dequantize(x.data, x.tensor_type) for x in file.tensors if ".predict_" in x.name}
     said = np.reshape(file.fields["oato.neurons.predictors"].contents(), (-1, 3))
     for i in range(model.layers):
@@ -167,7 +168,8 @@ def predictors(profile, run, folder):
         found, share = mass[score > 0].sum() / mass.sum(), (score > 0).mean()
         check(abs(found - said[i][0]) < 0.01 and abs(share - said[i][1]) < 0.005 and found > 0.95,
               f"predictor of layer {i}: {100 * found:.2f} % of mass in {100 * share:.2f} % of the neurons, as the sidecar says")
-    out = must_run(run, "perplexity", path, "-f", text, "-c", "128", "--compare", "dense", "--sparse", "predict")
+    out = must_run(run, "perplexity", path, "-f", text, "-c", "128", "--compare", "dense", "--sparse", "predict",
+                   "--neurons", sidecar)
     dense, ours = (float(line.split()[1]) for line in out.splitlines()[-2:])
     check(ours < 1.02 * dense and ours != dense, f"perplexity {dense} becomes {ours}")
 
