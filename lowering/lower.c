@@ -269,7 +269,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     const struct graph_op *o = &l->graph->ops[index];
     const int32_t device = part.placed->device;
     struct oato_op op = part_op(l, o, part);
-    struct home inputs[GRAPH_INPUTS], list = {-1, 0, 0};
+    struct home inputs[GRAPH_INPUTS] = {{0}}, list = {-1, 0, 0};
     unless_skipped(l, part, &op);
     inputs_read(l, o, part, inputs);
     if (op.sparse == SKIP_UNLISTED && !failed(l))

@@ -330,9 +330,9 @@ oato_status predictors_make(struct counts *counts, const struct sample_text *tex
     oato_status status = neurons_load(path, &n, err);
     m.blocks = calloc((size_t)counts->n_ffns + 1, sizeof *m.blocks);
     m.windows = calloc((size_t)text->n_windows + 1, sizeof *m.windows);
-    if (!status && (!m.blocks || !m.windows))
+    if (!status && (!m.blocks || !m.windows)) {
         status = oato_fail_memory(err, (size_t)text->n_windows * sizeof *m.windows, "a sample");
-    if (!status) {
+    } else if (!status) {
         blocks_find(&m);
         windows_choose(&m);
         status = blocks_train(&m, err);

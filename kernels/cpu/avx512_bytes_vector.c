@@ -19,7 +19,7 @@
 
 enum {
     PREFETCH_BYTES = 6144, /* about what memory delivers during its own latency, and half again */
-    ALONE_COLUMNS = 2, /* up to so many one group at a time is the faster stream */
+    ALONE_COLUMNS = 2,     /* up to so many one group at a time is the faster stream */
 };
 
 /* n bytes so far ahead of each group's w. */

@@ -128,8 +128,8 @@ AVX2_INLINE void nibble_tiles(const struct columns_work *w, const struct block_l
     UNROLLED (tile, 2) {
         UNROLLED (t, tokens)
             UNROLLED (v, VECTORS)
-                sum[t][v] =
-                    _mm512_shuffle_i32x4(half[0][t][v], half[1][t][v], tile ? 0xee : 0x44);
+                sum[t][v] = tile ? _mm512_shuffle_i32x4(half[0][t][v], half[1][t][v], 0xee)
+                                 : _mm512_shuffle_i32x4(half[0][t][v], half[1][t][v], 0x44);
         tile_add(w, l, g, y, row + TILE * tile, sum, tokens, true);
     }
 }
@@ -154,8 +154,8 @@ AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_lis
 }
 
 AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,
-                              const struct block_group *g, int64_t t, const struct lists_ahead *next,
-                              int bits)
+                              const struct block_group *g, int64_t t,
+                              const struct lists_ahead *next, int bits)
 {
     float *y[GROUP];
     for (int i = 0; i < GROUP; i++)

@@ -1,7 +1,7 @@
 /*
- * avx512_dot.h - one block along k of one or two groups of 16 rows times some columns of bytes, class
- * u8b32: of avx512_bytes_vector.c, which reads groups as they are prepared, and of avx512_rows.c,
- * which makes them of listed rows.
+ * avx512_dot.h - one block along k of one or two groups of 16 rows times some columns of bytes,
+ * class u8b32: of avx512_bytes_vector.c, which reads groups as they are prepared, and of
+ * avx512_rows.c, which makes them of listed rows.
  */
 #ifndef OATO_AVX512_DOT_H
 #define OATO_AVX512_DOT_H

@@ -1,6 +1,6 @@
 /*
- * avx512_rows.c - products of listed rows of WEIGHT_ROWS (up of a sparse FFN) for one or two columns,
- * where memory is the limit:
+ * avx512_rows.c - products of listed rows of WEIGHT_ROWS (up of a sparse FFN) for one or two
+ * columns, where memory is the limit:
  *
  *   for each 16 listed rows                (float types: 32)
  *     for each 256 of k                    (float types: 64 bytes)
@@ -16,12 +16,12 @@
 #include "kernels/cpu/lanes_rows.h"
 
 enum {
-    PIECE = 256,          /* elements */
-    PIECE_DWORDS = 64,    /* of a row, at most */
-    PIECE_HEADS = 32,     /* bytes of a row, at most */
-    AHEAD_LINES = 6,      /* of bodies; heads come first in a row */
-    LISTED_COLUMNS = 2,   /* beyond, a panel is used more often than it is made */
-    FLOAT_GROUPS = 2,     /* one chain of multiply-adds alone would wait for itself */
+    PIECE = 256,        /* elements */
+    PIECE_DWORDS = 64,  /* of a row, at most */
+    PIECE_HEADS = 32,   /* bytes of a row, at most */
+    AHEAD_LINES = 6,    /* of bodies; heads come first in a row */
+    LISTED_COLUMNS = 2, /* beyond, a panel is used more often than it is made */
+    FLOAT_GROUPS = 2,   /* one chain of multiply-adds alone would wait for itself */
     FLOAT_AHEAD = 6 * LINE,
 };
 

@@ -242,8 +242,7 @@ static bool list_fill(const struct columns_work *w, int64_t *b, struct block_lis
         }
         if (!needed)
             continue;
-        l->columns =
-            w->T > GROUP ? columns_list(&w->c, *b, all, l->of_all) : l->group[0].columns;
+        l->columns = w->T > GROUP ? columns_list(&w->c, *b, all, l->of_all) : l->group[0].columns;
         l->column = w->T > GROUP ? l->of_all : l->group[0].p;
         l->p = columns_block(&w->c, (*b)++);
         return true;

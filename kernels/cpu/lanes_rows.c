@@ -11,8 +11,8 @@
  * The rows of a list are short streams in memory, which no hardware foresees: AHEAD lines of each
  * row of a group are prefetched, those of the next group behind them.
  */
-#include "kernels/cpu/avx2_internal.h"
 #include "kernels/cpu/lanes_rows.h"
+#include "kernels/cpu/avx2_internal.h"
 
 #include <string.h>
 

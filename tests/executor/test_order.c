@@ -268,8 +268,7 @@ static void parts_guess_their_own_neurons(void **state)
     struct random r = {5};
     for (int round = 0; round < 4; round++) {
         struct model *m = relu_model(types[round % 2]);
-        const size_t n = DECODED * (size_t)m->shape.vocab,
-                     from = PROMPT * (size_t)m->shape.vocab;
+        const size_t n = DECODED * (size_t)m->shape.vocab, from = PROMPT * (size_t)m->shape.vocab;
         struct neurons neurons;
         struct plan p;
         struct graph fused;

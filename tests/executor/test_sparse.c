@@ -175,7 +175,7 @@ static float *decoded(const struct model *m, const struct plan *p, const char *s
                                                            .sparse = sparse,
                                                            .neurons = counted});
     for (int32_t s = 0; s < seqs; s++) {
-        fill_ids(ids[s], GUESSED, m->shape.vocab, (uint64_t)(3 + s));
+        fill_ids(ids[s], GUESSED, m->shape.vocab, (uint64_t)s + 3);
         assert_int_equal(engine_seq_create(e, &seq[s], &err), OATO_OK);
     }
     for (int32_t i = 0; i < GUESSED; i++) {

@@ -400,7 +400,7 @@ static void predictors_read_back_and_fit_the_model(void **state)
     saved(&a, "guess.neurons.gguf");
     loaded("guess.neurons.gguf", &b);
     const struct neurons_predictor *q = neurons_predictor(&b, 1);
-    assert_true(q && !neurons_predictor(&b, 0) && !neurons_predictor(&b, 99));
+    assert_true(!neurons_predictor(&b, 0) && !neurons_predictor(&b, 99));
     assert_true(q->recall == p.recall && q->predicted == p.predicted && q->active == p.active);
     assert_memory_equal(q->down->data, down.data, down.bytes);
     assert_memory_equal(q->up->data, up.data, up.bytes);

@@ -247,7 +247,7 @@ static void layer_plant(struct planting *p, int32_t layer, struct neurons_layer 
         if (guess)
             guess->bias[i] = (float)((z + MARGIN) * of_row * normed_deviation(p, k) *
                                      sqrt((double)(k - guess->first)));
-        if (p->biased)
+        if (bias.data)
             ((float *)(void *)bias.data)[i] = (float)(z * of_row * sqrt((double)k));
         else
             block_set(gate.t->dtype, row_of(&gate, i),
