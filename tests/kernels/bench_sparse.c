@@ -1,23 +1,29 @@
 /*
  * bench_sparse.c - a sparse FFN against our own dense one: gate, up and down of 4096 x 14336, one
- * token, at several shares of active neurons. The two take turns, because a shared machine's speed
- * changes from second to second; the ratio is that of the best times, and the median of the pairs.
- * The bound is what the bytes allow: all of gate, and of up and down what is active, 1/3 + 2a/3.
+ * token, at several shares of active neurons; by its own gates, and with their list given. All take
+ * turns, because a shared machine's speed changes from second to second; a ratio is the median of
+ * the rounds. The bound is what the bytes allow: all of gate, and of up and down what is active,
+ * 1/3 + 2a/3; of all three what is listed, a.
  */
 #include "tests/kernels/bench_cpu.h"
 #include "tests/kernels/test_cpu.h"
 
-enum { WIDTH = 4096, NEURONS = 14336, PAIRS = 31 };
+enum { WIDTH = 4096, NEURONS = 14336, ROUNDS = 31 };
 
-enum { GATE, UP, DOWN, UP_ROWS, DOWN_COLUMNS, WEIGHTS };
+enum mode { DENSE, GATED, LISTED, MODES };
+
+enum { GATE, UP, DOWN, GATE_ROWS, UP_ROWS, DOWN_COLUMNS, WEIGHTS };
+
+/* Floats of the arena. */
+enum { X = 0, H = X + WIDTH, Y = H + NEURONS, LIST = Y + WIDTH, FLOATS = LIST + NEURONS + 1 };
 
 struct ffn {
     struct cpu_context c;
     struct oato_weight *weight[WEIGHTS];
-    struct program_record up[2], down[2]; /* dense, sparse */
+    struct program_record up[MODES], down[MODES];
     struct step step;
     struct bench_window window;
-    int which;
+    enum mode mode;
     uint64_t ns, up_ns; /* up_ns: of these, gate and up */
 };
 
@@ -26,19 +32,19 @@ static void ffn_share(void *arg, int thread)
     struct ffn *f = arg;
     window_begin(&f->window, thread);
     const uint64_t begin_ns = now_ns();
-    cpu_run_record(&f->c, &f->up[f->which], &f->step, thread, &f->window.barrier);
+    cpu_run_record(&f->c, &f->up[f->mode], &f->step, thread, &f->window.barrier);
     cpu_barrier_wait(&f->window.barrier);
     if (thread == 0)
         f->up_ns = now_ns() - begin_ns;
-    cpu_run_record(&f->c, &f->down[f->which], &f->step, thread, &f->window.barrier);
+    cpu_run_record(&f->c, &f->down[f->mode], &f->step, thread, &f->window.barrier);
     const uint64_t ns = window_end(&f->window);
     if (thread == 0)
         f->ns = ns;
 }
 
-static double ffn_time(struct ffn *f, struct cpu_pool *pool, int which)
+static double ffn_time(struct ffn *f, struct cpu_pool *pool, enum mode mode)
 {
-    f->which = which;
+    f->mode = mode;
     cpu_pool_run(pool, ffn_share, f);
     return (double)f->ns;
 }
@@ -55,7 +61,7 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-/* Only the clock counts: one random matrix serves for all three. */
+/* Only the clock counts: one random matrix serves for all. */
 static void weights_prepare(struct ffn *f, oato_dtype dtype)
 {
     size_t row = 0;
@@ -68,9 +74,9 @@ static void weights_prepare(struct ffn *f, oato_dtype dtype)
                                   .dtype = dtype,
                                   .k = down ? NEURONS : WIDTH,
                                   .n = down ? WIDTH : NEURONS,
-                                  .use = i == UP_ROWS        ? WEIGHT_ROWS
-                                         : i == DOWN_COLUMNS ? WEIGHT_COLUMNS
-                                                             : WEIGHT_MATRIX};
+                                  .use = i == DOWN_COLUMNS ? WEIGHT_COLUMNS
+                                         : i >= GATE_ROWS  ? WEIGHT_ROWS
+                                                           : WEIGHT_MATRIX};
         s.row_end = s.n;
         struct oato_weight *w = calloc(1, sizeof *w);
         *w = (struct oato_weight){.dtype = dtype, .use = s.use, .rows = s.n, .k = s.k};
@@ -82,77 +88,96 @@ static void weights_prepare(struct ffn *f, oato_dtype dtype)
     pages_free(raw, row * NEURONS);
 }
 
-static struct program_record record(struct oato_op op, int first, int n, uint64_t in, uint64_t out)
+static struct program_record record(struct oato_op op, int first, int in, int out)
 {
     struct program_record r = record_of(op);
-    r.in[0] = in;
-    r.out[0] = out;
-    r.n_weights = (uint8_t)n;
+    r.in[0] = (uint64_t)in * sizeof(float);
+    r.in[1] = LIST * sizeof(float);
+    r.out[0] = (uint64_t)out * sizeof(float);
+    r.n_weights = op.kind == OP_GATE_UP ? 2 : 1;
     r.weight[0] = (uint32_t)first;
     return r;
 }
 
-/* Dense and sparse records, on x, h and y of the arena. */
 static void records_make(struct ffn *f, oato_dtype dtype)
 {
-    const uint64_t h = WIDTH * sizeof(float), y = h + NEURONS * sizeof(float);
+    static const struct {
+        int sparse, gate, up, down;
+    } of[MODES] = {{SKIP_NOTHING, GATE, UP, DOWN},
+                   {SKIP_ZEROS, GATE, UP_ROWS, DOWN_COLUMNS},
+                   {SKIP_UNLISTED, GATE_ROWS, UP_ROWS, DOWN_COLUMNS}};
     struct oato_op up = {.kind = OP_GATE_UP,
                          .dtype = (uint16_t)dtype,
                          .k = WIDTH,
                          .n = NEURONS,
                          .activation = ACT_NONE};
     struct oato_op down = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = NEURONS, .n = WIDTH};
-    for (int sparse = 0; sparse < 2; sparse++) {
-        up.sparse = down.sparse = sparse;
-        f->up[sparse] = record(up, GATE, 2, 0, h);
-        f->up[sparse].weight[1] = sparse ? UP_ROWS : UP;
-        f->down[sparse] = record(down, sparse ? DOWN_COLUMNS : DOWN, 1, h, y);
+    for (int m = 0; m < MODES; m++) {
+        up.sparse = of[m].sparse;
+        down.sparse = of[m].sparse ? SKIP_ZEROS : SKIP_NOTHING;
+        f->up[m] = record(up, of[m].gate, X, H);
+        f->up[m].weight[1] = (uint32_t)of[m].up;
+        f->down[m] = record(down, of[m].down, H, Y);
     }
 }
 
-/* Gates in order of size, by which a threshold gives any share of active neurons. */
-static double *gates_sorted(struct ffn *f, oato_dtype dtype)
+static double *gates(struct ffn *f, oato_dtype dtype)
 {
     const struct oato_op op = {
         .kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = WIDTH, .n = NEURONS};
-    const struct program_record r = record(op, GATE, 1, 0, WIDTH * sizeof(float));
+    const struct program_record r = record(op, GATE, X, H);
     double *size = malloc(NEURONS * sizeof *size);
     cpu_run_alone(&f->c, &r, &f->step);
     for (int i = 0; i < NEURONS; i++)
-        size[i] = (double)fabsf(floats(f->c.arena)[WIDTH + i]);
-    qsort(size, NEURONS, sizeof *size, by_size);
+        size[i] = (double)fabsf(floats(f->c.arena)[H + i]);
     return size;
+}
+
+/* A share of the neurons is active: those with the largest gates, by threshold and by list. */
+static void share_set(struct ffn *f, const double *gate, const double *sorted, double share)
+{
+    const int silent = (int)((1 - share) * NEURONS);
+    const double threshold = silent ? sorted[silent - 1] : -1;
+    float *list = floats(f->c.arena) + LIST;
+    *list = 0;
+    for (int i = 0; i < NEURONS; i++)
+        if (gate[i] > threshold)
+            list[1 + (int)(*list)++] = (float)i;
+    f->up[GATED].op.threshold = f->up[LISTED].op.threshold = (float)threshold;
 }
 
 static void ffn_bench(struct ffn *f, oato_dtype dtype, struct cpu_pool *pool)
 {
     static const int shares[] = {100, 80, 50, 30, 20, 10, 5};
-    const int threads = cpu_pool_threads(pool);
-    double *size = gates_sorted(f, dtype);
+    double *gate = gates(f, dtype), *sorted = malloc(NEURONS * sizeof *sorted);
+    memcpy(sorted, gate, NEURONS * sizeof *sorted);
+    qsort(sorted, NEURONS, sizeof *sorted, by_size);
     for (size_t s = 0; s < ARRAY_LEN(shares); s++) {
         const double a = shares[s] / 100.0;
-        const int silent = (int)((1 - a) * NEURONS);
-        double dense[PAIRS], sparse[PAIRS], ratio[PAIRS], up[PAIRS];
-        f->up[1].op.threshold = silent ? (float)size[silent - 1] : -1;
-        for (int i = -1; i < PAIRS; i++) {
-            const double one = ffn_time(f, pool, 0), other = ffn_time(f, pool, 1);
-            if (i < 0)
-                continue;
-            dense[i] = one;
-            sparse[i] = other;
-            up[i] = (double)f->up_ns;
-            ratio[i] = one / other;
+        const double bound[MODES] = {1, 1 / (1.0 / 3 + 2 * a / 3), 1 / a};
+        double time[MODES][ROUNDS], ratio[MODES][ROUNDS], up[MODES][ROUNDS];
+        share_set(f, gate, sorted, a);
+        for (int i = -1; i < ROUNDS; i++)
+            for (enum mode m = DENSE; m < MODES; m++) {
+                const int at = i < 0 ? 0 : i; /* the first round is not kept */
+                time[m][at] = ffn_time(f, pool, m);
+                up[m][at] = (double)f->up_ns;
+                ratio[m][at] = time[DENSE][at] / time[m][at];
+            }
+        printf("%-7s %-5s threads %d active %3d %%  dense %5.0f us", f->c.kernels->name,
+               dtype_name(dtype), cpu_pool_threads(pool), shares[s],
+               median(time[DENSE], ROUNDS) / 1e3);
+        for (enum mode m = GATED; m < MODES; m++) {
+            const double got = median(ratio[m], ROUNDS);
+            printf(", %s %5.0f us (up %5.0f): %.2f x, %3.0f %% of the bytes' %.2f x",
+                   m == GATED ? "exact" : "listed", median(time[m], ROUNDS) / 1e3,
+                   median(up[m], ROUNDS) / 1e3, got, 100 * got / bound[m], bound[m]);
         }
-        const double bound = 1 / (1.0 / 3 + 2 * a / 3), got = median(ratio, PAIRS);
-        const double dense_ns = median(dense, PAIRS), sparse_ns = median(sparse, PAIRS);
-        const double up_ns = median(up, PAIRS);
-        printf("%-7s %-5s threads %d active %3d %%  dense %7.0f us, sparse %7.0f us (up "
-               "%7.0f), pairs: %.2f x, %3.0f %% of the bytes' %.2f x\n",
-               f->c.kernels->name, dtype_name(dtype), threads, shares[s], dense_ns / 1e3,
-               sparse_ns / 1e3, up_ns / 1e3, got, 100 * got / bound, bound);
+        printf("\n");
         fflush(stdout);
     }
-    free(size);
+    free(gate);
+    free(sorted);
 }
 
 void bench_sparse(const char *level, const char *dtype, int threads)
@@ -167,7 +192,7 @@ void bench_sparse(const char *level, const char *dtype, int threads)
                         .step = {.n_tokens = 1, .n_rows = 1, .n_seqs = 1}};
         if (!f.c.kernels || (dtype ? strcmp(dtype, dtype_name(types[i])) != 0 : i > 1))
             continue;
-        const uint64_t arena = (2 * WIDTH + NEURONS) * sizeof(float), work = (uint64_t)64 << 20;
+        const uint64_t arena = FLOATS * sizeof(float), work = (uint64_t)64 << 20;
         f.c.arena = pages_alloc(arena);
         f.c.workspace = pages_alloc(work);
         f.c.workspace_bytes = work;
