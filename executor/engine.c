@@ -474,7 +474,8 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
         int32_t now = n - at < chunk ? n - at : chunk;
         bool last = at + now == n;
         struct engine_input in = {seq, ids + at, now,
-                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits, true};
+                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits,
+                                  e->ubatch > 1};
         oato_status status = engine_step(e, &in, 1, err);
         if (status)
             return status;

@@ -105,7 +105,8 @@ const float *engine_logits(const struct engine *e, int32_t row);
 /* *n candidates of a row, as OP_TOP_K makes them: ids, then logits, both by descending logit. NULL
  * when the step gave whole rows instead. */
 const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n);
-/* Feeds n tokens in chunks of at most ubatch; with LOGITS_LAST only the last token gets logits.
+/* Feeds n tokens in chunks of at most ubatch, as a prompt; where that is 1, as decode does. With
+ * LOGITS_LAST only the last token gets logits.
  * on_rows (may be NULL) is called after each chunk with its rows of logits or of candidates; first
  * = index of the first row's token within ids. Returns OATO_NEGATIVE with "interrupted" when
  * oato_interrupted gets set. */

@@ -105,8 +105,9 @@ def cut(model, header):
         out.write(header_of(model))
 
 
-def rewrite(model, out, change, added=()):
-    """Copies a model; change(tensor) gives its new (name, data, type), None: leave it out. added: more of these."""
+def rewrite(model, out, change, added=(), floats=()):
+    """Copies a model; change(tensor) gives its new (name, data, type), None: leave it out. added: more of these;
+    floats: more keys and their values."""
     reader = GGUFReader(model)
     writer = GGUFWriter(out, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
@@ -114,6 +115,8 @@ def rewrite(model, out, change, added=()):
         if key.startswith("GGUF.") or key == "general.architecture" or array and not field.contents():
             continue
         writer.add_key_value(key, field.contents(), field.types[0], field.types[-1] if array else None)
+    for key, value in floats:
+        writer.add_float32(key, value)
     for name, data, kind in [*filter(None, map(change, reader.tensors)), *added]:
         writer.add_tensor(name, data, raw_dtype=kind)
     writer.write_header_to_file()

@@ -210,6 +210,16 @@ def reglu(program, work):
     check(perplexity < 100, "it has learnt something")
 
 
+def predicted(program, work, levels, ids, theirs, model, kind):
+    wanted = model.logits(ids)
+    kept = np.mean(model.kept)
+    check(0.1 < kept < 0.5, f"predictors keep {kept:.1%} of the neurons")
+    for isa in levels:
+        ours = our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", "1", "--sparse", "predict")
+        nmse = compare(wanted, ours)["nmse"]
+        check(nmse < 1e-9, f"predicted {kind} {isa}: nmse {nmse:.2e}")
+
+
 def powerinfer(program, work):
     make = os.path.join(os.path.dirname(program), "oato-make-model")
     model, theirs, plain = (os.path.join(work, f) for f in ("m.gguf", "theirs.gguf", "plain.gguf"))
@@ -219,7 +229,7 @@ def powerinfer(program, work):
         keys = "feed_forward_activation=relu" + ("" if arch == "llama" else " attention.layer_norm_epsilon=0.00001")
         subprocess.run([make, model, "--arch", arch, "--keys", keys, "--width", "128", "--ffn", "384", *options], check=True)
         for kind in ("F32", "F16", "Q8_0", "Q4_0", "Q5_1"):
-            powerinfer_file.twins(model, theirs, plain, GGMLQuantizationType[kind], 2, 128, 384)
+            predictors = powerinfer_file.twins(model, theirs, plain, GGMLQuantizationType[kind], 2, 128, 384)
             levels = levels or isas(program, plain, work)
             for isa in levels:
                 for ubatch in ("512", "1") if isa in ("ref", levels[-1]) else ("1",):
@@ -227,6 +237,8 @@ def powerinfer(program, work):
                     nmse = compare(exact, our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", ubatch))["nmse"]
                     limit = 1e-11 if isa == "ref" else ARCHS_NMSE["amx"] if isa == "amx" else 1e-6
                     check(nmse < limit, f"{arch} {kind} {isa}, steps of {ubatch}: nmse {nmse:.2e}")
+            if arch == "llama":
+                predicted(program, work, levels, ids, theirs, powerinfer_file.Predicted(plain, predictors), kind)
         for isa in levels:
             dense, exact = (our_logits(program, isa, theirs, ids, work, "f32", "--ubatch", "1", "--sparse", mode)
                             for mode in ("dense", "exact"))
