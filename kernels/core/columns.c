@@ -112,7 +112,7 @@ int64_t columns_blocks(oato_dtype dtype, const int32_t *list, int64_t k)
     return blocks;
 }
 
-static struct columns columns_at(const struct oato_weight *w, int64_t blocks)
+struct columns columns_at(const struct oato_weight *w, int64_t blocks)
 {
     return (struct columns){.form = &forms[w->dtype],
                             .blocks = blocks,

@@ -75,6 +75,9 @@ struct columns {
     const uint8_t *data;
 };
 struct columns columns_of(const struct oato_weight *w);
+/* The same without reading the weight, which has so many blocks; `start` and `data` are addresses
+ * where its data is. */
+struct columns columns_at(const struct oato_weight *w, int64_t blocks);
 /* A block: its scales, minima, then columns; float types have one block without scales. */
 static inline const uint8_t *columns_block(const struct columns *c, int64_t b)
 {

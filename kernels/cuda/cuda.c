@@ -90,6 +90,7 @@ const struct device_ops cuda_device_ops = {
     .numerics = cuda_numerics,
     .joins = cuda_joins,
     .prepared_bytes = cuda_prepared_bytes,
+    .source_bytes = cuda_source_bytes,
     .workspace_bytes = cuda_workspace_bytes,
     .alloc = cuda_alloc,
     .free = cuda_free,

@@ -158,7 +158,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 11 };
+enum { CUDA_MODULES = 12 };
 
 /* Memory shared by many weights: separate allocations would each be rounded up to the driver's
  * granule, 2 MiB. */
@@ -226,6 +226,7 @@ oato_status cuda_download(struct oato_device *base, void *to, const void *from, 
                           uint64_t bytes, uint64_t *value, struct oato_error *err);
 uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
                              int64_t k, enum weight_use use);
+uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_source *source);
 void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights);
 oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
                          struct oato_weight **out, struct oato_error *err);
@@ -260,7 +261,8 @@ void cuda_measure_take(struct cuda_device *d);
 /* A record's kernels, looked up when the program is compiled; NULL where its kind uses none. */
 struct cuda_record {
     cu_function run;
-    cu_function run_up;      /* of experts: of up, whose type is another one; NULL: there is none */
+    cu_function run_up;      /* of up: of experts whose type is another one; where neurons are
+                                skipped; NULL: there is none */
     cu_function many, batch; /* of products: several columns at once, and more than those */
     cu_function pack;        /* of a product's input */
     cu_function merge;     /* of attention's segments; of gate and up; of experts; of candidates */
@@ -350,6 +352,8 @@ int32_t cuda_step_spans(const struct step *step);
 bool cuda_has_blocks(oato_dtype dtype);
 /* False: this device has no kernel for this kind. */
 bool cuda_has_kernel(const struct oato_op *op);
+/* cuda_sparse.c. False: what it skips is not skipped by any kernel here. */
+bool cuda_has_sparse(const struct oato_op *op);
 /* cuda_state.c: of an operator with a state. */
 /* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
  * steps with many rows. */

@@ -16,7 +16,11 @@ static void fill_rows(const struct cuda_piece *p, uint64_t begin, uint64_t end)
 {
     const struct weight_source *s = &p->weight->source;
     const uint64_t at = begin - p->begin;
-    if (s->use != WEIGHT_VECTOR) {
+    if (s->use == WEIGHT_COLUMNS) {
+        struct oato_weight whole = p->weight->weight;
+        whole.data = p->to;
+        columns_prepare(s, &whole, (int64_t)begin, (int64_t)end);
+    } else if (s->use != WEIGHT_VECTOR) {
         struct weight_source piece = *s;
         piece.row_begin = s->row_begin + (int64_t)p->begin;
         piece.row_end = s->row_begin + (int64_t)p->end;
@@ -63,6 +67,8 @@ void cuda_piece_fill(void *user)
     }
     c->piece = p;
     c->share = (p->end - p->begin) / (uint64_t)(SHARES * (c->n + 1)) + 1;
+    if (p->weight->source.use == WEIGHT_COLUMNS)
+        c->share = size_align(c->share, 64); /* rows that are prepared together */
     atomic_store(&c->next, p->begin);
     pthread_barrier_wait(&c->begins);
     fill_shares(c);

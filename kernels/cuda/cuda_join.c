@@ -22,6 +22,8 @@ static bool is_run(const struct program_record *r, uint16_t kind)
 static bool allows(const struct cuda_device *d, enum op_join join, const struct oato_op *first,
                    const struct oato_op *last, enum numerics_choice numerics)
 {
+    if (op_by_columns(first) || op_by_columns(last))
+        return false; /* starts from floats, and adds up slices */
     switch (join) {
     case JOIN_NORM: return cuda_has_blocks((oato_dtype)last->dtype);
     case JOIN_ATTENTION:

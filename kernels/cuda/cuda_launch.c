@@ -440,11 +440,14 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err)
 {
     const oato_dtype dtype = (oato_dtype)r->op.dtype;
-    const bool product = op_weight_use(&r->op) == WEIGHT_MATRIX, blocks = cuda_has_blocks(dtype);
+    const bool product = op_weight_use_at(&r->op, 0) == WEIGHT_MATRIX,
+               blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     char tile[32];
     bool by_rows = product && !op_has_experts(&r->op) && r->op.kind != OP_HEAD_MUL_MAT;
+    const bool skips = product && r->op.sparse;
+    const char *many = by_rows ? "matvec_many_%s" : NULL;
     if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
         out->blas = true;
         merge = "pairwise";
@@ -452,9 +455,14 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         const bool experts = op_has_experts(&r->op), down = r->op.kind == OP_EXPERT_DOWN;
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
         by_rows = false;
+        many = NULL;
         merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
+    } else if (op_by_columns(&r->op)) {
+        kernel = cuda_columns_kernel(dtype, false);
+        many = cuda_columns_kernel(dtype, true);
+        merge = "columns_merge";
     } else if (r->op.norm && r->op.kind != OP_HEAD_NORM) {
         kernel = "layer_norm";
     } else if (r->op.kind == OP_SCALE && r->op.temperature != 0) {
@@ -466,9 +474,12 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
-        find_kernel(d, r->op.up_dtype ? kernel : NULL, op_weight_dtype(&r->op, 1), &out->run_up,
-                    err) ||
-        find_kernel(d, by_rows ? "matvec_many_%s" : NULL, dtype, &out->many, err) ||
+        find_kernel(d,
+                    skips            ? "sparse_up_%s"
+                    : r->op.up_dtype ? kernel
+                                     : NULL,
+                    op_weight_dtype(&r->op, 1), &out->run_up, err) ||
+        find_kernel(d, many, dtype, &out->many, err) ||
         find_kernel(d, by_rows ? "batch_%s" : NULL, dtype, &out->batch, err) ||
         find_kernel(d, merge, dtype, &out->merge, err) ||
         find_kernel(d, group, dtype, &out->group, err) ||
@@ -492,7 +503,9 @@ uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op
                partial_floats(op, min_i64(rows, SPLIT_ROWS)) * ATTENTION_SEGMENTS * sizeof(float);
     if (op->kind == OP_TOP_K)
         return top_workspace(op, rows);
-    return op_weight_use(op) == WEIGHT_MATRIX ? cuda_product_workspace(d, op, rows, blas) : 0;
+    if (op_by_columns(op))
+        return cuda_columns_workspace(op, rows);
+    return op_weight_use_at(op, 0) == WEIGHT_MATRIX ? cuda_product_workspace(d, op, rows, blas) : 0;
 }
 
 static oato_status copy_record(const struct launch *l, struct oato_error *err)

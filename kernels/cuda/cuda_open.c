@@ -17,11 +17,12 @@ enum {
 /* cmake/cuda.cmake makes them; the first byte of an image that was not made is 0. */
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
     cuda_image_attention[], cuda_image_attention_tile[], cuda_image_sample[], cuda_image_sparse[],
-    cuda_image_batch[], cuda_image_measure[], cuda_image_state[], cuda_image_route[];
+    cuda_image_batch[], cuda_image_measure[], cuda_image_state[], cuda_image_route[],
+    cuda_image_columns[];
 static const unsigned char *const images[CUDA_MODULES] = {
     cuda_image_rows,           cuda_image_matvec, cuda_image_matrix, cuda_image_attention,
     cuda_image_attention_tile, cuda_image_sample, cuda_image_sparse, cuda_image_batch,
-    cuda_image_measure,        cuda_image_state,  cuda_image_route};
+    cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns};
 
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)

@@ -43,9 +43,9 @@ bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
     /* Gate and up of different types: two products, which only these kernels compute. */
-    return (choice != NUMERICS_DECODE || op->up_dtype) && op_weight_use(op) == WEIGHT_MATRIX &&
-           op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
-           (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+    return (choice != NUMERICS_DECODE || op->up_dtype) &&
+           op_weight_use_at(op, 0) == WEIGHT_MATRIX && op->kind != OP_HEAD_MUL_MAT &&
+           op->dtype != DT_F32 && (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
 
 bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
@@ -164,7 +164,9 @@ static cu_result run_matrix(const struct launch *l)
                                       .n = l->op->n,
                                       .what = PAIRWISE_GATE,
                                       .factor = l->op->scale,
-                                      .activation = l->op->activation};
+                                      .activation = l->op->activation,
+                                      .skips = l->op->sparse != SKIP_NOTHING,
+                                      .threshold = l->op->threshold};
     return launch_start(l, l->kernels->merge,
                         (struct grid){blocks_of(gate.n, ROW_THREADS), l->T, 1}, ROW_THREADS, 0,
                         &gate);
@@ -204,14 +206,34 @@ static cu_result run_batch(const struct launch *l, struct cuda_matvec_args *a)
                         l->op->dtype == DT_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM, a);
 }
 
+/* `pairs` of rows by the kernels for few columns. */
+static cu_result run_rows(const struct launch *l, struct cuda_matvec_args *a, int64_t pairs)
+{
+    cu_function kernel = l->kernels->run;
+    uint32_t columns = 1; /* at once */
+    if (l->T > MATVEC_COLUMNS) {
+        if (cuda_has_blocks((oato_dtype)l->op->dtype))
+            return run_batch(l, a);
+        kernel = l->kernels->batch;
+        columns = 2 * MATVEC_COLUMNS;
+    } else if (l->T > 1) {
+        kernel = l->kernels->many;
+        columns = MATVEC_COLUMNS;
+    }
+    const uint32_t blocks = blocks_of(pairs * a->split, MATVEC_WARPS) * blocks_of(l->T, columns);
+    return launch_start(l, kernel, (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, a);
+}
+
 cu_result launch_product(const struct launch *l)
 {
-    const bool gate_up = l->op->kind == OP_GATE_UP;
+    const bool gate_up = l->op->kind == OP_GATE_UP, skips = gate_up && l->op->sparse;
+    if (op_by_columns(l->op))
+        return launch_columns(l);
     if (l->kernels->blas ? by_library(l) : cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);
-    struct cuda_matvec_args a = {.n = l->r->n_weights,
+    struct cuda_matvec_args a = {.n = skips ? 1 : l->r->n_weights,
                                  .columns = (int32_t)l->T,
-                                 .gate_up = gate_up,
+                                 .gate_up = gate_up && !skips,
                                  .activation = l->op->activation,
                                  .limit = l->op->scale};
     int64_t pairs = 0;
@@ -220,27 +242,16 @@ cu_result launch_product(const struct launch *l)
         a.y[i] = gate_up ? launch_output(l, 0) : launch_output(l, i);
         pairs += (a.w[i].rows + 1) / 2;
     }
-    if (gate_up)
+    if (a.gate_up)
         pairs = a.w[0].rows;
     if (l->kernels->adds)
         add_next(l, &a);
-    const cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
     if (result)
         return result;
-    a.split = split_of(pairs, l->op->k);
-    cu_function kernel = l->kernels->run;
-    uint32_t columns = 1; /* at once */
-    if (l->T > MATVEC_COLUMNS) {
-        if (cuda_has_blocks((oato_dtype)l->op->dtype))
-            return run_batch(l, &a);
-        kernel = l->kernels->batch;
-        columns = 2 * MATVEC_COLUMNS;
-    } else if (l->T > 1) {
-        kernel = l->kernels->many;
-        columns = MATVEC_COLUMNS;
-    }
-    const uint32_t blocks = blocks_of(pairs * a.split, MATVEC_WARPS) * blocks_of(l->T, columns);
-    return launch_start(l, kernel, (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, &a);
+    a.split = split_of(gate_up ? a.w[0].rows : pairs, l->op->k); /* skipping changes no bits */
+    result = run_rows(l, &a, pairs);
+    return result || !skips ? result : launch_sparse_up(l, &a);
 }
 
 /* ------------------------------------------------------------------------------- experts -- */

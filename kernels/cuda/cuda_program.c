@@ -21,7 +21,7 @@ enum {
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
-    if (!op_valid(op) || op->sparse || op->expert_slots || !cuda_has_kernel(op))
+    if (!op_valid(op) || !cuda_has_sparse(op) || op->expert_slots || !cuda_has_kernel(op))
         return false;
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && op_v_dim(op) % 2 == 0 &&
@@ -29,7 +29,7 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (op->kind == OP_HEAD_MUL_MAT && (op->head_dim % 8 || op->k % 8))
         return false; /* rows of floats are read 16 bytes at a time */
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
-    const enum weight_use use = op_weight_use(op);
+    const enum weight_use use = op_weight_use_at(op, 0);
     return (use != WEIGHT_MATRIX && use != WEIGHT_LOOKUP) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
@@ -43,7 +43,7 @@ const char *cuda_numerics(const struct oato_device *base, const struct oato_op *
         return op->dtype == DT_BF16 ? "bf16.cublas" : "f16.cublas";
     if (cuda_takes_tile(op, choice))
         return "f16";
-    if (op_weight_use(op) != WEIGHT_MATRIX || op->dtype == DT_F32)
+    if (op_weight_use_at(op, 0) != WEIGHT_MATRIX || op->dtype == DT_F32)
         return "f32";
     if (op->dtype == DT_F16 || op->dtype == DT_BF16)
         return !tensor ? "f32" : op->dtype == DT_F16 ? "f16" : "bf16";

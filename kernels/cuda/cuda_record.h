@@ -87,6 +87,14 @@ cu_result launch_product(const struct launch *l);
 cu_result launch_experts(const struct launch *l);
 cu_result launch_heads(const struct launch *l);
 
+/* cuda_sparse.c: a product that reads columns, and what it needs of the workspace; the kernel's
+ * name, of one token or several at once */
+cu_result launch_columns(const struct launch *l);
+uint64_t cuda_columns_workspace(const struct oato_op *op, int64_t rows);
+const char *cuda_columns_kernel(oato_dtype dtype, bool many);
+/* up of a GATE_UP that skips neurons, behind gate's products, which `gate` has computed. */
+cu_result launch_sparse_up(const struct launch *l, const struct cuda_matvec_args *gate);
+
 /* cuda_state.c: recurrent mixers; the copies of a layer of states that the step asks for */
 cu_result launch_state(const struct launch *l);
 cu_result launch_state_copy(const struct launch *l, int32_t layer);

@@ -2,7 +2,8 @@
  * cuda_weight.c - weights of a GPU: how many bytes they take, and how they get there. The host
  * brings rows of the model's file to the device's layout (cuda_layout.h), a piece of the weight at
  * a time, into pinned buffers from which they are sent (cuda_stream.c): a weight is never whole in
- * host memory, and several threads convert what one alone would hold up the link with.
+ * host memory, and several threads convert what one alone would hold up the link with. Columns are
+ * converted as a whole, and sent at once.
  *
  * A streamed weight is sent each time that it is wanted. It is kept converted in pinned memory,
  * from which a link is at its fastest, as long as a quarter of the host's memory stays free; what
@@ -21,7 +22,17 @@ uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, i
     (void)base;
     if (use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)k * sizeof(float);
+    if (use == WEIGHT_COLUMNS)
+        return columns_bytes(dtype, rows, k, columns_blocks(dtype, NULL, k));
     return cuda_layout_bytes(dtype, rows, k);
+}
+
+uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_source *s)
+{
+    const int64_t rows = s->row_end - s->row_begin;
+    return s->use == WEIGHT_COLUMNS
+               ? columns_bytes(s->dtype, rows, s->k, columns_blocks(s->dtype, s->list, s->k))
+               : cuda_prepared_bytes(base, s->dtype, rows, s->k, s->use);
 }
 
 /* Cuts the weight into pieces of whole rows that fit a buffer; the buffers take turns. */
@@ -76,7 +87,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     const int64_t rows = source->row_end - source->row_begin;
     uint64_t bytes = 0;
     if (weight_source_good(source))
-        bytes = cuda_prepared_bytes(&d->base, source->dtype, rows, source->k, source->use);
+        bytes = cuda_source_bytes(&d->base, source);
     if (!bytes) {
         weight_source_fail(source, d->id, OATO_EUSAGE, err);
         return NULL;
@@ -90,11 +101,36 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     w->source = *source;
     w->weight = (struct oato_weight){
         .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
-    if (cut(d, w, err)) {
+    /* a block of columns has a bit of every row: that is no piece */
+    if (source->use != WEIGHT_COLUMNS && cut(d, w, err)) {
         weight_delete(w);
         return NULL;
     }
     return w;
+}
+
+static bool has_room(uint64_t bytes)
+{
+    struct host_share host;
+    host_share_read("", &host);
+    return host.available_bytes >= bytes + host.memory_bytes / 4;
+}
+
+/* Nobody else uses the crew while a model is loaded. Columns have no other way. */
+static oato_status keep_converted(struct cuda_weight *w, struct oato_error *err)
+{
+    void *memory = NULL;
+    const bool must = w->source.use == WEIGHT_COLUMNS;
+    if (!must && !has_room(w->weight.bytes))
+        return OATO_OK;
+    if (w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
+        return must ? oato_fail_memory(err, w->weight.bytes, "columns to be sent to a GPU")
+                    : OATO_OK;
+    w->kept = memory;
+    struct cuda_piece all = {
+        .weight = w, .to = memory, .end = (uint64_t)w->weight.rows, .bytes = w->weight.bytes};
+    cuda_piece_fill(&all);
+    return OATO_OK;
 }
 
 /* ---------------------------------------------------------------------------------- room -- */
@@ -151,6 +187,8 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
     if (job_queue_drain(&d->queue.base, err))
         goto fail;
     cuda_enter(d);
+    if (source->use == WEIGHT_COLUMNS && keep_converted(w, err))
+        goto fail;
     cu_result result = cuda_weight_send(w);
     const cu_result waited = cuda_streams_wait(d);
     result = result ? result : waited;
@@ -161,6 +199,9 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
     weight_source_release(source, 0, w->weight.rows);
     free(w->pieces); /* it is there for good */
     w->pieces = NULL;
+    if (w->kept)
+        d->cu->host_free(w->kept);
+    w->kept = NULL;
     *out = &w->weight;
     return OATO_OK;
 
@@ -169,26 +210,6 @@ fail:
         give_back(d, w);
     weight_delete(w);
     return err->status;
-}
-
-static bool has_room(uint64_t bytes)
-{
-    struct host_share host;
-    host_share_read("", &host);
-    return host.available_bytes >= bytes + host.memory_bytes / 4;
-}
-
-/* Nobody else uses the crew while a model is loaded. */
-static void keep_converted(struct cuda_weight *w)
-{
-    void *memory = NULL;
-    if (!has_room(w->weight.bytes) ||
-        w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
-        return;
-    w->kept = memory;
-    struct cuda_piece all = {
-        .weight = w, .to = memory, .end = (uint64_t)w->weight.rows, .bytes = w->weight.bytes};
-    cuda_piece_fill(&all);
 }
 
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
@@ -212,7 +233,10 @@ oato_status cuda_stage(struct oato_device *base, const struct weight_source *sou
         weight_delete(w);
         return err->status;
     }
-    keep_converted(w);
+    if (keep_converted(w, err)) {
+        weight_delete(w);
+        return err->status;
+    }
     *out = &w->weight;
     return OATO_OK;
 }

@@ -302,6 +302,12 @@ __device__ inline float gated(int a, float scale, float x, float y)
     }
 }
 
+/* Whether a neuron with that activation is computed, as is_active of the CPU's kernels. */
+__device__ inline bool is_active(float activation, float threshold)
+{
+    return threshold < 0 || !(fabsf(activation) <= threshold);
+}
+
 __device__ inline float warp_max(float v)
 {
     for (int step = WARP / 2; step; step /= 2)

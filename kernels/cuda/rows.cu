@@ -195,7 +195,10 @@ KERNEL(pairwise, ROW_THREADS, cuda_pairwise_args)
         a.y[at] = gated(a.activation, a.factor,
                         a.b[(int64_t)blockIdx.y * (a.n / a.wide) + i / a.wide], x);
         break;
-    default: a.y[at] = gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
+    default:
+        a.y[at] = a.skips && !is_active(gated(a.activation, a.factor, x, 1), a.threshold)
+                      ? 0
+                      : gated(a.activation, a.factor, x, a.b ? a.b[at] : 1);
     }
 }
 

@@ -43,6 +43,53 @@ template <int DTYPE> __device__ static void sparse_rows(const cuda_sparse_rows_a
         y[second] = sum[1][0];
 }
 
+/* --------------------------------------------------------------------- gated products ----- */
+
+/* The number of the i-th bit that is set. */
+__device__ static int set_bit(uint32_t bits, int i)
+{
+    for (; i; i--)
+        bits &= bits - 1;
+    return __ffs(bits) - 1;
+}
+
+/* The list of active neurons is a word that every warp has. */
+template <int DTYPE> __device__ static void sparse_up(const cuda_sparse_up_args &a)
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int part = warp % a.split, groups = MATVEC_WARPS / a.split;
+    const int first = blockIdx.x * SPARSE_CHUNK;
+    const bool there = first + lane < a.w.rows;
+    float *y = a.y + (int64_t)blockIdx.y * a.w.rows + first;
+    const uint8_t *const x[1] = {a.x + blockIdx.y * a.x_stride};
+    const cuda_matrix *const w[2] = {&a.w, &a.w};
+    const float gate = there ? y[lane] : 0;
+    const bool active = there && is_active(gated(a.activation, a.limit, gate, 1), a.threshold);
+    const uint32_t list = __ballot_sync(0xffffffff, active);
+    const int count = __popc(list);
+    __syncthreads(); /* all have the gates */
+    if (warp == 0 && there && !active)
+        y[lane] = 0;
+    for (int from = 0; from < count; from += 2 * groups) {
+        const int i = from + warp / a.split * 2;
+        const bool one = i < count, two = i + 1 < count;
+        const int n[2] = {one ? set_bit(list, i) : 0, two ? set_bit(list, i + 1) : 0};
+        const int64_t row[2] = {first + n[0], first + (two ? n[1] : n[0])};
+        const float gates[2] = {__shfl_sync(0xffffffff, gate, n[0]),
+                                __shfl_sync(0xffffffff, gate, n[1])};
+        float sum[2][1] = {};
+        if (one)
+            dot<DTYPE, 1>::rows(w, row, x, sum, part, a.split);
+        add_up<1>(sum, part, a.split);
+        if (part == 0 && lane == 0 && one)
+            y[n[0]] = gated(a.activation, a.limit, gates[0], sum[0][0]);
+        if (part == 0 && lane == 0 && two)
+            y[n[1]] = gated(a.activation, a.limit, gates[1], sum[1][0]);
+        if (a.split > 1)
+            __syncthreads(); /* add_up's room is free */
+    }
+}
+
 /* --------------------------------------------------------------------------------- sums --- */
 
 enum {
@@ -189,6 +236,7 @@ static_assert(SPARSE_WARPS * WARP / ROW_LANES == SPARSE_ROWS, "8 lanes a row");
 #define SPARSE_KERNELS(type, ...)                                                                  \
     KERNEL_CALL(sparse_rows_##type, MATVEC_WARPS *WARP, cuda_sparse_rows_args,                     \
                 sparse_rows<CUDA_##type>)                                                          \
+    KERNEL_CALL(sparse_up_##type, MATVEC_WARPS *WARP, cuda_sparse_up_args, sparse_up<CUDA_##type>) \
     KERNEL_CALL(sparse_sum_##type, SPARSE_WARPS *WARP, cuda_sparse_sum_args,                       \
                 sparse_sum<CUDA_##type>)
 

@@ -5,6 +5,7 @@
  * with any number of threads; so has a plan whose parts guess which of their neurons are active. A
  * sidecar that the plan does not follow is refused.
  */
+#include "kernels/device.h"
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
@@ -302,6 +303,52 @@ static void parts_guess_their_own_neurons(void **state)
     }
 }
 
+static bool has_gpu(void)
+{
+    struct oato_error err;
+    struct oato_device *d;
+    if (device_open("cuda", 0, NULL, &d, &err))
+        return false;
+    d->ops->close(d);
+    return true;
+}
+
+/* The sims' parts on a GPU, with other arithmetic; some of their columns are streamed there.
+ * Skipping silent neurons changes no bit. */
+static void parts_may_be_on_a_gpu(void **state)
+{
+    (void)state;
+    struct random r = {seed_of_run()};
+    struct engine_options on_gpu = {
+        .threads = 2, .devices = "cpu,cuda", .map = "sim:0=cuda:0,sim:1=cuda:0"};
+    if (!has_gpu())
+        skip();
+    struct model *m = relu_model(random_below(&r, 2) ? DT_Q4_0 : DT_Q6_K);
+    const size_t n = (size_t)(PROMPT + DECODED) * (size_t)m->shape.vocab;
+    struct neurons neurons;
+    struct plan p;
+    struct graph fused;
+    int32_t cut[PARTS + 1];
+    sidecar_make(m, &r, &neurons);
+    plan_make(&p, m, &fused, &r, cut);
+    p.neurons = &neurons;
+    p.neurons_hash = neurons_hash(&neurons);
+    float *expected = answer_of(m, &p, on_cpu), *got = answer_of(m, &p, on_gpu);
+    if (nmse(got, expected, n) > 1e-3)
+        fail_msg("NMSE %g", nmse(got, expected, n));
+    on_gpu.sparse = "exact";
+    on_gpu.threads = 1;
+    float *exact = answer_of(m, &p, on_gpu);
+    assert_same_bits(got, exact, n);
+    free(expected);
+    free(got);
+    free(exact);
+    graph_free(&fused);
+    plan_free(&p);
+    neurons_free(&neurons);
+    model_close(m);
+}
+
 static void prepared_weights_are_of_one_order(void **state)
 {
     (void)state;
@@ -374,6 +421,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_have_the_neurons_that_the_order_gives_them),
         cmocka_unit_test(parts_guess_their_own_neurons),
+        cmocka_unit_test(parts_may_be_on_a_gpu),
         cmocka_unit_test(prepared_weights_are_of_one_order),
         cmocka_unit_test(only_the_plans_own_sidecar_will_do),
     };

@@ -218,7 +218,7 @@ static UNUSED void compare(const struct test_case *c, const struct step *step, d
     float *out[2][RECORD_OUTPUTS] = {{NULL}};
     const int64_t n = (int64_t)c->T * c->in_width[0];
     const int n_out = c->n_out;
-    if (op_weight_use(&c->op) == WEIGHT_MATRIX) {
+    if (op_weight_use_at(&c->op, 0) == WEIGHT_MATRIX) {
         rounded.in[0] = test_malloc((size_t)n * sizeof(float));
         memcpy(rounded.in[0], c->in[0], (size_t)n * sizeof(float));
         round_input(device[1]->ops->numerics(device[1], &c->op, c->numerics), rounded.in[0], n);
