@@ -9,7 +9,11 @@
  *             slot holds nothing, and the host computes both experts
  *
  * A cache fills one slot at a time: choices that arrive meanwhile are counted, so that a slow link
- * brings the experts that are wanted most. Nothing here changes what a token gets.
+ * brings the experts that are wanted most.
+ *
+ * A device with the host's layout, which has the host's kernels, gives a token the same bits
+ * whatever lies there. One that converts the model's rows computes otherwise: there a token's last
+ * bits depend on what had arrived, and --deterministic leaves the cache out.
  */
 #include "executor/executor_internal.h"
 
@@ -19,12 +23,19 @@
 enum { HALF_LIFE = 128 }; /* tokens */
 #define COUNT_MOST 1e18f  /* then all counts are divided by it */
 
+/* The device brings rows of the file to its own layout. */
+static bool converts(const struct oato_device *d)
+{
+    return !d->ops->layout || !d->ops->layout(d);
+}
+
 bool caches_possible(const struct engine *e, const struct engine_device *d)
 {
     const struct oato_device *host = e->device[e->host].device, *other = d->device;
     const char *has = host->ops->layout && host->ops->weight_data ? host->ops->layout(host) : NULL;
-    const char *takes = other->ops->refill && other->ops->layout ? other->ops->layout(other) : NULL;
-    return has && takes && !strcmp(has, takes);
+    if (!other->ops->refill || converts(other))
+        return other->ops->refill && !e->deterministic;
+    return has && !strcmp(has, other->ops->layout(other));
 }
 
 static int32_t experts_of(const struct engine *e, const struct lowered_cache *c)
@@ -54,8 +65,10 @@ oato_status caches_init(struct engine *e, struct oato_error *err)
     const int32_t n = e->lowered.n_caches;
     if (e->plan && e->plan->n_caches && !n)
         warn_line(e->warn, e->user, "the plan's caches of experts are left out: %s",
-                  e->n_devices > 1 ? "the devices cannot replace experts in the host's layout"
-                                   : "there is only one device");
+                  e->n_devices == 1 ? "there is only one device"
+                  : e->deterministic
+                      ? "--deterministic, and the device's arithmetic is not the host's"
+                      : "the devices cannot replace experts in the host's layout");
     if (!n)
         return OATO_OK;
     e->count_of_step = 1;
@@ -88,32 +101,45 @@ static void arrival_note(const struct engine *e, struct expert_cache *x)
     x->coming = -1;
 }
 
+/* The rows of the expert that is number `nth` of the host's slot. */
+static struct weight_source expert_source(const struct engine *e, const struct oato_device *other,
+                                          uint32_t here, int64_t nth, int64_t rows)
+{
+    const struct engine_device *host = &e->device[e->host];
+    const struct weight_slot *s = &host->lowered->slots[here];
+    const int64_t k = s->col_end - s->col_begin;
+    const int64_t row = s->members ? s->members[nth] * rows : s->begin + nth * rows;
+    struct weight_source source = {.data = s->tensor->data,
+                                   .dtype = s->tensor->dtype,
+                                   .k = k,
+                                   .n = s->tensor->ne[1] * s->tensor->ne[2],
+                                   .row_begin = row,
+                                   .row_end = row + rows,
+                                   .use = s->use,
+                                   .file = s->tensor->file};
+    if (converts(other))
+        return source;
+    const uint8_t *data = host->device->ops->weight_data(host->device, host->weights[here]);
+    source.prepared = data + other->ops->prepared_bytes(other, source.dtype, nth * rows, k, s->use);
+    return source;
+}
+
 /* Copies the expert's matrices to the slot. */
 static oato_status refill(struct engine *e, struct expert_cache *x, int32_t expert, int32_t slot,
                           struct oato_error *err)
 {
     const struct lowered_cache *c = x->lowered;
-    const struct engine_device *host = &e->device[e->host], *other = &e->device[c->device];
+    const struct engine_device *other = &e->device[c->device];
     const struct device_ops *ops = other->device->ops;
     for (int i = 0; i < c->n_weights; i++) {
-        const uint32_t here = c->weight[i].here, there = c->weight[i].there;
-        const int64_t rows = c->weight[i].rows, before = (expert - c->first) * rows;
-        const struct weight_slot *s = &host->lowered->slots[here];
-        const uint8_t *data = host->device->ops->weight_data(host->device, host->weights[here]);
-        const int64_t k = s->col_end - s->col_begin;
-        const struct weight_source source = {
-            .dtype = s->tensor->dtype,
-            .k = k,
-            .n = s->tensor->ne[1] * s->tensor->ne[2],
-            .row_begin = s->begin + before,
-            .row_end = s->begin + before + rows,
-            .use = s->use,
-            .prepared =
-                data + ops->prepared_bytes(other->device, s->tensor->dtype, before, k, s->use)};
-        if (ops->refill(other->device, other->weights[there], slot * rows, &source, e->end_ns,
-                        &x->arrival, err))
+        const int64_t rows = c->weight[i].rows;
+        const struct weight_source source =
+            expert_source(e, other->device, c->weight[i].here, expert - c->first, rows);
+        if (ops->refill(other->device, other->weights[c->weight[i].there], slot * rows, &source,
+                        e->end_ns, &x->arrival, err))
             return err->status;
-        e->experts.bytes += ops->prepared_bytes(other->device, source.dtype, rows, k, s->use);
+        e->experts.bytes +=
+            ops->prepared_bytes(other->device, source.dtype, rows, source.k, source.use);
     }
     e->experts.refills++;
     return OATO_OK;

@@ -186,9 +186,10 @@ struct device_ops {
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
     /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the
      * steps that are submitted after it, which must not read them until the transfer queue's event
-     * has reached *value. The source's prepared bytes, in this device's layout, are read until
-     * then. begin_ns: on the devices' clock, for simulated devices. Between steps. NULL: this
-     * device cannot. */
+     * has reached *value. A device with a layout id copies the source's prepared bytes; another one
+     * converts its rows, neighbours in the file. Either is read until then. begin_ns: on the
+     * devices' clock, for simulated devices. Between steps, by a device with a program whose
+     * experts lie in a cache. NULL: this device cannot. */
     oato_status (*refill)(struct oato_device *d, struct oato_weight *w, int64_t row,
                           const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
                           struct oato_error *err);

@@ -62,9 +62,10 @@ enum {
 /* The piece of a weight that one transfer sends. Vectors have the layout of F32. */
 struct cuda_piece {
     const struct cuda_weight *weight;
-    uint8_t *to;         /* the buffer, */
-    int buffer;          /* and its number */
-    uint64_t begin, end; /* rows */
+    struct cuda_streams *streams; /* what carries it, */
+    uint8_t *to;                  /* its buffer, */
+    int buffer;                   /* and its number */
+    uint64_t begin, end;          /* rows */
     uint64_t bytes;
     uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
 };
@@ -80,6 +81,14 @@ struct cuda_weight {
     uint32_t n_pieces;
     uint8_t *kept; /* streamed: the whole weight as it is sent, pinned; NULL: no room */
     bool in_slab;
+};
+
+/* Rows of a resident weight that are being replaced. */
+struct cuda_refill {
+    struct cuda_refill *next;
+    struct cuda_weight rows;
+    struct timeline *transfers;
+    uint64_t signal; /* of transfers, when they are there */
 };
 
 static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
@@ -125,12 +134,15 @@ void cuda_crew_close(struct cuda_crew *c);
 void cuda_piece_fill(void *user);
 
 /* cuda_stream.c */
-oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err);
-void cuda_streams_close(struct cuda_device *d); /* waits for copies in flight */
+oato_status cuda_streams_open(struct cuda_device *d, struct cuda_streams *s, const char *what,
+                              struct oato_error *err);
+/* Waits for copies in flight. */
+void cuda_streams_close(struct cuda_device *d, struct cuda_streams *s);
 /* One thread at a time, with the device's context current: the queue's thread, or another while
  * that is idle. They return when the copy is started. */
 cu_result cuda_weight_send(const struct cuda_weight *w);
-cu_result cuda_streams_wait(struct cuda_device *d);
+cu_result cuda_piece_send(const struct cuda_piece *p); /* behind what its streams have to do */
+cu_result cuda_streams_wait(const struct cuda_device *d, const struct cuda_streams *s);
 /* On the queue's thread: whether another record may begin (CU_OK or CU_ERROR_NOT_READY), begins it,
  * and has the computing stream wait for the weights that a record reads. */
 cu_result cuda_stream_room(struct cuda_device *d);
@@ -186,6 +198,10 @@ struct cuda_device {
     struct cuda_queue queue;
     struct cuda_streams streams;
     struct cuda_crew crew;
+    struct cuda_streams refills;  /* of caches of experts; opened with the first program with one */
+    struct cuda_refill *refilled; /* in flight, or not freed yet; the newest first */
+    struct timeline transfers;    /* of refills */
+    uint64_t transfers_asked;
     struct compiled *programs;
     struct cuda_slab slab;
     cu_address workspace; /* one for all programs: they never run at the same time */
@@ -232,6 +248,18 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
                          struct oato_weight **out, struct oato_error *err);
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
                        uint64_t offset, struct oato_weight **out, struct oato_error *err);
+/* cuda_refill.c: see struct device_ops. */
+oato_status cuda_refill(struct oato_device *base, struct oato_weight *handle, int64_t row,
+                        const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
+                        struct oato_error *err);
+struct timeline *cuda_transfers(struct oato_device *base);
+/* Before programs whose experts lie in a cache. Does nothing the second time. */
+oato_status cuda_refills_open(struct cuda_device *d, struct oato_error *err);
+void cuda_refills_wait(struct cuda_device *d);
+void cuda_refills_close(struct cuda_device *d);
+/* Cuts rows of the weight's source into pieces that fit the buffers of `s`, which take turns. */
+oato_status cuda_weight_cut(struct cuda_device *d, struct cuda_streams *s, struct cuda_weight *w,
+                            struct oato_error *err);
 /* Reads the first n numbers of a vector, even if it has not been streamed yet. */
 oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight *weight, float *out,
                              uint64_t n, struct oato_error *err);
@@ -297,9 +325,18 @@ struct compiled {
     struct cuda_step step;
     cu_address step_memory;
     uint8_t *host_step;
-    uint64_t step_bytes, rows_at, seqs_at, pages_at, copies_at, states_at; /* offsets */
+    uint64_t step_bytes, rows_at, seqs_at, pages_at, copies_at, states_at, slots_at; /* offsets */
     int32_t pages_most, copies_most;
+    int32_t *cached; /* experts in each table of step.cached, 0: not read here; NULL: no caches */
+    int32_t cached_most;
+    bool slots_sent; /* the tables, which are sent only when they change */
 };
+
+/* Where the table of a cache of experts is in a step's arrays. */
+static inline uint64_t cuda_slots_at(const struct compiled *c, int32_t cache)
+{
+    return c->slots_at + (uint64_t)cache * (uint64_t)c->cached_most * sizeof(int32_t);
+}
 
 /* cuda_program.c */
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op);

@@ -61,7 +61,9 @@ void cuda_piece_fill(void *user)
 {
     const struct cuda_piece *p = user;
     struct cuda_crew *c = &p->weight->device->crew;
-    if (p->bytes <= ALONE_BYTES || !c->n) {
+    /* a refill is in no hurry: the crew may be at work for a step, and so may all cores */
+    const bool refill = p->streams == &p->weight->device->refills;
+    if (p->bytes <= ALONE_BYTES || !c->n || refill) {
         fill_rows(p, p->begin, p->end);
         return;
     }

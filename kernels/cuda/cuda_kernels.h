@@ -144,7 +144,11 @@ enum {
  * + held); (token, expert) pairs are numbered token * used + place. */
 struct cuda_choice {
     const float *rows; /* of 2 * used */
-    int32_t used, first, held, pad;
+    /* With a cache: where the matrices of each expert of the model lie, -1: not here. NULL: those
+     * of the experts held lie here in their order */
+    const int32_t *slot;
+    int32_t used, first, held;
+    int32_t places; /* experts whose matrices there are: held, or the slots of the cache */
 };
 
 /* What is done to an expert's products, of gate and up or of down; all pointers may be NULL. */
@@ -164,7 +168,8 @@ struct cuda_expert_rows {
 /* Products with the matrices of chosen experts, token by token; w has the held experts' matrices.
  * gate_up: y[pair] = a(w_0 x) * (w_1 x), or a(w_0 x), with the token's x; grid: (rows of one
  * expert's pairs, pairs). down: y[token] = sum over its choice of weight * w_0 x[pair], in the
- * order of the choice; grid: (pairs of rows, tokens). */
+ * order of the choice; grid: (pairs of rows, tokens). down, apart: y[pair] = w_0 x[pair] where the
+ * expert is here, else as it was; grid: (pairs of rows, pairs). */
 struct cuda_experts_args {
     struct cuda_matrix w[2];
     float *y;
@@ -174,6 +179,7 @@ struct cuda_experts_args {
     struct cuda_expert_extras extras;
     struct cuda_expert_rows rows;
     int32_t n, activation; /* n: rows of one expert's matrix */
+    int32_t apart, pad;
 };
 
 /* A product for each head, of n rows of its own: y[token][head] = {w x[token][head], what of the
@@ -324,7 +330,7 @@ struct cuda_expert_tile {
 
 /* Groups the columns of each held expert, in order of their pairs, contiguously in `column` and in
  * tiles. `tiles` is enough for any choice; unused tiles get no columns. Pairs of other experts are
- * left out. grid: held; shared memory: an int per held expert */
+ * left out. grid: places; shared memory: an int for each */
 struct cuda_group_args {
     struct cuda_choice choice;
     struct cuda_expert_column *column;
@@ -508,7 +514,7 @@ struct cuda_route_args {
  * = a(y[pair]) * part[pair] for the pairs of held experts; the others are left as they are, and
  * nobody reads them. grid: (n / ROW_THREADS rounded up, pairs). expert_sum: y[token] = sum over the
  * held experts of its choice of weight * part[pair], in the order of the choice. grid: (n /
- * ROW_THREADS rounded up, tokens) */
+ * ROW_THREADS rounded up, tokens). expert_apart: y[pair] = part[pair]; grid as of expert_gate */
 struct cuda_expert_parts_args {
     struct cuda_choice choice;
     struct cuda_expert_extras extras;

@@ -456,7 +456,10 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         kernel = experts ? "matrix_experts_%s" : "matrix_%s";
         by_rows = false;
         many = NULL;
-        merge = !experts ? "pairwise" : down ? "expert_sum" : "expert_gate";
+        merge = !experts                      ? "pairwise"
+                : down && !r->op.expert_slots ? "expert_sum"
+                : down                        ? "expert_apart"
+                                              : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
     } else if (op_by_columns(&r->op)) {

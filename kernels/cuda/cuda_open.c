@@ -109,10 +109,13 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     d->graphs = wanted("OATO_CUDA_GRAPHS");
     d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
                   wanted("OATO_CUDA_OVERLAP");
-    if (load_kernels(d, err) || cuda_streams_open(d, err))
+    timeline_init(&d->transfers);
+    if (load_kernels(d, err) || cuda_streams_open(d, &d->streams, "weights", err))
         goto fail;
+    cuda_crew_open(&d->crew);
     if (cuda_queue_open(&d->queue, d, err)) {
-        cuda_streams_close(d);
+        cuda_streams_close(d, &d->streams);
+        cuda_crew_close(&d->crew);
         goto fail;
     }
     *out = &d->base;
@@ -142,7 +145,9 @@ void cuda_close(struct oato_device *base)
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_queue_close(&d->queue);
     cuda_enter(d);
-    cuda_streams_close(d);
+    cuda_refills_close(d);
+    cuda_streams_close(d, &d->streams);
+    cuda_crew_close(&d->crew);
     cuda_measure_close(d);
     cuda_return(d, d->workspace, d->workspace_bytes);
     cuda_return(d, d->slab.memory, d->slab.bytes);

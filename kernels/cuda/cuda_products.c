@@ -283,10 +283,13 @@ static struct experts_room experts_room(const struct oato_op *op, int64_t rows)
 
 static struct cuda_choice choice_of(const struct launch *l)
 {
+    const int32_t slots = l->op->expert_slots, held = op_experts_held(l->op);
     return (struct cuda_choice){.rows = launch_input(l, 1),
+                                .slot = slots ? launch_slots(l) : NULL,
                                 .used = l->op->experts_used,
                                 .first = l->op->expert_first,
-                                .held = op_experts_held(l->op)};
+                                .held = held,
+                                .places = slots ? slots : held};
 }
 
 static struct cuda_expert_extras extras_of(const struct launch *l)
@@ -350,9 +353,9 @@ static cu_result run_grouped_experts(const struct launch *l)
         a.w[i] = launch_matrix(l, i);
         a.y[i] = gate_up && !i ? launch_output(l, 0) : part;
     }
-    const uint32_t held = (uint32_t)group.choice.held;
-    cu_result result = launch_start(l, l->kernels->group, (struct grid){held, 1, 1}, ROW_THREADS,
-                                    held * (uint32_t)sizeof(int32_t), &group);
+    const uint32_t places = (uint32_t)group.choice.places;
+    cu_result result = launch_start(l, l->kernels->group, (struct grid){places, 1, 1}, ROW_THREADS,
+                                    places * (uint32_t)sizeof(int32_t), &group);
     if (!result)
         result = pack(l, room.packed, &a.x, &a.x_stride);
     if (!result)
@@ -363,10 +366,11 @@ static cu_result run_grouped_experts(const struct launch *l)
                                            .y = launch_output(l, 0),
                                            .n = op->n,
                                            .activation = op->activation};
+    const bool by_pair = gate_up || op->expert_slots;
     if (!result)
         result = launch_start(
             l, l->kernels->merge,
-            (struct grid){blocks_of(op->n, ROW_THREADS), gate_up ? (uint32_t)room.pairs : l->T, 1},
+            (struct grid){blocks_of(op->n, ROW_THREADS), by_pair ? (uint32_t)room.pairs : l->T, 1},
             ROW_THREADS, 0, &merge);
     return result;
 }
@@ -383,14 +387,15 @@ cu_result launch_experts(const struct launch *l)
                                   .extras = extras_of(l),
                                   .rows = rows_of(op),
                                   .n = op->n,
-                                  .activation = op->activation};
+                                  .activation = op->activation,
+                                  .apart = !gate_up && op->expert_slots};
     for (int i = 0; i < op_weight_least(op); i++)
         a.w[i] = launch_matrix(l, i);
     const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
     if (result)
         return result;
     const struct grid grid = {blocks_of(op->n, gate_up ? MATVEC_WARPS : MATVEC_ROWS),
-                              gate_up ? pairs : l->T, 1};
+                              gate_up || a.apart ? pairs : l->T, 1};
     return launch_start(l, l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
 }
 

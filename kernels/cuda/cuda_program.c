@@ -21,7 +21,7 @@ enum {
 bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
 {
     (void)base;
-    if (!op_valid(op) || !cuda_has_sparse(op) || op->expert_slots || !cuda_has_kernel(op))
+    if (!op_valid(op) || !cuda_has_sparse(op) || op->expert_slots < 0 || !cuda_has_kernel(op))
         return false;
     if (op->kind == OP_ATTENTION)
         return op->head_dim % 2 == 0 && op_v_dim(op) % 2 == 0 &&
@@ -183,6 +183,22 @@ static oato_status upload_turns(struct oato_device *base, struct compiled *c,
     return status;
 }
 
+/* Which tables of slots the records read, and how long they are. */
+static oato_status find_caches(struct cuda_device *d, struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        if (r->kind != RECORD_RUN || !r->op.expert_slots)
+            continue;
+        if (!c->cached && !(c->cached = calloc((size_t)p->n_caches, sizeof *c->cached)))
+            return oato_fail_memory(err, (size_t)p->n_caches * sizeof *c->cached, "a program");
+        c->cached[r->cache] = r->op.experts;
+        c->cached_most = r->op.experts > c->cached_most ? r->op.experts : c->cached_most;
+    }
+    return c->cached ? cuda_refills_open(d, err) : OATO_OK;
+}
+
 /* Room for the arrays of the largest step. */
 static oato_status make_step(struct cuda_device *d, struct compiled *c, struct oato_error *err)
 {
@@ -196,7 +212,8 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
     c->copies_at = c->pages_at + (uint64_t)c->pages_most * sizeof(int32_t);
     c->states_at =
         size_align(c->copies_at + (uint64_t)c->copies_most * sizeof(struct cuda_page_copy), 16);
-    c->step_bytes = c->states_at + (uint64_t)p->max_seqs * sizeof(struct cuda_state_copy);
+    c->slots_at = c->states_at + (uint64_t)p->max_seqs * sizeof(struct cuda_state_copy);
+    c->step_bytes = cuda_slots_at(c, c->cached ? p->n_caches : 0);
     if (cuda_take(d, c->step_bytes, "a step's tokens", &c->step_memory, err))
         return err->status;
     void *host = NULL;
@@ -246,7 +263,8 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
     if (cuda_join_records(d, c, err))
         goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (cuda_graphs_create(c, err) || make_step(d, c, err) || upload_turns(base, c, err))
+    if (cuda_graphs_create(c, err) || find_caches(d, c, err) || make_step(d, c, err) ||
+        upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;
@@ -274,6 +292,7 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     cuda_return(d, c->step_memory, c->step_bytes);
     if (c->host_step)
         d->cu->host_free(c->host_step);
+    free(c->cached);
     free(c->records);
     free(c);
 }
@@ -297,6 +316,25 @@ static cu_result states_upload(struct cuda_device *d, const struct compiled *c,
         copy[i] = (struct cuda_state_copy){step->state_copy[i].from, step->state_copy[i].to};
     return d->cu->upload(c->step_memory + c->states_at, copy, (size_t)n * sizeof *copy,
                          d->queue.stream);
+}
+
+/* The tables of slots, if any has changed. */
+static cu_result slots_upload(struct cuda_device *d, struct compiled *c, const struct step *step)
+{
+    const uint64_t bytes = cuda_slots_at(c, c->program->n_caches) - c->slots_at;
+    bool changed = !c->slots_sent;
+    for (int32_t i = 0; i < c->program->n_caches; i++) {
+        uint8_t *to = c->host_step + cuda_slots_at(c, i);
+        const size_t one = (size_t)c->cached[i] * sizeof(int32_t);
+        if (!one || (c->slots_sent && !memcmp(to, step->cached[i], one)))
+            continue;
+        memcpy(to, step->cached[i], one);
+        changed = true;
+    }
+    c->slots_sent = true;
+    return changed ? d->cu->upload(c->step_memory + c->slots_at, c->host_step + c->slots_at, bytes,
+                                   d->queue.stream)
+                   : CU_OK;
 }
 
 oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const struct step *step,
@@ -349,5 +387,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
                                d->queue.stream);
     if (!result && step->n_state_copies)
         result = states_upload(d, c, step);
+    if (!result && c->cached)
+        result = slots_upload(d, c, step);
     return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
 }

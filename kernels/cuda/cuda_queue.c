@@ -257,7 +257,7 @@ static void run_job(struct job_queue *base, const struct job *job)
     struct cuda_queue *q = (struct cuda_queue *)base;
     if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
         return;
-    cuda_streams_wait(q->device); /* nothing uses memory any more */
+    cuda_streams_wait(q->device, &q->device->streams); /* nothing uses memory any more */
     q->device->cu->stream_synchronize(q->stream);
 }
 

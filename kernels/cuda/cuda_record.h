@@ -77,6 +77,12 @@ static inline const float *launch_optional(const struct launch *l, int i)
     return i < l->r->n_weights && l->r->weight[i] != UINT32_MAX ? launch_vector(l, i) : NULL;
 }
 
+/* Where each expert of the layer lies in the record's cache, in this step. */
+static inline const int32_t *launch_slots(const struct launch *l)
+{
+    return (const int32_t *)(uintptr_t)(l->c->step_memory + cuda_slots_at(l->c, l->r->cache));
+}
+
 /* cuda_products.c. The weight as kernels take it. */
 struct cuda_matrix launch_matrix(const struct launch *l, int i);
 /* Bytes of a row of k elements, packed as products of that type read it. */

@@ -16,11 +16,11 @@
 
 #include <string.h>
 
-static cu_result send_piece(const struct cuda_piece *p)
+cu_result cuda_piece_send(const struct cuda_piece *p)
 {
     const struct cuda_weight *w = p->weight;
     const struct cuda_driver *cu = w->device->cu;
-    const struct cuda_streams *s = &w->device->streams;
+    const struct cuda_streams *s = p->streams;
     const cu_event filled = s->filled[p->buffer], sent = s->sent[p->buffer];
     const cu_address to = (cu_address)(uintptr_t)w->weight.data;
     cu_result result = cu->stream_wait(s->fill, sent, 0);
@@ -43,14 +43,14 @@ cu_result cuda_weight_send(const struct cuda_weight *w)
         return d->cu->upload((cu_address)(uintptr_t)w->weight.data, w->kept, w->weight.bytes,
                              d->streams.copy);
     for (uint32_t i = 0; i < w->n_pieces && !result; i++)
-        result = send_piece(&w->pieces[i]);
+        result = cuda_piece_send(&w->pieces[i]);
     return result;
 }
 
-cu_result cuda_streams_wait(struct cuda_device *d)
+cu_result cuda_streams_wait(const struct cuda_device *d, const struct cuda_streams *s)
 {
-    const cu_result filled = d->cu->stream_synchronize(d->streams.fill);
-    const cu_result sent = d->cu->stream_synchronize(d->streams.copy);
+    const cu_result filled = d->cu->stream_synchronize(s->fill);
+    const cu_result sent = d->cu->stream_synchronize(s->copy);
     return filled ? filled : sent;
 }
 
@@ -102,10 +102,9 @@ cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
 
 /* ------------------------------------------------------------------------ opening, closing -- */
 
-static cu_result make(struct cuda_device *d)
+static cu_result make(const struct cuda_device *d, struct cuda_streams *s)
 {
     const struct cuda_driver *cu = d->cu;
-    struct cuda_streams *s = &d->streams;
     cu_result result = cu->stream_create(&s->fill, CU_STREAM_NON_BLOCKING);
     if (result || (result = cu->stream_create(&s->copy, CU_STREAM_NON_BLOCKING)) ||
         (result = cuda_events_create(d, &s->passed, 1, CU_EVENT_DISABLE_TIMING)) ||
@@ -118,23 +117,23 @@ static cu_result make(struct cuda_device *d)
     return result;
 }
 
-oato_status cuda_streams_open(struct cuda_device *d, struct oato_error *err)
+oato_status cuda_streams_open(struct cuda_device *d, struct cuda_streams *s, const char *what,
+                              struct oato_error *err)
 {
-    const cu_result result = make(d);
-    cuda_crew_open(&d->crew);
+    const cu_result result = make(d, s);
     if (!result)
         return OATO_OK;
-    cuda_fail(d->cu, result, d->id, "making what sends weights", err);
-    cuda_streams_close(d);
+    char doing[64];
+    snprintf(doing, sizeof doing, "making what sends %s", what);
+    cuda_fail(d->cu, result, d->id, doing, err);
+    cuda_streams_close(d, s);
     return err->status;
 }
 
-void cuda_streams_close(struct cuda_device *d)
+void cuda_streams_close(struct cuda_device *d, struct cuda_streams *s)
 {
-    struct cuda_streams *s = &d->streams;
     if (s->fill && s->copy)
-        cuda_streams_wait(d);
-    cuda_crew_close(&d->crew);
+        cuda_streams_wait(d, s);
     cuda_events_destroy(d, &s->passed, 1);
     cuda_events_destroy(d, s->behind, CUDA_STREAMS_AHEAD);
     cuda_events_destroy(d, s->filled, CUDA_BUFFERS);

@@ -35,8 +35,8 @@ uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_s
                : cuda_prepared_bytes(base, s->dtype, rows, s->k, s->use);
 }
 
-/* Cuts the weight into pieces of whole rows that fit a buffer; the buffers take turns. */
-static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato_error *err)
+oato_status cuda_weight_cut(struct cuda_device *d, struct cuda_streams *s, struct cuda_weight *w,
+                            struct oato_error *err)
 {
     const oato_dtype dtype = w->source.use == WEIGHT_VECTOR ? DT_F32 : w->source.dtype;
     const uint64_t rows = (uint64_t)w->weight.rows;
@@ -61,8 +61,9 @@ static oato_status cut(struct cuda_device *d, struct cuda_weight *w, struct oato
         p->begin = i * most;
         p->end = rows - p->begin < most ? rows : p->begin + most;
         p->bytes = (p->end - p->begin) * row;
-        p->buffer = (int)(d->streams.turn++ % CUDA_BUFFERS);
-        p->to = d->streams.buffer[p->buffer];
+        p->streams = s;
+        p->buffer = (int)(s->turn++ % CUDA_BUFFERS);
+        p->to = s->buffer[p->buffer];
         cuda_layout_planes(dtype, (int64_t)(p->end - p->begin), k, p->plane);
     }
     return OATO_OK;
@@ -102,7 +103,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     w->weight = (struct oato_weight){
         .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
     /* a block of columns has a bit of every row: that is no piece */
-    if (source->use != WEIGHT_COLUMNS && cut(d, w, err)) {
+    if (source->use != WEIGHT_COLUMNS && cuda_weight_cut(d, &d->streams, w, err)) {
         weight_delete(w);
         return NULL;
     }
@@ -190,7 +191,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
     if (source->use == WEIGHT_COLUMNS && keep_converted(w, err))
         goto fail;
     cu_result result = cuda_weight_send(w);
-    const cu_result waited = cuda_streams_wait(d);
+    const cu_result waited = cuda_streams_wait(d, &d->streams);
     result = result ? result : waited;
     if (result) {
         cuda_fail(d->cu, result, d->id, "writing a weight", err);
@@ -265,9 +266,11 @@ void cuda_weight_free(struct oato_device *base, struct oato_weight *weight)
         return;
     job_queue_drain(&d->queue.base, NULL);
     cuda_enter(d);
-    if (w->arrived)
-        cuda_streams_wait(d); /* it may be on its way though nobody waits for it */
-    else
+    if (w->arrived) {
+        cuda_streams_wait(d, &d->streams); /* it may be on its way though nobody waits for it */
+    } else {
+        cuda_refills_wait(d);
         give_back(d, w);
+    }
     weight_delete(w);
 }

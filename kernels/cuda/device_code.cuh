@@ -333,24 +333,31 @@ __device__ inline int matrix_of_tile(const cuda_matvec_args &a, int rows, int *t
     return i;
 }
 
-/* The expert of a place in a token's choice among those held; -1: none of them. */
-__device__ inline int held_expert(const cuda_choice &c, int64_t token, int place)
+/* The expert of a place in a token's choice. */
+__device__ inline int chosen_expert(const cuda_choice &c, int64_t token, int place)
 {
-    const int e = (int)c.rows[token * 2 * c.used + place] - c.first;
-    return e >= 0 && e < c.held ? e : -1;
+    return (int)c.rows[token * 2 * c.used + place];
 }
 
-/* Element i of the product with a held expert, of matrix `which`: times its factor and the weight
- * of the choice, if that is for the input, and then its bias. */
-__device__ inline float expert_product(const cuda_choice &c, const cuda_expert_extras &x, int which,
-                                       int expert, float weight, int n, int i, float v)
+/* Which of the matrices here are those of a chosen expert; -1: none of them. */
+__device__ inline int expert_place(const cuda_choice &c, int64_t token, int place)
 {
-    const int64_t e = expert + c.first;
+    const int e = chosen_expert(c, token, place), nth = e - c.first;
+    if (nth < 0 || nth >= c.held)
+        return -1;
+    return c.slot ? c.slot[e] : nth;
+}
+
+/* Element i of the product with an expert of the model, of matrix `which`: times its factor and the
+ * weight of the choice, if that is for the input, and then its bias. */
+__device__ inline float expert_product(const cuda_expert_extras &x, int which, int64_t expert,
+                                       float weight, int n, int i, float v)
+{
     if (x.factor[which])
-        v *= x.factor[which][e];
+        v *= x.factor[which][expert];
     if (x.weighs_input)
         v *= weight;
-    return x.bias[which] ? v + x.bias[which][e * n + i] : v;
+    return x.bias[which] ? v + x.bias[which][expert * n + i] : v;
 }
 
 __device__ inline float expert_weight(const cuda_choice &c, int64_t token, int place)

@@ -138,11 +138,11 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
 {
     const int r = blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP;
     const int64_t token = blockIdx.y / a.choice.used;
-    const int expert = held_expert(a.choice, token, blockIdx.y % a.choice.used);
-    if (r >= a.n || expert < 0)
+    const int nth = blockIdx.y % a.choice.used, at = expert_place(a.choice, token, nth);
+    if (r >= a.n || at < 0)
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[1]};
-    const int64_t first = (int64_t)expert * a.rows.each + r, row[2] = {first, first + a.rows.up};
+    const int64_t first = (int64_t)at * a.rows.each + r, row[2] = {first, first + a.rows.up};
     float sum[2][1] = {};
     const uint8_t *const x[1] = {a.x + token * a.x_stride};
     dot<DTYPE, 1>::rows(w, row, x, sum);
@@ -150,38 +150,41 @@ template <int DTYPE> __device__ static void expert_gate_up(const cuda_experts_ar
     float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP)
         return;
-    const float weight = expert_weight(a.choice, token, blockIdx.y % a.choice.used);
-    y[r] = gated(
-        a.activation, a.extras.limit,
-        expert_product(a.choice, a.extras, 0, expert, weight, a.n, r, gate),
-        a.extras.single ? 1 : expert_product(a.choice, a.extras, 1, expert, weight, a.n, r, up));
+    const int expert = chosen_expert(a.choice, token, nth);
+    const float weight = expert_weight(a.choice, token, nth);
+    y[r] = gated(a.activation, a.extras.limit,
+                 expert_product(a.extras, 0, expert, weight, a.n, r, gate),
+                 a.extras.single ? 1 : expert_product(a.extras, 1, expert, weight, a.n, r, up));
 }
 
 template <int DTYPE> __device__ static void expert_down(const cuda_experts_args &a)
 {
     const int r = 2 * (blockIdx.x * MATVEC_WARPS + threadIdx.x / WARP);
-    const int64_t token = blockIdx.y;
-    if (r >= a.n)
+    const int64_t token = a.apart ? blockIdx.y / a.choice.used : blockIdx.y;
+    const int only = a.apart ? (int)(blockIdx.y % a.choice.used) : -1;
+    if (r >= a.n || (a.apart && expert_place(a.choice, token, only) < 0))
         return;
     const cuda_matrix *const w[2] = {&a.w[0], &a.w[0]};
     const int second = r + 1 < a.n ? r + 1 : r;
     float all[2] = {};
-    for (int place = 0; place < a.choice.used; place++) {
-        const int expert = held_expert(a.choice, token, place);
-        if (expert < 0)
+    for (int place = a.apart ? only : 0; place < (a.apart ? only + 1 : a.choice.used); place++) {
+        const int at = expert_place(a.choice, token, place);
+        if (at < 0)
             continue;
-        const int64_t row[2] = {(int64_t)expert * a.n + r, (int64_t)expert * a.n + second};
-        const float weight = a.extras.weighs_input ? 1 : expert_weight(a.choice, token, place);
+        const int expert = chosen_expert(a.choice, token, place);
+        const int64_t row[2] = {(int64_t)at * a.n + r, (int64_t)at * a.n + second};
+        const float weight =
+            a.apart || a.extras.weighs_input ? 1 : expert_weight(a.choice, token, place);
         const uint8_t *const x[1] = {a.x + (token * a.choice.used + place) * a.x_stride};
         float sum[2][1] = {};
         dot<DTYPE, 1>::rows(w, row, x, sum);
         for (int i = 0; i < 2; i++)
-            all[i] = fmaf(weight,
-                          expert_product(a.choice, a.extras, 0, expert, 1, a.n, i ? second : r,
-                                         warp_sum(sum[i][0])),
-                          all[i]);
+            all[i] = fmaf(
+                weight,
+                expert_product(a.extras, 0, expert, 1, a.n, i ? second : r, warp_sum(sum[i][0])),
+                all[i]);
     }
-    float *y = a.y + token * a.n;
+    float *y = a.y + (int64_t)blockIdx.y * a.n;
     if (threadIdx.x % WARP)
         return;
     y[r] = all[0];

@@ -111,22 +111,23 @@ KERNEL(route, WARP, cuda_route_args)
                           factor;
 }
 
-/* Lists the columns of expert blockIdx.x. Every block counts the pairs of all experts, so none has
- * to wait for another one's; a warp takes a stretch of pairs, and places its own behind those that
- * the warps before it have. Integers are counted: in any order they come to the same. */
+/* Lists the columns of the expert whose matrices are number blockIdx.x. Every block counts the
+ * pairs of all experts, so none has to wait for another one's; a warp takes a stretch of pairs, and
+ * places its own behind those that the warps before it have. Integers are counted: in any order
+ * they come to the same. */
 KERNEL(expert_groups, ROW_THREADS, cuda_group_args)
 {
     __shared__ int of_warp[ROW_THREADS / WARP];
-    int *count = (int *)SHARED_ROOM; /* [held] */
+    int *count = (int *)SHARED_ROOM; /* [places] */
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, expert = blockIdx.x;
     const int stretch = (a.pairs + ROW_THREADS - 1) / ROW_THREADS * WARP;
     const int begin = warp * stretch, end = min(a.pairs, begin + stretch), used = a.choice.used;
-    for (int e = threadIdx.x; e < a.choice.held; e += ROW_THREADS)
+    for (int e = threadIdx.x; e < a.choice.places; e += ROW_THREADS)
         count[e] = 0;
     __syncthreads();
     int own = 0;
     for (int p = begin + lane; p < end; p += WARP) {
-        const int e = held_expert(a.choice, p / used, p % used);
+        const int e = expert_place(a.choice, p / used, p % used);
         own += e == expert;
         if (e >= 0)
             atomicAdd(&count[e], 1);
@@ -147,7 +148,7 @@ KERNEL(expert_groups, ROW_THREADS, cuda_group_args)
         at += of_warp[w];
     for (int from = begin; from < end; from += WARP) {
         const int p = from + lane;
-        const bool mine = p < end && held_expert(a.choice, p / used, p % used) == expert;
+        const bool mine = p < end && expert_place(a.choice, p / used, p % used) == expert;
         const uint32_t all = __ballot_sync(0xffffffff, mine);
         if (mine)
             a.column[at + __popc(all & ((1u << lane) - 1))] = {a.tokens ? p / used : p, p};
@@ -157,7 +158,7 @@ KERNEL(expert_groups, ROW_THREADS, cuda_group_args)
     for (int i = threadIdx.x; i < tiles; i += ROW_THREADS)
         a.tile[tile + i] = {expert, first + i * MATRIX_TILE,
                             min((int)MATRIX_TILE, n - i * MATRIX_TILE)};
-    if (expert < a.choice.held - 1)
+    if (expert < a.choice.places - 1)
         return;
     for (int i = tile + tiles + threadIdx.x; i < a.tiles; i += ROW_THREADS)
         a.tile[i] = {0, 0, 0};
@@ -167,15 +168,13 @@ KERNEL(expert_gate, ROW_THREADS, cuda_expert_parts_args)
 {
     const int i = blockIdx.x * ROW_THREADS + threadIdx.x, used = a.choice.used;
     const int64_t pair = blockIdx.y, at = pair * a.n + i;
-    const int expert = held_expert(a.choice, pair / used, pair % used);
-    if (i >= a.n || expert < 0)
+    if (i >= a.n || expert_place(a.choice, pair / used, pair % used) < 0)
         return;
+    const int expert = chosen_expert(a.choice, pair / used, pair % used);
     const float weight = expert_weight(a.choice, pair / used, pair % used);
-    a.y[at] = gated(a.activation, a.extras.limit,
-                    expert_product(a.choice, a.extras, 0, expert, weight, a.n, i, a.y[at]),
-                    a.extras.single ? 1
-                                    : expert_product(a.choice, a.extras, 1, expert, weight, a.n, i,
-                                                     a.part[at]));
+    a.y[at] = gated(
+        a.activation, a.extras.limit, expert_product(a.extras, 0, expert, weight, a.n, i, a.y[at]),
+        a.extras.single ? 1 : expert_product(a.extras, 1, expert, weight, a.n, i, a.part[at]));
 }
 
 KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)
@@ -186,14 +185,23 @@ KERNEL(expert_sum, ROW_THREADS, cuda_expert_parts_args)
         return;
     float sum = 0;
     for (int place = 0; place < a.choice.used; place++) {
-        const int expert = held_expert(a.choice, token, place);
-        if (expert < 0)
+        if (expert_place(a.choice, token, place) < 0)
             continue;
         const float weight = a.extras.weighs_input ? 1 : expert_weight(a.choice, token, place);
         sum = fmaf(weight,
-                   expert_product(a.choice, a.extras, 0, expert, 1, a.n, i,
+                   expert_product(a.extras, 0, chosen_expert(a.choice, token, place), 1, a.n, i,
                                   a.part[(pair + place) * a.n + i]),
                    sum);
     }
     a.y[token * a.n + i] = sum;
+}
+
+KERNEL(expert_apart, ROW_THREADS, cuda_expert_parts_args)
+{
+    const int i = blockIdx.x * ROW_THREADS + threadIdx.x, used = a.choice.used;
+    const int64_t pair = blockIdx.y, at = pair * a.n + i;
+    if (i >= a.n || expert_place(a.choice, pair / used, pair % used) < 0)
+        return;
+    a.y[at] = expert_product(a.extras, 0, chosen_expert(a.choice, pair / used, pair % used), 1, a.n,
+                             i, a.part[at]);
 }

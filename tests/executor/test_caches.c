@@ -1,13 +1,14 @@
 /*
  * test_caches.c - experts in a cache on another device: a token gets the same bits whatever lies
  * there, and however often that changes; what is chosen again and again comes to lie there; an
- * expert that is still on its way is not used; and what the plan may not ask for is told.
+ * expert that is still on its way is not used; and what the plan may not ask for is told. On a GPU,
+ * here the emulated one, whose arithmetic is another one: the same numbers but for its rounding.
  */
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
 
-enum { EXPERTS = 12, USED = 3, BATCH = 3, PROMPT = 10, TOKENS = 24 };
+enum { EXPERTS = 12, USED = 3, BATCH = 3, PROMPT = 10, TOKENS = 24, GPU_TOKENS = 10 };
 
 /* As wide as all types need, with rows in multiples of 64. */
 static struct model *experts_model(const char *architecture, const char *keys, const char *optional,
@@ -67,20 +68,21 @@ static void plan_caches(struct plan *p, const struct model *m, int32_t fixed, in
     graph_free(&fused);
 }
 
-/* Logits of TOKENS steps of a batch: each sequence says its own tokens again and again. */
-static float *decode(struct engine *e, int32_t vocab, int32_t period, int32_t batch)
+/* Logits of some steps of a batch: each sequence says `period` tokens of its own again and again.
+ */
+static float *decode(struct engine *e, int32_t vocab, int32_t steps, int32_t period, int32_t batch)
 {
     struct oato_error err;
     struct engine_input in[BATCH];
     int32_t ids[BATCH * TOKENS], seq[BATCH];
-    float *all = malloc((size_t)batch * TOKENS * (size_t)vocab * sizeof *all), *to = all;
+    float *all = malloc((size_t)batch * (size_t)steps * (size_t)vocab * sizeof *all), *to = all;
     assert_non_null(all);
     fill_ids(ids, BATCH * TOKENS, vocab, 3);
     for (int32_t s = 0; s < batch; s++)
         if (engine_seq_create(e, &seq[s], &err) ||
             engine_feed(e, seq[s], ids + s, PROMPT, LOGITS_NONE, NULL, NULL, &err))
             fail_msg("%s", err.text);
-    for (int32_t t = 0; t < TOKENS; t++) {
+    for (int32_t t = 0; t < steps; t++) {
         for (int32_t s = 0; s < batch; s++)
             in[s] =
                 (struct engine_input){seq[s], &ids[s * TOKENS + t % period], 1, LOGITS_LAST, false};
@@ -92,6 +94,11 @@ static float *decode(struct engine *e, int32_t vocab, int32_t period, int32_t ba
     for (int32_t s = 0; s < batch; s++)
         engine_seq_free(e, seq[s]);
     return all;
+}
+
+static void count_warnings(void *user, const char *text)
+{
+    *(int *)user += strstr(text, "caches of experts are left out: --deterministic") != NULL;
 }
 
 struct outcome {
@@ -109,7 +116,7 @@ static struct outcome run_ordered(const struct model *m, const struct neurons *n
     p.neurons = neurons;
     p.neurons_hash = neurons ? neurons_hash(neurons) : 0;
     struct engine *e = open_engine(m, &p, (struct engine_options){.threads = threads});
-    struct outcome o = {.logits = decode(e, m->shape.vocab, TOKENS, batch)};
+    struct outcome o = {.logits = decode(e, m->shape.vocab, TOKENS, TOKENS, batch)};
     engine_get_stats(e, &stats);
     o.experts = stats.experts;
     engine_close(e);
@@ -196,9 +203,9 @@ static void what_is_chosen_again_comes_to_stay(void **state)
     struct engine_stats before, after;
     plan_caches(&p, m, 0, USED, "vram=64MiB");
     struct engine *e = open_engine(m, &p, (struct engine_options){.threads = 1});
-    free(decode(e, m->shape.vocab, 1, 1));
+    free(decode(e, m->shape.vocab, TOKENS, 1, 1));
     engine_get_stats(e, &before);
-    free(decode(e, m->shape.vocab, 1, 1));
+    free(decode(e, m->shape.vocab, TOKENS, 1, 1));
     engine_get_stats(e, &after);
     const double hits = (double)(after.experts.hits - before.experts.hits);
     const double choices = (double)(after.experts.choices - before.experts.choices);
@@ -237,7 +244,7 @@ static void without_another_device_there_is_no_cache(void **state)
     plan_caches(&p, m, 4, 2, "vram=64MiB");
     struct engine *e =
         open_engine(m, &p, (struct engine_options){.devices = "cpu", .map = "sim:0=cpu:0"});
-    float *logits = decode(e, m->shape.vocab, TOKENS, 1);
+    float *logits = decode(e, m->shape.vocab, TOKENS, TOKENS, 1);
     engine_get_stats(e, &stats);
     assert_int_equal(stats.experts.caches, 0);
     assert_same_bits(with.logits, logits, TOKENS * (size_t)m->shape.vocab);
@@ -245,6 +252,125 @@ static void without_another_device_there_is_no_cache(void **state)
     free(logits);
     free(with.logits);
     plan_free(&p);
+    model_close(m);
+}
+
+/* The same with the experts' cache on cuda:0. */
+static struct outcome run_on_gpu(const struct model *m, int32_t fixed, int32_t slots, int32_t batch,
+                                 bool deterministic, int *warnings)
+{
+    struct plan p;
+    struct oato_error err;
+    struct engine *e;
+    struct engine_stats stats;
+    const struct engine_options options = {.threads = 1, .deterministic = deterministic};
+    plan_caches(&p, m, fixed, slots, "");
+    snprintf(p.devices[1].kind, sizeof p.devices[1].kind, "cuda");
+    snprintf(p.devices[1].id, sizeof p.devices[1].id, "cuda:0");
+    if (engine_open(m, &p, &options, count_warnings, warnings, &e, &err))
+        fail_msg("%s", err.text);
+    struct outcome o = {.logits = decode(e, m->shape.vocab, GPU_TOKENS, GPU_TOKENS, batch)};
+    engine_get_stats(e, &stats);
+    o.experts = stats.experts;
+    engine_close(e);
+    plan_free(&p);
+    return o;
+}
+
+static double error_of(const float *got, const float *expected, size_t n)
+{
+    double error = 0, energy = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double e = (double)got[i] - (double)expected[i];
+        error += e * e;
+        energy += (double)expected[i] * (double)expected[i];
+    }
+    return error / energy;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the rows' errors the upper quartile: behind a few roundings a token may choose another expert.
+ */
+static double error_of_most(const float *got, const float *expected, size_t rows, size_t vocab)
+{
+    double error[BATCH * GPU_TOKENS] = {0};
+    for (size_t r = 0; r < rows; r++)
+        error[r] = error_of(got + r * vocab, expected + r * vocab, vocab);
+    qsort(error, rows, sizeof *error, by_size);
+    return error[rows * 3 / 4];
+}
+
+/* A part of the experts on the GPU for good or none, some or all of the others in its cache: as
+ * near to the host's as what has all of them on the GPU. */
+static void a_gpu_caches_experts_of_any_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture, *keys, *optional;
+        oato_dtype dtype;
+        int32_t fixed, slots, batch;
+    } cases[] = {
+        {"qwen3moe", NULL, "scale", DT_Q8_0, 0, 2, 1},
+        {"qwen3moe", NULL, NULL, DT_Q4_K, 4, 5, BATCH},
+        {"gpt-oss", "attention.sliding_window=64", NULL, DT_MXFP4, 0, EXPERTS, 1},
+        {"llama4", "interleave_moe_layer_step=1 expert_feed_forward_length=256", NULL, DT_F32, 4, 1,
+         1},
+    };
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct model *m =
+            experts_model(cases[i].architecture, cases[i].keys, cases[i].optional, cases[i].dtype);
+        const int32_t batch = cases[i].batch, held = EXPERTS - cases[i].fixed;
+        const size_t rows = (size_t)batch * GPU_TOKENS, vocab = (size_t)m->shape.vocab;
+        int warnings = 0;
+        const struct outcome without = run_on_gpu(m, cases[i].fixed, 0, batch, false, &warnings);
+        const struct outcome with =
+            run_on_gpu(m, cases[i].fixed, cases[i].slots, batch, false, &warnings);
+        const struct outcome all = run_on_gpu(m, EXPERTS, 0, batch, false, &warnings);
+        const double error = error_of_most(with.logits, without.logits, rows, vocab),
+                     of_gpu = error_of_most(all.logits, without.logits, rows, vocab);
+        print_message("%s %s: NMSE %.1e (all on the GPU %.1e), %.0f of %.0f choices, %d refills\n",
+                      cases[i].architecture, dtype_name(cases[i].dtype), error, of_gpu,
+                      (double)with.experts.hits, (double)with.experts.choices,
+                      (int)with.experts.refills);
+        assert_true(of_gpu < 1e-3 && error < 1.5 * of_gpu);
+        assert_int_equal(warnings, 0);
+        assert_true(with.experts.hits > 0);
+        if (cases[i].slots < held)
+            assert_true(with.experts.refills > 0 && with.experts.hits < with.experts.choices);
+        else
+            assert_int_equal(with.experts.hits, with.experts.choices);
+        free(with.logits);
+        free(without.logits);
+        free(all.logits);
+        model_close(m);
+    }
+}
+
+static void a_gpu_caches_nothing_where_all_must_compute_alike(void **state)
+{
+    (void)state;
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    struct model *m = experts_model("qwen3moe", NULL, NULL, DT_Q8_0);
+    int told[2] = {0};
+    const struct outcome without = run_on_gpu(m, 0, 0, 1, true, &told[0]);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        const struct outcome with = run_on_gpu(m, 0, 2, 1, deterministic, &told[deterministic]);
+        assert_int_equal(with.experts.caches, deterministic ? 0 : 3);
+        if (deterministic)
+            assert_same_bits(with.logits, without.logits, GPU_TOKENS * (size_t)m->shape.vocab);
+        free(with.logits);
+    }
+    assert_int_equal(told[0], 0);
+    assert_int_equal(told[1], 1);
+    free(without.logits);
     model_close(m);
 }
 
@@ -288,6 +414,8 @@ int main(void)
         cmocka_unit_test(what_is_chosen_again_comes_to_stay),
         cmocka_unit_test(an_expert_on_its_way_is_not_used),
         cmocka_unit_test(without_another_device_there_is_no_cache),
+        cmocka_unit_test(a_gpu_caches_experts_of_any_model),
+        cmocka_unit_test(a_gpu_caches_nothing_where_all_must_compute_alike),
         cmocka_unit_test(impossible_caches_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

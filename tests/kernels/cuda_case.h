@@ -128,6 +128,7 @@ static UNUSED void case_begin(struct oato_device *d, const struct test_case *c,
                                   .weights = x->weights,
                                   .n_weights = (uint32_t)c->n_weights,
                                   .arena = x->arena,
+                                  .n_caches = c->op.expert_slots ? 1 : 0,
                                   .workspace_bytes = d->ops->workspace_bytes(d, &c->op, &size)};
 }
 

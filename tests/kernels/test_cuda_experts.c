@@ -1,12 +1,17 @@
 /*
  * test_cuda_experts.c - the products of chosen experts on a CUDA device: token by token for decode,
  * and grouped by expert for prefill, against the reference kernels of the CPU and, bit by bit,
- * against the same matrices by themselves. Runs on the emulated GPU of tests/cuda_on_cpu/
+ * against the same matrices by themselves; of experts in a cache those that are there, also while
+ * others are on their way. Runs on the emulated GPU of tests/cuda_on_cpu/
  * (OATO_CUDA_DRIVER) and, labelled gpu, on a real one; without any it is skipped.
  */
 #include "tests/kernels/cuda_case.h"
 #include "tests/kernels/cuda_counts.h"
 #include "tests/kernels/device_rig.h"
+
+#include "kernels/cuda/cuda_device.h"
+
+#include <sched.h>
 
 enum { K = 256, N = 70 }; /* of one expert's matrix */
 
@@ -256,6 +261,185 @@ static void grouped_experts_say_their_class(void **state)
     }
 }
 
+/* -------------------------------------------------------------------------------- caches -- */
+
+enum { SLOTS = 3, CACHED = 8 };
+
+/* Of experts 2 .. 6 the slots hold 5, 2 and 6; 3 and 4 are nowhere. */
+static const int32_t expert_in[SLOTS] = {5, 2, 6};
+static const int32_t slot_of[CACHED] = {-1, -1, 1, -1, -1, 0, 2, -1};
+static const int32_t *const tables[1] = {slot_of};
+
+/* The case with slots of its own matrices, which lie behind each other in the order of `experts`;
+ * `rows` has room for the rows of all. */
+static struct test_case in_slots(const struct test_case *whole, const int32_t *experts,
+                                 int32_t *rows)
+{
+    struct test_case c = *whole;
+    c.op.expert_slots = SLOTS;
+    if (c.op.kind == OP_EXPERT_DOWN)
+        c.out_width[0] = c.op.experts_used * N;
+    for (int i = 0; i < SLOTS * N; i++)
+        rows[i] = (experts[i / N] - c.op.expert_first) * N + i % N;
+    for (int w = 0; w < op_weight_least(&c.op); w++) {
+        c.weight[w].list = rows;
+        c.weight[w].n = c.weight[w].row_end = SLOTS * N;
+    }
+    return c;
+}
+
+static float *run_in_slots(const struct test_case *c)
+{
+    struct step step = plain_step(c->T);
+    float *out = test_calloc((size_t)c->T * (size_t)c->out_width[0], sizeof *out);
+    step.cached = tables;
+    run_case(device[1], c, &step, &out);
+    return out;
+}
+
+/* Pairs whose expert is there have the bits that they have among all experts. */
+static void experts_in_slots_compute_alike(void **state)
+{
+    (void)state;
+    const struct choosing x = {CACHED, 3, 5, 0, CACHED, 2, 5};
+    int32_t rows[SLOTS * N];
+    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+        for (int how = 0; how < 4; how++) {
+            const enum numerics_choice numerics = how / 2 ? NUMERICS_PREFILL : NUMERICS_DECODE;
+            struct test_case c = expert_case(how % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,
+                                             matrix_types[i], &x, numerics);
+            const struct test_case cached = in_slots(&c, expert_in, rows);
+            struct step step = plain_step(c.T);
+            step.cached = tables;
+            compare(&cached, &step, 1e-10);
+            if (c.op.kind == OP_EXPERT_GATE_UP) {
+                float *all = run_alone(&c), *some = run_in_slots(&cached);
+                for (int p = 0; p < c.T * x.used; p++)
+                    if (slot_of[(int)c.in[1][p / x.used * 2 * x.used + p % x.used]] >= 0)
+                        assert_memory_equal(some + (size_t)p * N, all + (size_t)p * N,
+                                            N * sizeof *all);
+                test_free(all);
+                test_free(some);
+            }
+            free_case(&c);
+        }
+    }
+}
+
+static atomic_bool gate_open;
+
+static void wait_at_gate(void *user)
+{
+    (void)user;
+    while (!atomic_load(&gate_open))
+        sched_yield();
+}
+
+static void read_out(const struct case_program *x, float *out, size_t bytes)
+{
+    struct oato_error err;
+    if (device[1]->ops->download(device[1], out, x->arena, x->record.out[0], bytes, NULL, &err))
+        fail_msg("%s", err.text);
+}
+
+/* While rows of a slot are held up, steps that read other slots go on and are right; once the event
+ * has passed, the slot holds its new expert. */
+static void steps_run_beside_a_refill(oato_dtype dtype)
+{
+    const struct choosing x = {CACHED, 3, 5, 0, CACHED, 2, 5};
+    static const int32_t after_in[SLOTS] = {5, 4, 6},
+                         without[CACHED] = {-1, -1, -1, -1, -1, 0, 2, -1};
+    static const int32_t after[CACHED] = {-1, -1, -1, -1, 1, 0, 2, -1};
+    const int32_t *table[1] = {slot_of};
+    const struct device_ops *ops = device[1]->ops;
+    struct cuda_device *d = cuda_of(device[1]);
+    int32_t rows[2][SLOTS * N];
+    struct oato_error err;
+    struct case_program p, fresh;
+    uint64_t value[2] = {0};
+    struct test_case c = expert_case(OP_EXPERT_GATE_UP, dtype, &x, NUMERICS_DECODE);
+    struct test_case cached = in_slots(&c, expert_in, rows[0]);
+    const struct test_case later = in_slots(&c, after_in, rows[1]);
+    const size_t bytes = width_bytes(&cached, cached.out_width[0]);
+    float *got = test_malloc(bytes), *expected = test_malloc(bytes);
+    struct step step = plain_step(cached.T);
+    step.cached = table;
+    case_begin(device[1], &cached, &p);
+    struct compiled *compiled = compile(device[1], &p.program);
+    run(device[1], compiled, &step);
+
+    atomic_store(&gate_open, false);
+    cuda_enter(d);
+    assert_int_equal(d->cu->host_call(d->refills.fill, wait_at_gate, NULL), 0);
+    for (int w = 0; w < 2; w++) {
+        struct weight_source s = c.weight[w];
+        s.row_begin = 2 * N; /* expert 4 */
+        s.row_end = 3 * N;
+        if (ops->refill(device[1], p.weights[w], N, &s, 0, &value[w], &err))
+            fail_msg("%s", err.text);
+    }
+    table[0] = without;
+    for (int i = 0; i < 3; i++)
+        run(device[1], compiled, &step);
+    read_out(&p, got, bytes);
+    assert_false(timeline_reached(ops->transfers(device[1]), value[0]));
+    atomic_store(&gate_open, true);
+    assert_true(timeline_wait(ops->transfers(device[1]), value[1], NULL));
+    case_begin(device[1], &later, &fresh);
+    for (int i = 0; i < 2; i++) { /* without, then with the new expert */
+        run_program(device[1], &fresh.program, &step);
+        read_out(&fresh, expected, bytes);
+        if (i) {
+            run(device[1], compiled, &step);
+            read_out(&p, got, bytes);
+        }
+        for (int pair = 0; pair < c.T * x.used; pair++)
+            if (table[0][(int)c.in[1][pair / x.used * 2 * x.used + pair % x.used]] >= 0)
+                assert_memory_equal(got + (size_t)pair * N, expected + (size_t)pair * N,
+                                    N * sizeof *got);
+        table[0] = after;
+    }
+    case_end(device[1], &later, &fresh);
+    ops->release(device[1], compiled);
+    case_end(device[1], &cached, &p);
+    test_free(got);
+    test_free(expected);
+    free_case(&c);
+}
+
+static void a_refill_is_ordered_by_its_event(void **state)
+{
+    (void)state;
+    steps_run_beside_a_refill(DT_Q4_K);
+    steps_run_beside_a_refill(DT_F16);
+    steps_run_beside_a_refill(DT_MXFP4);
+}
+
+static void impossible_refills_are_refused(void **state)
+{
+    (void)state;
+    const struct choosing x = {CACHED, 3, 5, 0, CACHED, 2, 5};
+    const struct device_ops *ops = device[1]->ops;
+    int32_t rows[SLOTS * N];
+    struct oato_error err;
+    struct case_program p;
+    uint64_t value;
+    struct test_case c = expert_case(OP_EXPERT_GATE_UP, DT_Q8_0, &x, NUMERICS_DECODE);
+    const struct test_case cached = in_slots(&c, expert_in, rows);
+    case_begin(device[1], &cached, &p);
+    struct compiled *compiled = compile(device[1], &p.program);
+    struct weight_source s = c.weight[0];
+    s.row_end = N;
+    assert_int_equal(ops->refill(device[1], p.weights[0], 2 * N + 1, &s, 0, &value, &err),
+                     OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "rows 141 to 211 cannot be refilled"));
+    s.dtype = DT_F16;
+    assert_int_equal(ops->refill(device[1], p.weights[0], N, &s, 0, &value, &err), OATO_EUSAGE);
+    ops->release(device[1], compiled);
+    case_end(device[1], &cached, &p);
+    free_case(&c);
+}
+
 /* ------------------------------------------------------------------------------- graphs --- */
 
 enum { EXPERTS = 8, USED = 3, TOKENS = 5, WIDTH = 64 };
@@ -327,6 +511,9 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_other_tokens),
         cmocka_unit_test(an_expert_has_the_bits_of_its_matrices),
         cmocka_unit_test(grouped_experts_say_their_class),
+        cmocka_unit_test(experts_in_slots_compute_alike),
+        cmocka_unit_test(a_refill_is_ordered_by_its_event),
+        cmocka_unit_test(impossible_refills_are_refused),
         cmocka_unit_test(captured_steps_follow_their_choices),
     };
     RUN_ON_DEVICES(tests);
