@@ -260,3 +260,13 @@ void expect_refused(const struct model *m, const struct plan *p,
     if (!strstr(err.text, what) || strchr(err.text, '\n'))
         fail_msg("%s", err.text);
 }
+
+double nmse(const float *a, const float *b, size_t n)
+{
+    double difference = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        power += (double)b[i] * (double)b[i];
+    }
+    return difference / power;
+}

@@ -49,6 +49,8 @@ struct engine *open_engine(const struct model *m, const struct plan *p,
 /* Logits of all n tokens fed to a new sequence, malloc'ed; the sequence is freed. */
 float *logits_of(struct engine *e, const int32_t *ids, int32_t n);
 void assert_same_bits(const float *a, const float *b, size_t n);
+/* Mean square of the difference relative to that of b. */
+double nmse(const float *a, const float *b, size_t n);
 /* The n candidates are the first ones of the row in falling order, of equal ones by id. */
 void assert_candidates(const float *candidates, int32_t n, const float *row, int32_t vocab);
 

@@ -277,17 +277,6 @@ static struct outcome run_on_gpu(const struct model *m, int32_t fixed, int32_t s
     return o;
 }
 
-static double error_of(const float *got, const float *expected, size_t n)
-{
-    double error = 0, energy = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double e = (double)got[i] - (double)expected[i];
-        error += e * e;
-        energy += (double)expected[i] * (double)expected[i];
-    }
-    return error / energy;
-}
-
 static int by_size(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -300,7 +289,7 @@ static double error_of_most(const float *got, const float *expected, size_t rows
 {
     double error[BATCH * GPU_TOKENS] = {0};
     for (size_t r = 0; r < rows; r++)
-        error[r] = error_of(got + r * vocab, expected + r * vocab, vocab);
+        error[r] = nmse(got + r * vocab, expected + r * vocab, vocab);
     qsort(error, rows, sizeof *error, by_size);
     return error[rows * 3 / 4];
 }

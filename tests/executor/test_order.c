@@ -188,16 +188,6 @@ static float *answer_of(const struct model *m, const struct plan *p, struct engi
 
 static const struct engine_options on_cpu = {.devices = "cpu", .map = "sim:0=cpu:0,sim:1=cpu:0"};
 
-static double nmse(const float *a, const float *b, size_t n)
-{
-    double difference = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        power += (double)b[i] * (double)b[i];
-    }
-    return difference / power;
-}
-
 /* The plan's answer on CPU and sims and on the CPU alone with 1 to 4 threads, which are alike. */
 static float *answer_everywhere(const struct model *m, const struct plan *p, int round)
 {

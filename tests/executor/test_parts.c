@@ -349,17 +349,6 @@ static float *answer_of(struct engine *e, int32_t vocab, int32_t tokens[ANSWER])
     return all;
 }
 
-/* Mean square of the difference relative to that of b. */
-static double nmse(const float *a, const float *b, size_t n)
-{
-    double difference = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        power += (double)b[i] * (double)b[i];
-    }
-    return difference / power;
-}
-
 static void any_parts_give_the_bits_of_the_same_plan_on_the_cpu(void **state)
 {
     (void)state;

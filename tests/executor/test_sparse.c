@@ -217,40 +217,60 @@ static void check_guess(const struct model *m, const struct plan *p, const char 
     free(prompt);
 }
 
+/* A model with random predictors, on CPU and a simulated device. */
+struct guessing {
+    struct model *m;
+    struct graph fused;
+    struct neurons n;
+    struct plan p;
+};
+
+static void guessing_begin(struct guessing *g, struct model *m)
+{
+    struct random r = {11};
+    g->m = m;
+    guesses(&g->n, m);
+    counted = &g->n;
+    plan_begin(&g->p, m, 1, "vram=64MiB");
+    plan_fuse_all(&g->p, m, &g->fused);
+    plan_place_randomly(&g->p, &g->fused, &r);
+}
+
+static void guessing_end(struct guessing *g)
+{
+    counted = NULL;
+    graph_free(&g->fused);
+    plan_free(&g->p);
+    neurons_free(&g->n);
+    model_close(g->m);
+}
+
+static void set_thresholds(struct guessing *g, float threshold)
+{
+    for (int32_t l = 0; l + 1 < g->n.n_layers; l++)
+        ((struct neurons_predictor *)(uintptr_t)g->n.layers[l].predictor)->threshold = threshold;
+}
+
 static void guesses_have_the_same_bits_everywhere(void **state)
 {
     (void)state;
     static const oato_dtype types[] = {DT_Q4_0, DT_F16};
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
-        struct model *m = relu_model(types[i]);
-        struct graph fused;
-        struct neurons n;
-        struct plan p;
-        struct random r = {11};
-        guesses(&n, m);
-        counted = &n;
-        plan_begin(&p, m, 1, "vram=64MiB");
-        plan_fuse_all(&p, m, &fused);
-        plan_place_randomly(&p, &fused, &r);
-        check_guess(m, &p, "sign=-1", "sign");
-        float *some = decoded(m, NULL, "predict", 1, 1);
-        for (int32_t l = 0; l + 1 < n.n_layers; l++)
-            ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = -1e9f;
-        float *exact = decoded(m, NULL, "exact", 1, 1);
-        assert_decoded(m, &p, "predict", 2, 1, exact);
-        for (int32_t l = 0; l + 1 < n.n_layers; l++)
-            ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = 0;
+        struct guessing g;
+        guessing_begin(&g, relu_model(types[i]));
+        check_guess(g.m, &g.p, "sign=-1", "sign");
+        float *some = decoded(g.m, NULL, "predict", 1, 1);
+        set_thresholds(&g, -1e9f);
+        float *exact = decoded(g.m, NULL, "exact", 1, 1);
+        assert_decoded(g.m, &g.p, "predict", 2, 1, exact);
+        set_thresholds(&g, 0);
         assert_true(differ(exact, some));
-        check_guess(m, &p, "exact", "predict");
+        check_guess(g.m, &g.p, "exact", "predict");
         free(some);
         free(exact);
-        counted = NULL;
         const struct engine_options once = {.sparse = "sign", .deterministic = true};
-        expect_refused(m, NULL, &once, OATO_EUSAGE, "--deterministic");
-        graph_free(&fused);
-        plan_free(&p);
-        neurons_free(&n);
-        model_close(m);
+        expect_refused(g.m, NULL, &once, OATO_EUSAGE, "--deterministic");
+        guessing_end(&g);
     }
 }
 
@@ -258,28 +278,15 @@ static void guesses_have_the_same_bits_everywhere(void **state)
 static void ungated_blocks_are_guessed(void **state)
 {
     (void)state;
-    struct model *m = tiny_model_with("opt", "attention.layer_norm_epsilon=0.00001", DT_Q4_0, 7);
-    struct graph fused;
-    struct neurons n;
-    struct plan p;
-    struct random r = {11};
-    guesses(&n, m);
-    counted = &n;
-    plan_begin(&p, m, 1, "vram=64MiB");
-    plan_fuse_all(&p, m, &fused);
-    plan_place_randomly(&p, &fused, &r);
-    check_guess(m, &p, "exact", "predict");
-    float *exact = decoded(m, NULL, "exact", 1, 1);
-    for (int32_t l = 0; l + 1 < n.n_layers; l++)
-        ((struct neurons_predictor *)(uintptr_t)n.layers[l].predictor)->threshold = -1e9f;
-    assert_decoded(m, &p, "predict", 2, 1, exact);
-    assert_decoded(m, NULL, "sign", 2, 1, exact); /* signs know no bias: no list */
+    struct guessing g;
+    guessing_begin(&g, tiny_model_with("opt", "attention.layer_norm_epsilon=0.00001", DT_Q4_0, 7));
+    check_guess(g.m, &g.p, "exact", "predict");
+    float *exact = decoded(g.m, NULL, "exact", 1, 1);
+    set_thresholds(&g, -1e9f);
+    assert_decoded(g.m, &g.p, "predict", 2, 1, exact);
+    assert_decoded(g.m, NULL, "sign", 2, 1, exact); /* signs know no bias: no list */
     free(exact);
-    counted = NULL;
-    graph_free(&fused);
-    plan_free(&p);
-    neurons_free(&n);
-    model_close(m);
+    guessing_end(&g);
 }
 
 int main(void)
