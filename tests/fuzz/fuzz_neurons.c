@@ -1,7 +1,7 @@
 /*
  * fuzz_neurons.c - whatever the bytes, the reader of sidecars refuses them with a message or gives
  * numbers that are what they say: frequencies from 0 to 1, orders that name every neuron once,
- * rising quantiles.
+ * rising quantiles, predictors whose matrices fit each other and are there.
  */
 #include "planfmt/planfmt.h"
 
@@ -33,6 +33,18 @@ static void check_magnitudes(const struct neurons_magnitudes *m)
             abort();
 }
 
+static void check_predictor(const struct neurons_predictor *p)
+{
+    const struct gguf_tensor *const all[] = {p->down, p->up, p->bias};
+    if (p->down->ne[1] != p->up->ne[0] || (p->bias && p->bias->ne[0] != p->up->ne[1]))
+        abort();
+    for (int i = 0; i < 3; i++) {
+        const volatile uint8_t *bytes = all[i] ? all[i]->data : NULL;
+        if (bytes) /* the sanitizer stops where they are not */
+            (void)(bytes[0] + bytes[all[i]->bytes - 1]);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct oato_error err = {.text = ""};
@@ -49,6 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             check_order(l->ffn_order, l->ffn_freq, l->n_ff);
         if (l && l->exp_order)
             check_order(l->exp_order, l->exp_freq, l->n_experts);
+        if (neurons_predictor(&n, i))
+            check_predictor(neurons_predictor(&n, i));
     }
     for (int32_t i = 0; i < n.n_magnitudes; i++)
         check_magnitudes(&n.magnitudes[i]);
