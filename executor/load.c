@@ -14,12 +14,18 @@
 
 /* ---------------------------------------------------------------------------- placements */
 
-/* Without a plan: fuses every match that the host supports. */
+struct fusing {
+    const struct oato_device *host;
+    const struct sparse_choice *choice;
+};
+
+/* Without a plan: fuses every match that the host supports and that may skip what is chosen. */
 static bool device_fuses(void *user, const struct graph *g, struct graph_match m)
 {
-    const struct oato_device *d = user;
+    const struct fusing *f = user;
     struct graph_op fused = graph_fused(g, m);
-    return d->ops->supports(d, &fused.op);
+    return sparse_fuses(f->choice, (enum op_kind)fused.op.kind) &&
+           f->host->ops->supports(f->host, &fused.op);
 }
 
 /* Fused, operators hide the values between them. */
@@ -107,10 +113,31 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
     return OATO_OK;
 }
 
+/* The graph as the plan or the host fuses it, with what is skipped. */
+static oato_status graph_cut(struct engine *e, const struct sparse_choice *choice,
+                             struct oato_error *err)
+{
+    struct fusing fusing = {.choice = choice};
+    oato_status status = OATO_OK;
+    if (e->plan) {
+        status = plan_apply(e->plan, e->model, &e->graph, err);
+    } else {
+        fusing.host = e->device[e->host].device;
+        status = graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
+                                &fusing, &e->graph, err);
+    }
+    if (status)
+        return status;
+    if (e->options->sparse)
+        return sparse_apply(&e->graph, choice, e->options->neurons, err);
+    return e->plan ? sparse_apply_plan(&e->graph, e->plan, err) : OATO_OK;
+}
+
 oato_status engine_load(struct engine *e, struct oato_error *err)
 {
     int32_t bound[DEVICES_MAX] = {0};
     oato_status status = OATO_OK;
+    struct sparse_choice choice = {.mode = SPARSE_OFF};
     if (e->plan && e->plan->n_devices > DEVICES_MAX)
         return oato_fail(err, OATO_EFILE, "the plan has %d devices, but this build runs at most %d",
                          e->plan->n_devices, DEVICES_MAX);
@@ -128,19 +155,14 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = devices_open(e, err);
     if (!status && e->plan)
         status = devices_bind(e, bound, err);
-    if (!status)
-        status = e->plan
-                     ? plan_apply(e->plan, e->model, &e->graph, err)
-                     : graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
-                                      e->device[e->host].device, &e->graph, err);
-    struct sparse_choice choice = {SPARSE_OFF, 0};
-    if (!status && e->options->sparse) {
+    if (!status && e->options->sparse)
         status = sparse_parse(e->options->sparse, &choice, err);
-        if (!status)
-            status = sparse_apply(&e->graph, &choice, e->options->neurons, err);
-    } else if (!status && e->plan) {
-        status = sparse_apply_plan(&e->graph, e->plan, err);
-    }
+    if (!status && e->plan && choice.skips_inputs)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "--sparse input runs without a plan, which may have joined what skips "
+                           "inputs of its own; leave --plan out");
+    if (!status)
+        status = graph_cut(e, &choice, err);
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (!status)

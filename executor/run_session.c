@@ -61,11 +61,12 @@ static void warn_of_predictors(const struct gguf *g, const char *sparse)
 static oato_status session_neurons(struct session *s, const struct run_args *a,
                                    struct engine_options *options, struct oato_error *err)
 {
-    struct sparse_choice choice = {SPARSE_OFF, 0};
+    struct sparse_choice choice = {.mode = SPARSE_OFF};
     oato_status status = options->sparse ? sparse_parse(options->sparse, &choice, err) : OATO_OK;
     if (status)
         return status;
-    const bool needed = choice.mode == SPARSE_SHARE || choice.mode == SPARSE_PREDICT;
+    const bool needed = choice.mode == SPARSE_SHARE || choice.mode == SPARSE_PREDICT ||
+                        (choice.skips_inputs && choice.mode != SPARSE_DENSE);
     if (s->has_plan && (s->plan.neurons_hash || !needed)) {
         status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
         options->neurons = s->plan.neurons;
@@ -77,10 +78,11 @@ static oato_status session_neurons(struct session *s, const struct run_args *a,
             return neurons_of_powerinfer(s->model->gguf, &s->neurons, err);
         return neurons_open(s->model->gguf, a->neurons, &s->neurons, err);
     }
-    return a->neurons ? oato_fail(err, OATO_EUSAGE,
-                                  "--neurons names the sidecar that a plan follows or that "
-                                  "--sparse threshold=S and predict read; give one of them, too")
-                      : OATO_OK;
+    return a->neurons
+               ? oato_fail(err, OATO_EUSAGE,
+                           "--neurons names the sidecar that a plan follows or that "
+                           "--sparse threshold=S, input=S and predict read; give one of them, too")
+               : OATO_OK;
 }
 
 oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,

@@ -93,15 +93,23 @@ enum sparse_mode {
 struct sparse_choice {
     enum sparse_mode mode;
     float threshold;
+    /* Products of attention and FFN matrices skip inputs, each up to the magnitude that the share
+     * `input` of its own was counted to have at most (TEAL). OFF leaves the whole FFN to that,
+     * other modes its down and what they do not fuse; DENSE: nothing is skipped. */
+    bool skips_inputs;
+    float input;
 };
 
 /* From "off", "dense", "exact", "above=0.1" (LIMIT), "threshold=0.5" (SHARE), "predict", "sign",
- * "sign=0.02" (the part of x's elements by which signs must agree more often than not);
- * OATO_EUSAGE: it is none of these. */
+ * "sign=0.02" (the part of x's elements by which signs must agree more often than not), each
+ * perhaps with ",input=0.4", or "input=0.4" alone (OFF); OATO_EUSAGE: it is none of these. */
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
-/* Has the operators of a fused graph skip neurons. neurons: what was counted, needed for SHARE and
- * PREDICT; NULL: nothing. Layers without a predictor skip as with EXACT. OATO_EUSAGE: the graph has
- * none of the kind, or the sidecar lacks the quantiles of a layer, or has no predictor at all. */
+/* Whether a match of this kind may be fused: of products that skip inputs each has its own. */
+bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused);
+/* Has the operators of a fused graph skip neurons and inputs. neurons: what was counted, needed for
+ * SHARE, PREDICT and inputs; NULL: nothing. Layers without a predictor skip as with EXACT.
+ * OATO_EUSAGE: the graph has none of the kind, or the sidecar lacks the quantiles of a layer, or
+ * has no predictor at all. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          const struct neurons *neurons, struct oato_error *err);
 /* Gives decode's placements of the operators that so skip what is not listed the predictors that

@@ -1,11 +1,25 @@
 /*
  * sparse.c - which operators of a fused graph skip neurons that are near zero, and below which
  * activation. Such an FFN is a GATE_UP, or an activation, whose only reader is a product (down).
+ * And which products skip inputs that are near zero (TEAL, Liu et al. 2024), whatever made them.
  */
 #include "lowering/lowering.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Cuts "input=S", alone or behind a comma, off the mode's text. */
+static bool input_parse(const char *text, char *mode, size_t bytes, double *input)
+{
+    const char *comma = strrchr(text, ','), *own = comma ? comma + 1 : text;
+    const size_t length = comma ? (size_t)(comma - text) : 0;
+    if (length >= bytes || strncmp(own, "input=", 6) != 0 || !parse_f64(own + 6, 0, 0.99, input))
+        return false;
+    snprintf(mode, bytes, "%.*s", (int)length, comma ? text : "");
+    if (!comma)
+        snprintf(mode, bytes, "off");
+    return true;
+}
 
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err)
 {
@@ -13,8 +27,14 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
         [SPARSE_OFF] = "off",         [SPARSE_DENSE] = "dense", [SPARSE_EXACT] = "exact",
         [SPARSE_PREDICT] = "predict", [SPARSE_SIGN] = "sign",
     };
-    double threshold;
-    *out = (struct sparse_choice){SPARSE_OFF, 0};
+    double threshold, input;
+    char mode[32];
+    *out = (struct sparse_choice){.mode = SPARSE_OFF};
+    if (input_parse(text, mode, sizeof mode, &input)) {
+        out->skips_inputs = true;
+        out->input = (float)input;
+        text = mode;
+    }
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         if (names[i] && !strcmp(text, names[i])) {
             out->mode = (enum sparse_mode)i;
@@ -31,7 +51,9 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
         return oato_fail(err, OATO_EUSAGE,
                          "--sparse wants off, dense, exact, predict, sign[=M] (by how much signs "
                          "must agree, -1 to 1), threshold=S (the share of neurons to skip, 0 to "
-                         "0.99) or above=T (the least |activation|, 0 or more), not '%s'",
+                         "0.99), above=T (the least |activation|, 0 or more) or input=S (the share "
+                         "of matrices' inputs to skip, also behind one of the others and a comma), "
+                         "not '%s'",
                          text);
     out->threshold = (float)threshold;
     return OATO_OK;
@@ -152,8 +174,66 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
     return n;
 }
 
-oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
-                         const struct neurons *neurons, struct oato_error *err)
+/* The matrices whose inputs TEAL thresholds; not routers, and nothing of recurrent mixers. */
+static bool takes_inputs(const struct graph_op *o)
+{
+    static const char *const kinds[] = {
+        "attn_q.weight",      "attn_k.weight",   "attn_v.weight", "attn_qkv.weight",
+        "attn_output.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
+    };
+    const bool plain = o->op.sparse == SKIP_NOTHING || o->op.sparse == SKIP_ZEROS;
+    if (o->op.kind != OP_MUL_MAT || !plain || o->n_weights < 1 || !o->weight[0])
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (neurons_layer_of(o->weight[0]->name, kinds[i]) >= 0)
+            return true;
+    return false;
+}
+
+/* The input up to which a matrix's columns are skipped; NaN: not known. */
+static float input_limit(const struct sparse_choice *choice, const struct neurons *neurons,
+                         const char *tensor)
+{
+    char name[GGUF_MAX_NAME + 8];
+    snprintf(name, sizeof name, "%.*s.in", (int)(strstr(tensor, ".weight") - tensor), tensor);
+    const struct neurons_magnitudes *m = neurons ? neurons_magnitudes(neurons, name) : NULL;
+    return m ? m->quantiles[lroundf(100 * choice->input)] : NAN;
+}
+
+static oato_status inputs_apply(struct graph *g, const struct sparse_choice *choice,
+                                const struct neurons *neurons, struct oato_error *err)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        struct graph_op *o = &g->ops[i];
+        if (!takes_inputs(o))
+            continue;
+        const bool dense = choice->mode == SPARSE_DENSE;
+        const float limit = dense ? -1 : input_limit(choice, neurons, o->weight[0]->name);
+        if (isnan(limit))
+            return oato_fail(err, OATO_EUSAGE,
+                             "--sparse input: the neurons sidecar lacks the quantiles of the "
+                             "inputs of %s; count them with oato-profile --calibrate",
+                             o->weight[0]->name);
+        const bool higher = o->op.sparse == SKIP_ZEROS && o->op.threshold > limit;
+        o->op.threshold = higher ? o->op.threshold : limit;
+        o->op.sparse = SKIP_ZEROS;
+        n++;
+    }
+    return n ? OATO_OK
+             : oato_fail(err, OATO_EUSAGE,
+                         "--sparse input: this model has no matrix whose inputs can be skipped; "
+                         "use --sparse off");
+}
+
+bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused)
+{
+    return !choice->skips_inputs ||
+           !(fused == OP_QKV || (fused == OP_GATE_UP && choice->mode == SPARSE_OFF));
+}
+
+static oato_status neurons_apply(struct graph *g, const struct sparse_choice *choice,
+                                 const struct neurons *neurons, struct oato_error *err)
 {
     const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
     bool predicts = choice->mode != SPARSE_PREDICT;
@@ -181,6 +261,13 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
     return OATO_OK;
 }
 
+oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
+                         const struct neurons *neurons, struct oato_error *err)
+{
+    const oato_status status = neurons_apply(g, choice, neurons, err);
+    return status || !choice->skips_inputs ? status : inputs_apply(g, choice, neurons, err);
+}
+
 oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
                          const struct neurons *neurons, struct placements *placements,
                          struct oato_error *err)
@@ -206,8 +293,8 @@ oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato
 {
     for (int32_t i = 0; i < p->n_sparse; i++) {
         const struct plan_sparse *s = &p->sparse[i];
-        const struct sparse_choice choice = {s->threshold > 0 ? SPARSE_LIMIT : SPARSE_EXACT,
-                                             s->threshold};
+        const struct sparse_choice choice = {.mode = s->threshold > 0 ? SPARSE_LIMIT : SPARSE_EXACT,
+                                             .threshold = s->threshold};
         if (!fields_set(g, &choice, NULL, s->layer, choice.mode == SPARSE_EXACT))
             return oato_fail(err, OATO_EFILE,
                              "the plan skips neurons of layer %d, which has none to skip; run "

@@ -2,11 +2,13 @@
  * test_sparse.c - --sparse in the engine: exact has the bits of dense, which computes everything by
  * the same kernels, at any number of threads and tokens a step, alone and batched, and where a
  * simulated device computes parts of the model; so are the bits of predict and sign, which leave
- * out in decode what their guess does not name; what a model lacks is told in one line.
+ * out in decode what their guess does not name; inputs of products that are at most their matrix's
+ * threshold count as 0; what a model lacks is told in one line.
  */
 #include "executor/executor.h"
 #include "tests/executor/harness.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { TOKENS = 40 };
@@ -141,6 +143,132 @@ static void a_share_takes_each_layers_threshold(void **state)
     counted = NULL;
     free(wanted);
     free(other);
+    model_close(m);
+}
+
+/* ------------------------------------------------------------------------- inputs (TEAL) - */
+
+enum { MATRICES = 7 };
+
+/* A sidecar with the inputs of every matrix of the layers: quantile i of number j is i (j + 1)
+ * times `step`. Without `all` the last one is missing. */
+static void input_quantiles(struct neurons *n, const struct model *m, float step, bool all)
+{
+    static const char *const kinds[MATRICES] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                                "ffn_gate", "ffn_up", "ffn_down"};
+    const int32_t matrices = MATRICES * m->graph.n_layers;
+    neurons_init(n);
+    n->magnitudes = arena_alloc(&n->arena, (size_t)matrices, sizeof *n->magnitudes);
+    assert_non_null(n->magnitudes);
+    for (int32_t i = 0; i < matrices - !all; i++) {
+        char name[32];
+        float *q = arena_alloc(&n->arena, NEURONS_QUANTILES, sizeof *q);
+        snprintf(name, sizeof name, "blk.%d.%s.in", i / MATRICES, kinds[i % MATRICES]);
+        const char *kept = arena_strndup(&n->arena, name, strlen(name));
+        assert_true(q && kept);
+        for (int32_t j = 0; j < NEURONS_QUANTILES; j++)
+            q[j] = (float)j * step * (float)(i + 1);
+        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){kept, q, NULL};
+    }
+}
+
+/* What products of a model of float32 were seen to give, held to their sums in double. */
+struct products_seen {
+    const struct model *m;
+    const struct neurons *n;
+    float share;
+    int64_t products, inputs, skipped;
+};
+
+static float limit_of(const struct products_seen *s, const char *tensor)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s.in", (int)(strstr(tensor, ".weight") - tensor), tensor);
+    const struct neurons_magnitudes *q = neurons_magnitudes(s->n, name);
+    return q ? q->quantiles[(int)(100 * s->share + 0.5f)] : -1;
+}
+
+static void product_check(void *user, int32_t op, int32_t rows, const float *const *in,
+                          const float *const *out)
+{
+    struct products_seen *s = user;
+    const struct graph_op *o = &s->m->graph.ops[op];
+    if (o->op.kind != OP_MUL_MAT)
+        return;
+    const float limit = limit_of(s, o->weight[0]->name),
+                *w = (const float *)(const void *)o->weight[0]->data;
+    for (int32_t t = 0; t < rows; t++) {
+        const float *x = in[0] + (ptrdiff_t)t * o->op.k;
+        for (int32_t i = 0; i < o->op.k && limit >= 0; i++, s->inputs++)
+            s->skipped += fabsf(x[i]) <= limit;
+        for (int32_t r = 0; r < o->op.n; r++) {
+            double sum = 0, size = 1e-6;
+            for (int32_t i = 0; i < o->op.k; i++) {
+                const double p = (double)w[(ptrdiff_t)r * o->op.k + i] * (double)x[i];
+                sum += fabsf(x[i]) > limit ? p : 0;
+                size += fabs(p);
+            }
+            if (fabs((double)out[0][(ptrdiff_t)t * o->op.n + r] - sum) > 1e-5 * size)
+                fail_msg("%s, token %d, row %d", o->weight[0]->name, t, r);
+        }
+    }
+    s->products += limit >= 0;
+}
+
+/* Each product is that of its inputs with those zeroed that are at most its own threshold. */
+static void inputs_below_their_threshold_are_zero(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_F32, 5);
+    struct neurons n;
+    struct products_seen seen = {.m = m, .n = &n, .share = 0.3f};
+    int32_t ids[TOKENS];
+    input_quantiles(&n, m, 0.0005f, true);
+    struct engine *e = open_engine(m, NULL,
+                                   (struct engine_options){.threads = 2,
+                                                           .rows = TOKENS,
+                                                           .sparse = "input=0.3",
+                                                           .neurons = &n,
+                                                           .observe = product_check,
+                                                           .observe_user = &seen});
+    fill_ids(ids, TOKENS, m->shape.vocab, 3);
+    free(logits_of(e, ids, TOKENS));
+    engine_close(e);
+    assert_int_equal(seen.products, MATRICES * m->graph.n_layers);
+    assert_true(seen.skipped > seen.inputs / 100 && seen.skipped < seen.inputs);
+    neurons_free(&n);
+    model_close(m);
+}
+
+/* Whatever the threads and the tokens of a step; and beside a mode of the FFN. */
+static void skipped_inputs_have_the_same_bits_everywhere(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"input=0.3", "above=0.05,input=0.3"};
+    struct model *m = tiny_model(DT_Q4_0, 1);
+    struct neurons n;
+    input_quantiles(&n, m, 0.0005f, true);
+    counted = &n;
+    float *all = sparse_logits(m, NULL, "dense,input=0.3", 1, 1);
+    assert_logits(m, NULL, "dense,input=0", 2, 32, all);
+    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+        float *some = sparse_logits(m, NULL, modes[i], 1, 1);
+        assert_true(differ(all, some));
+        assert_logits(m, NULL, modes[i], 2, 1, some);
+        if (i == 0) /* products of the dense gate have another class in prompts */
+            assert_logits(m, NULL, modes[i], 2, 32, some);
+        free(some);
+    }
+    neurons_free(&n);
+    input_quantiles(&n, m, 0.0005f, false);
+    assert_refused(m, "input=0.3", "of blk.2.ffn_down.weight");
+    assert_refused(m, "input=1", "--sparse wants");
+    assert_refused(m, "fast,input=0.3", "--sparse wants");
+    assert_refused(m, "input=0.3,exact", "--sparse wants");
+    neurons_free(&n);
+    counted = NULL;
+    assert_refused(m, "input=0.3", "oato-profile --calibrate");
+    free(all);
     model_close(m);
 }
 
@@ -296,6 +424,8 @@ int main(void)
         cmocka_unit_test(devices_change_no_bit),
         cmocka_unit_test(what_cannot_skip_is_refused),
         cmocka_unit_test(a_share_takes_each_layers_threshold),
+        cmocka_unit_test(inputs_below_their_threshold_are_zero),
+        cmocka_unit_test(skipped_inputs_have_the_same_bits_everywhere),
         cmocka_unit_test(guesses_have_the_same_bits_everywhere),
         cmocka_unit_test(ungated_blocks_are_guessed),
     };
