@@ -157,7 +157,7 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
     if (r->device->ops->supports(r->device, &c.op))
         status = bench_open(r, &c, &b, err);
     if (b)
-        status = bench_time(b, &(struct op_point){rows, 1, 0}, quick, &row, err);
+        status = bench_time(b, &(struct op_point){rows, 1, 0, 0}, quick, &row, err);
     if (b && !status)
         *ns = row.median_ns;
     bench_close(b);

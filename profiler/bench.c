@@ -8,6 +8,7 @@
  */
 #include "profiler/profiler_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,9 @@ struct op_bench {
     struct oato_weight **weights; /* copies x GRAPH_WEIGHTS */
     int32_t copies, n_prepared;
     uint64_t prepared_bytes; /* of one copy */
+    /* Of a sparse GATE_UP: |gate| of all neurons of a copy's weights, ascending, for c->n_weights
+     * such. A threshold among them leaves any number of neurons. */
+    float *gates;
 };
 
 /* How many copies of something of that size exceed the caches twice, as memory allows. */
@@ -65,6 +69,106 @@ static oato_status add_copy(struct op_bench *b, struct oato_error *err)
     return status;
 }
 
+/* The same numbers in all rows, so that all tokens have the same neurons; a sparse product's input
+ * is 0 where it is to skip. */
+static oato_status write_input(const struct rig *r, const struct oato_op *op,
+                               const struct op_point *at, void *arena, struct oato_error *err)
+{
+    const size_t k = (size_t)op->k;
+    float *x = malloc(k * sizeof *x);
+    oato_status status = OATO_OK;
+    uint32_t random = 0x9e3779b9;
+    int64_t left = at->active;
+    if (!x)
+        return oato_fail_memory(err, k * sizeof *x, "an input");
+    for (size_t i = 0; i < k; i++) {
+        random = random * 1664525 + 1013904223;
+        const bool kept = !op_by_columns(op) || (int64_t)(random % (uint32_t)(k - i)) < left;
+        left -= kept;
+        random = random * 1664525 + 1013904223;
+        x[i] = kept ? (float)(int32_t)(random | 1) / 2147483648.0f : 0;
+    }
+    for (size_t row = 0; row < (size_t)at->rows && !status; row++)
+        status = r->device->ops->upload(r->device, arena, row * k * sizeof *x, x, k * sizeof *x,
+                                        NULL, err);
+    free(x);
+    return status;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The products of one gate with what write_input writes. */
+static oato_status read_gate(const struct op_bench *b, int32_t copy, void *arena, float *gate,
+                             struct oato_error *err)
+{
+    const struct oato_op *op = &b->c->op;
+    const struct rig *r = b->rig;
+    const struct oato_op product = {.kind = OP_MUL_MAT, .dtype = op->dtype, .k = op->k, .n = op->n};
+    const struct graph_op shape = {.n_in = 1, .n_out = 1, .n_weights = 1};
+    const struct op_point at = {.rows = 1, .seqs = 1};
+    const struct op_size size = {.rows = 1, .seqs = 1};
+    struct program p = {.weights = b->weights,
+                        .n_weights = (uint32_t)(b->copies * GRAPH_WEIGHTS),
+                        .arena = arena,
+                        .workspace_bytes =
+                            r->device->ops->workspace_bytes(r->device, &product, &size)};
+    struct program_record records[2];
+    struct rig_times times;
+    for (int i = 0; i < 2; i++) {
+        records[i] = rig_record(&shape, &product, (int32_t[]){op->k});
+        records[i].out[0] = size_align((size_t)op->k * sizeof(float), 64);
+        records[i].weight[0] = (uint32_t)(copy * GRAPH_WEIGHTS);
+    }
+    oato_status status =
+        rig_time(r, &p, records, 2, &at, &(struct rig_effort){1, 1, 0}, &times, err);
+    if (!status)
+        status = r->device->ops->download(r->device, gate, arena, records[0].out[0],
+                                          (size_t)op->n * sizeof *gate, NULL, err);
+    return status;
+}
+
+static oato_status read_gates(struct op_bench *b, struct oato_error *err)
+{
+    const struct oato_op *op = &b->c->op;
+    const size_t n = (size_t)op->n;
+    const int32_t distinct = b->copies < b->c->n_weights ? b->copies : b->c->n_weights;
+    const uint64_t bytes = size_align((size_t)op->k * sizeof(float), 64) + n * sizeof(float);
+    const struct op_point at = {.rows = 1, .seqs = 1};
+    void *arena = NULL;
+    b->gates = malloc((size_t)distinct * n * sizeof *b->gates);
+    if (!b->gates)
+        return oato_fail_memory(err, (size_t)distinct * n * sizeof *b->gates, "gates");
+    oato_status status = rig_alloc(b->rig, bytes, &arena, err);
+    if (!status)
+        status = write_input(b->rig, op, &at, arena, err);
+    for (int32_t i = 0; i < distinct && !status; i++) {
+        float *gate = b->gates + (size_t)i * n;
+        status = read_gate(b, i, arena, gate, err);
+        for (size_t j = 0; j < n; j++)
+            gate[j] = fabsf(gate[j]);
+        qsort(gate, n, sizeof *gate, by_size);
+    }
+    if (arena)
+        b->rig->device->ops->free(b->rig->device, arena, bytes);
+    return status;
+}
+
+void bench_close(struct op_bench *b)
+{
+    if (!b)
+        return;
+    free(b->gates);
+    for (int32_t i = 0; i < b->n_prepared * GRAPH_WEIGHTS; i++)
+        if (b->weights[i])
+            b->rig->device->ops->weight_free(b->rig->device, b->weights[i]);
+    free(b->weights);
+    free(b);
+}
+
 oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_bench **out,
                        struct oato_error *err)
 {
@@ -90,22 +194,13 @@ oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_b
     }
     if (!status && oato_interrupted)
         status = oato_fail(err, OATO_NEGATIVE, "interrupted");
+    if (!status && c->op.kind == OP_GATE_UP && c->op.sparse)
+        status = read_gates(b, err);
     if (status)
         bench_close(b);
     else
         *out = b;
     return status;
-}
-
-void bench_close(struct op_bench *b)
-{
-    if (!b)
-        return;
-    for (int32_t i = 0; i < b->n_prepared * GRAPH_WEIGHTS; i++)
-        if (b->weights[i])
-            b->rig->device->ops->weight_free(b->rig->device, b->weights[i]);
-    free(b->weights);
-    free(b);
 }
 
 /* What the timing of one point holds. */
@@ -154,6 +249,8 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
                                struct program_record *out, struct oato_error *err)
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
+    if (c->op.kind == OP_GATE_UP && c->op.sparse) /* thresholds are those of the gate itself */
+        out->op.activation = ACT_NONE;
     out->numerics = at->rows > NUMERICS_DECODE_ROWS ? NUMERICS_PREFILL : NUMERICS_DECODE;
     const bool chooses = op_has_experts(&c->op);
     uint64_t offset = 0, rows = (uint64_t)at->rows;
@@ -172,10 +269,21 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
     }
     s->arena_bytes = offset;
     oato_status status = rig_alloc(r, offset, &s->arena, err);
+    if (!status && c->op.sparse)
+        status = write_input(r, &c->op, at, s->arena, err);
     if (!status && chooses)
         status = rig_fill_choices(r, &c->op, s->arena, out->in[1], at->rows, s->choice_bytes,
                                   CHOICES, err);
     return status;
+}
+
+/* Above which so many neurons are, in a copy of the weights. */
+static float threshold_for(const struct op_bench *b, int32_t copy, int32_t active)
+{
+    const int32_t n = b->c->op.n;
+    return active < n
+               ? b->gates[(size_t)(copy % b->c->n_weights) * (size_t)n + (size_t)(n - active) - 1]
+               : -1;
 }
 
 /* Times a program of n records and a marker in front; copies in turn. */
@@ -192,6 +300,8 @@ static oato_status run_records(const struct op_bench *b, struct setup *s,
             if (b->weights[slot])
                 r->weight[j] = (uint32_t)slot;
         }
+        if (b->gates)
+            r->op.threshold = threshold_for(b, i % b->copies, s->at->active);
         if (s->kv)
             r->kv_layer = i % s->kv_layers;
         if (s->choice_bytes)

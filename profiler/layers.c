@@ -17,6 +17,7 @@ bool row_is_of(const struct profile_row *r, const struct oato_op *op, const stru
 {
     return r->op.kind == op->kind && r->op.k == op->k && r->size.rows == size->rows &&
            r->size.seqs == size->seqs && r->size.kv_positions == size->kv_positions &&
+           r->size.active == size->active &&
            oato_op_same(&r->op, op);
 }
 

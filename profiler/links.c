@@ -21,7 +21,7 @@ static oato_status time_records(const struct rig *r, struct program *p,
     const struct rig_effort *effort = r->declared ? &once : quick ? &few : &many;
     struct rig_times times;
     const oato_status status =
-        rig_time(r, p, records, n, &(struct op_point){1, 1, 0}, effort, &times, err);
+        rig_time(r, p, records, n, &(struct op_point){1, 1, 0, 0}, effort, &times, err);
     if (!status)
         *ns = quantile(times.inner_ns, times.n, 0.5) / (n - 1);
     return status;
@@ -265,7 +265,7 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
         return oato_fail_memory(err, sizeof *host, "a timeline");
     }
     timeline_init(host);
-    oato_status status = rig_step_create(&(struct op_point){1, 1, 0}, 0, &s, err);
+    oato_status status = rig_step_create(&(struct op_point){1, 1, 0, 0}, 0, &s, err);
     if (!status)
         status = rig_alloc(r, bytes, &memory, err);
     struct program p = {.records = records,

@@ -128,6 +128,8 @@ static const struct option_of table[] = {
     {"context", 'c', "LIST", "context lengths in tokens; default 64,512,2048,4096",
      AS(MEASURE, take_contexts, options)},
     {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(MEASURE, options.quick)},
+    {"sparse", 0, NULL, "time skipping neurons, too, whatever the activation (ReLU: always)",
+     FLAG(MEASURE, options.sparse)},
     {"replace", 0, NULL, "start a new file instead of extending it", FLAG(BOTH, replace)},
     {"model", 'm', "FILE", "the model, instead of the operand", AS(BOTH, take_model, model)},
     {"list-devices", 0, NULL, "list the devices available here and exit",

@@ -418,7 +418,7 @@ static oato_status measure_layers(const struct run *r, const struct rig *rig,
                                   struct layers_times *t, struct oato_error *err)
 {
     const struct op_point at[LAYERS_COUNT] = {
-        {1, 1, shown_context(r)}, {128, 1, 128}, {512, 1, 512}};
+        {1, 1, shown_context(r), 0}, {128, 1, 128, 0}, {512, 1, 512, 0}};
     struct layers *layers;
     oato_status status = layers_open(rig, r->m, r->o->kv, &layers, err);
     for (int i = 0; i < LAYERS_COUNT && !status; i++) {
@@ -554,6 +554,8 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     rows_before = p->n_rows;
     if (!status)
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
+    if (!status)
+        status = op_set_add_sparse(&m->graph, o->sparse, &r.set, err);
     for (int32_t i = 0; i < r.set.n && !status; i++)
         points += op_points(&r.set.cases[i], o, m->shape.context_length, ignored);
     for (int i = 0; i < r.n_rigs; i++)

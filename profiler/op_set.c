@@ -1,9 +1,12 @@
 /*
  * op_set.c - what is to be timed: the distinct operators of a model's graph and of every fused
- * pattern that matches in it, and the sizes (tokens, sequences, context) of each. Operators with
- * the same key are one case; their tensors are kept, as sources of weights to rotate over.
+ * pattern that matches in it, and the sizes (tokens, sequences, context, active neurons) of each.
+ * Operators with the same key are one case; their tensors are kept, as sources of weights to rotate
+ * over.
  */
 #include "profiler/profiler_internal.h"
+
+#include "lowering/lowering.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +91,37 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
     return OATO_OK;
 }
 
+oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
+                              struct oato_error *err)
+{
+    const struct sparse_choice choice = {.mode = asked ? SPARSE_LIMIT : SPARSE_EXACT};
+    struct graph fused;
+    struct arena a;
+    arena_init(&a);
+    struct graph_match *taken =
+        arena_alloc(&a, (size_t)graph_matches(g, NULL, 0) + 1, sizeof *taken);
+    oato_status status = taken
+                             ? graph_fuse(g, taken, graph_cover(g, NULL, NULL, taken), &fused, err)
+                             : oato_fail_memory(err, sizeof *taken, "the list of operators");
+    arena_free(&a);
+    if (status)
+        return status;
+    status = sparse_apply(&fused, &choice, NULL, err);
+    struct op_case *cases = arena_alloc(&s->arena, (size_t)(s->n + fused.n_ops), sizeof *s->cases);
+    bool fits = cases;
+    if (fits) {
+        memcpy(cases, s->cases, (size_t)s->n * sizeof *cases);
+        s->cases = cases;
+    }
+    for (int32_t i = 0; i < fused.n_ops && fits && !status; i++)
+        if (fused.ops[i].op.sparse)
+            fits = collect_op(&fused, &fused.ops[i], DT_F16, s);
+    graph_free(&fused);
+    if (!fits)
+        return oato_fail_memory(err, sizeof *cases, "the list of operators");
+    return status == OATO_EUSAGE && !asked ? OATO_OK : status;
+}
+
 void op_set_free(struct op_set *s)
 {
     arena_free(&s->arena);
@@ -99,6 +133,7 @@ struct op_size op_point_size(const struct oato_op *op, const struct op_point *at
     struct op_size size = {.rows = at->rows, .seqs = 1};
     if (op_has_seqs(op->kind))
         size.seqs = at->seqs;
+    size.active = at->active;
     if (op->kind == OP_ATTENTION) {
         /* the last of q tokens reads all n positions, the one before one less, ... */
         int64_t q = at->rows / at->seqs, n = at->context;
@@ -119,7 +154,7 @@ int32_t op_point_pages(const struct op_point *at)
 
 static void add_point(struct op_point *out, int32_t *n, int32_t rows, int32_t seqs, int32_t context)
 {
-    struct op_point p = {rows, seqs, context};
+    const struct op_point p = {.rows = rows, .seqs = seqs, .context = context};
     if (*n < POINTS_MAX && (!*n || memcmp(&out[*n - 1], &p, sizeof p) != 0))
         out[(*n)++] = p;
 }
@@ -144,6 +179,28 @@ static void attention_points(const struct profiler_options *o, int32_t rows, int
         add_point(out, n, rows, 1, longest);
 }
 
+/* Few tokens at several shares of active neurons; prompts need them all. */
+static int32_t sparse_points(const struct oato_op *op, bool quick, int32_t longest,
+                             struct op_point *out)
+{
+    static const int percent_full[] = {5, 10, 20, 40, 70, 100}, percent_quick[] = {10, 40, 100};
+    static const int32_t tokens[] = {1, 4, NUMERICS_DECODE_ROWS, 128, 512};
+    const int *percent = quick ? percent_quick : percent_full;
+    const int n_percent = quick ? ARRAY_LEN(percent_quick) : ARRAY_LEN(percent_full);
+    const int64_t all = op_neurons(op);
+    int32_t n = 0;
+    for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
+        for (int j = tokens[i] <= NUMERICS_DECODE_ROWS ? 0 : n_percent - 1;
+             j < n_percent && tokens[i] <= longest; j++) {
+            if (quick && (tokens[i] == 4 || tokens[i] == 512))
+                continue;
+            out[n++] = (struct op_point){.rows = tokens[i],
+                                         .seqs = 1,
+                                         .active = (int32_t)max_i64(all * percent[j] / 100, 1)};
+        }
+    return n;
+}
+
 int32_t op_points(const struct op_case *c, const struct profiler_options *o, int64_t context_length,
                   struct op_point *out)
 {
@@ -151,6 +208,8 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
     const int32_t *rows = o->quick ? rows_quick : rows_full;
     int32_t n_rows = o->quick ? ARRAY_LEN(rows_quick) : ARRAY_LEN(rows_full), n = 0;
     bool attention = c->op.kind == OP_ATTENTION, state = op_state_floats(&c->op);
+    if (c->op.sparse)
+        return sparse_points(&c->op, o->quick, longest, out);
     for (int32_t i = 0; i < n_rows; i++) {
         if (rows[i] > longest || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
             continue;

@@ -17,7 +17,7 @@ static oato_status time_small(const struct rig *r, uint32_t n, int32_t rows, int
     const struct program_record small = rig_addition(WIDTH, rows);
     const uint64_t bytes = rig_addition_bytes(WIDTH, rows);
     const struct rig_effort effort = {repeats, repeats, 20000000};
-    const struct op_point at = {rows, 1, 0};
+    const struct op_point at = {rows, 1, 0, 0};
     struct program_record records[RECORDS_MOST];
     struct program p = {0};
     times->n = 0;

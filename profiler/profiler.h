@@ -23,7 +23,8 @@ struct profiler_options {
      * the model's context are left out. */
     int32_t contexts[PROFILER_CONTEXTS];
     int32_t n_contexts;
-    bool quick; /* fewer sizes and repeats */
+    bool quick;  /* fewer sizes and repeats */
+    bool sparse; /* feed-forward blocks that skip neurons are timed whatever their activation */
 };
 
 /* What profiler_measure did, for the summary. */

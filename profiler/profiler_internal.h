@@ -30,12 +30,17 @@ struct op_set {
 /* Distinct operators of the graph and of its fused patterns, in order of first use. */
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
                            struct oato_error *err);
+/* Adds the operators of feed-forward blocks that skip neurons: where activations have exact zeros
+ * or, if asked for, any. OATO_EUSAGE: asked for, and there are none. */
+oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
+                              struct oato_error *err);
 void op_set_free(struct op_set *s);
 
 /* A point at which a case is timed. */
 struct op_point {
     int32_t rows, seqs; /* rows is a multiple of seqs */
     int32_t context;    /* of every sequence after the step; 0 when it does not matter */
+    int32_t active;     /* neurons that are not skipped; 0: nothing is */
 };
 struct op_size op_point_size(const struct oato_op *op, const struct op_point *at);
 /* KV positions of every sequence, and the pages that they take. */

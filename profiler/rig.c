@@ -324,7 +324,7 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
         int32_t rows = positions - at < CHUNK ? positions - at : CHUNK;
-        status = rig_time(r, &p, records, (uint32_t)n, &(struct op_point){rows, 1, at + rows},
+        status = rig_time(r, &p, records, (uint32_t)n, &(struct op_point){rows, 1, at + rows, 0},
                           &(struct rig_effort){1, 1, 0}, &times, err);
     }
     if (arena)

@@ -77,7 +77,7 @@ static void assert_complete(const struct profile *p, const struct model *m, int3
             for (int t = 0; t < n_tokens; t++) {
                 if (logits && tokens[t] > 32)
                     continue;
-                struct op_size size = op_point_size(&op, &(struct op_point){tokens[t], 1, 512});
+                struct op_size size = op_point_size(&op, &(struct op_point){tokens[t], 1, 512, 0});
                 const struct profile_row *row = profile_find(p, device, &op, &size);
                 char key[OP_KEY_SIZE];
                 if (!row) {
@@ -514,9 +514,9 @@ static void attention_counts_every_position_read(void **state)
 {
     (void)state;
     struct oato_op op = {.kind = OP_ATTENTION};
-    struct op_size size = op_point_size(&op, &(struct op_point){4, 1, 10});
+    struct op_size size = op_point_size(&op, &(struct op_point){4, 1, 10, 0});
     assert_int_equal(size.kv_positions, 7 + 8 + 9 + 10);
-    size = op_point_size(&op, &(struct op_point){4, 2, 10});
+    size = op_point_size(&op, &(struct op_point){4, 2, 10, 0});
     assert_int_equal(size.kv_positions, 2 * (9 + 10));
     assert_int_equal(size.seqs, 2);
 }

@@ -1,0 +1,155 @@
+/*
+ * Times at several shares of active neurons: a profile has them for models whose neurons can be
+ * silent, and for others when they are asked for; the cost model finds what lies between them, and
+ * oato-plan --sparse auto skips neurons where they say that it pays, and nowhere else.
+ */
+#include "profiler/profiler_internal.h"
+#include "solver/solver.h"
+
+#include "tests/profiler/profiler_testing.h"
+#include "tests/solver/power_law.h"
+
+#include <math.h>
+
+enum { WIDTH = 128, NEURONS = 640, LAYERS = 2 };
+/* No launches, so that times are proportional to bytes. */
+#define SIM "sim:vram=64MiB,read=1GB/s,flops=1T,link=10GB/s,latency=20us,launch=0us"
+
+static struct model *open_relu(const char *keys)
+{
+    struct oato_error err;
+    struct model *m = NULL;
+    struct random_model r = random_model_default();
+    r.layers = LAYERS;
+    r.width = WIDTH;
+    r.ffn = NEURONS;
+    r.dtype = DT_Q8_0;
+    r.vocab = 320;
+    r.context = 64;
+    r.keys = keys;
+    r.tokenizer = false;
+    if (random_model_open(&r, &m, &err))
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static void measure(struct profile *p, const struct model *m, bool asked)
+{
+    const struct profiler_options o = {.devices = "cpu," SIM,
+                                       .kv = DT_F16,
+                                       .quick = true,
+                                       .threads = 1,
+                                       .contexts = {64},
+                                       .n_contexts = 1,
+                                       .sparse = asked};
+    struct oato_error err;
+    struct profiler_report report;
+    if (profiler_begin(NULL, false, p, NULL, NULL, &err) ||
+        profiler_measure(p, m, &o, NULL, NULL, &report, &err))
+        fail_msg("%s", err.text);
+}
+
+static int32_t sparse_rows(const struct profile *p)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < p->n_rows; i++)
+        n += p->rows[i].op.sparse != SKIP_NOTHING;
+    return n;
+}
+
+static const struct oato_op gate_up = {
+    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SKIP_ZEROS};
+static const struct oato_op down = {
+    .kind = OP_MUL_MAT, .dtype = DT_Q8_0, .k = NEURONS, .n = WIDTH, .sparse = SKIP_ZEROS};
+
+static double cost(const struct cost_model *c, int32_t device, const struct oato_op *op, int active)
+{
+    const struct op_size size = {.rows = 1, .seqs = 1, .active = active};
+    const struct op_cost r = cost_of_op(c, device, op, &size);
+    assert_false(r.estimate);
+    return r.ns;
+}
+
+/* What sim declares is known: all of gate and of the rest the share of active neurons. */
+static void assert_density(const struct cost_model *c, int32_t sim)
+{
+    const double up = cost(c, sim, &gate_up, NEURONS), all = cost(c, sim, &down, NEURONS);
+    for (int percent = 10; percent <= 100; percent += 15) {
+        const double share = percent / 100.0;
+        const int active = NEURONS * percent / 100;
+        assert_true(fabs(cost(c, sim, &gate_up, active) - up * (1 + share) / 2) < 0.02 * up);
+        assert_true(fabs(cost(c, sim, &down, active) - all * share) < 0.02 * all);
+    }
+}
+
+/* Layers that a plan skips neurons of when the sparse operators take so many times as long. */
+static int32_t layers_skipped(const struct model *m, struct profile *p, double factor)
+{
+    struct oato_error err;
+    struct power_law law = power_law_default();
+    struct planner_options o;
+    struct neurons n;
+    struct plan plan;
+    planner_options_init(&o);
+    o.request.prompt = 4;
+    o.request.generate = 32;
+    o.request.context = 64;
+    if (power_law_neurons(m->gguf, &law, &n, &err))
+        fail_msg("%s", err.text);
+    o.neurons = &n;
+    for (int32_t i = 0; i < p->n_rows; i++)
+        p->rows[i].median_ns *= p->rows[i].op.sparse ? factor : 1;
+    if (planner_make(m, p, &o, &plan, NULL, &err))
+        fail_msg("%s", err.text);
+    const int32_t skipped = plan.n_sparse;
+    plan_free(&plan);
+    neurons_free(&n);
+    return skipped;
+}
+
+static void silent_neurons_are_timed_and_the_times_decide(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct profile p;
+    struct cost_model *c;
+    struct model *m = open_relu("feed_forward_activation=relu");
+    measure(&p, m, false);
+    assert_int_equal(sparse_rows(&p),
+                     2 * 2 * (3 + 3 + 0)); /* a context of 64 has no long prompts */
+    assert_int_equal(cost_create(&p, &c, &err), OATO_OK);
+    assert_density(c, profile_device_index(&p, "sim:0"));
+    assert_true(cost(c, 0, &gate_up, NEURONS / 10) > 0);
+    cost_free(c);
+    assert_int_equal(layers_skipped(m, &p, 0.01), LAYERS);
+    assert_int_equal(layers_skipped(m, &p, 1e4), 0);
+    profile_free(&p);
+    model_close(m);
+}
+
+static void others_are_timed_when_asked(void **state)
+{
+    (void)state;
+    struct op_set set;
+    struct oato_error err;
+    struct model *m = open_relu(NULL);
+    for (int asked = 0; asked < 2; asked++) {
+        int32_t n = 0;
+        assert_int_equal(op_set_collect(&m->graph, DT_F16, &set, &err), OATO_OK);
+        assert_int_equal(op_set_add_sparse(&m->graph, asked, &set, &err), OATO_OK);
+        for (int32_t i = 0; i < set.n; i++)
+            n += set.cases[i].op.sparse != SKIP_NOTHING;
+        assert_int_equal(n, asked ? 2 : 0);
+        op_set_free(&set);
+    }
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(silent_neurons_are_timed_and_the_times_decide),
+        cmocka_unit_test(others_are_timed_when_asked),
+    };
+    return cmocka_run_group_tests(tests, folder_create, folder_remove);
+}
