@@ -133,6 +133,14 @@ static oato_status graph_cut(struct engine *e, const struct sparse_choice *choic
     return e->plan ? sparse_apply_plan(&e->graph, e->plan, err) : OATO_OK;
 }
 
+static bool neurons_guessed(const struct engine *e)
+{
+    bool guessed = false;
+    for (int32_t i = 0; i < e->graph.n_ops; i++)
+        guessed = guessed || e->graph.ops[i].op.sparse == SKIP_UNLISTED;
+    return guessed;
+}
+
 oato_status engine_load(struct engine *e, struct oato_error *err)
 {
     int32_t bound[DEVICES_MAX] = {0};
@@ -166,15 +174,18 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (!status)
-        status = sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
+        status =
+            e->plan && !e->options->sparse
+                ? sparse_place_plan(&e->graph, e->plan, &e->placements, err)
+                : sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
     if (status)
         return status;
     e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);
-    if (e->deterministic && (choice.mode == SPARSE_PREDICT || choice.mode == SPARSE_SIGN))
+    if (e->deterministic && neurons_guessed(e))
         return oato_fail(err, OATO_EUSAGE,
                          "--deterministic: with --sparse %s only decode skips neurons, so prompts "
                          "have other bits; use --sparse exact",
-                         e->options->sparse);
+                         e->options->sparse ? e->options->sparse : "as in the plan");
     if (e->deterministic)
         return check_deterministic(e, err);
     check_libraries(e);

@@ -119,6 +119,9 @@ oato_status sparse_place(const struct graph *g, const struct sparse_choice *choi
                          struct oato_error *err);
 /* sparse_apply for the layers that the plan names. OATO_EFILE: one has none of the kind. */
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
+/* sparse_place for these layers. The plan's sidecar must outlive the placements. */
+oato_status sparse_place_plan(const struct graph *g, const struct plan *p,
+                              struct placements *placements, struct oato_error *err);
 
 /* ------------------------------------------------------------------------------- input ---- */
 

@@ -289,17 +289,37 @@ oato_status sparse_place(const struct graph *g, const struct sparse_choice *choi
     return OATO_OK;
 }
 
+static struct sparse_choice choice_of(const struct plan_sparse *s)
+{
+    const enum sparse_mode mode = s->guess == PLAN_GUESS_PREDICTED ? SPARSE_PREDICT
+                                  : s->guess == PLAN_GUESS_SIGNS   ? SPARSE_SIGN
+                                  : s->threshold > 0               ? SPARSE_LIMIT
+                                                                   : SPARSE_EXACT;
+    return (struct sparse_choice){.mode = mode, .threshold = s->threshold};
+}
+
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->n_sparse; i++) {
         const struct plan_sparse *s = &p->sparse[i];
-        const struct sparse_choice choice = {.mode = s->threshold > 0 ? SPARSE_LIMIT : SPARSE_EXACT,
-                                             .threshold = s->threshold};
-        if (!fields_set(g, &choice, NULL, s->layer, choice.mode == SPARSE_EXACT))
+        const struct sparse_choice choice = choice_of(s);
+        if (!fields_set(g, &choice, p->neurons, s->layer, choice.mode != SPARSE_LIMIT))
             return oato_fail(err, OATO_EFILE,
                              "the plan skips neurons of layer %d, which has none to skip; run "
                              "oato-plan again",
                              s->layer);
     }
     return OATO_OK;
+}
+
+oato_status sparse_place_plan(const struct graph *g, const struct plan *p,
+                              struct placements *placements, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < p->n_sparse && !status; i++) {
+        const struct sparse_choice choice = choice_of(&p->sparse[i]);
+        if (p->sparse[i].guess)
+            status = sparse_place(g, &choice, p->sparse[i].layer, p->neurons, placements, err);
+    }
+    return status;
 }

@@ -89,7 +89,7 @@ static const struct plan_field sparse[] = {
     FIELD(PLAN_U32, plan_sparse, layer),
     FIELD(PLAN_U32, plan_sparse, threshold),
     FIELD(PLAN_U32, plan_sparse, dense),
-    {PLAN_ZERO, 0, 0},
+    FIELD(PLAN_U32, plan_sparse, guess),
 };
 
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};

@@ -284,7 +284,13 @@ struct plan_sparse {
     int32_t layer;
     float threshold;
     uint32_t dense;
+    uint32_t guess; /* enum plan_guess */
 };
+
+/* In decode gate and up, too, are computed only for neurons that are guessed from the block's
+ * input: by the sidecar's predictor, whose threshold it is then; or by signs, of whose differences
+ * `threshold` is then the least, -1 to 1. */
+enum plan_guess { PLAN_GUESS_NOTHING, PLAN_GUESS_PREDICTED, PLAN_GUESS_SIGNS, PLAN_GUESS_COUNT };
 
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */

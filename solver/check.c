@@ -342,7 +342,8 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
     for (int32_t i = 0; !sparse && i < a->n_sparse; i++)
         sparse = a->sparse[i].layer != b->sparse[i].layer ||
                  a->sparse[i].threshold != b->sparse[i].threshold ||
-                 a->sparse[i].dense != b->sparse[i].dense;
+                 a->sparse[i].dense != b->sparse[i].dense ||
+                 a->sparse[i].guess != b->sparse[i].guess;
     const struct plan_request *q = &a->request, *r = &b->request;
     const struct {
         const char *name;

@@ -88,12 +88,13 @@ static double activity(const struct dividing *x, const float *freq, const int32_
                        int32_t tokens)
 {
     const struct graph_op *first = &x->p->graph.ops[x->op[0]];
+    const double rate = sparse_rate(x->skips, x->p->neurons, first->layer);
     double sum = 0, all = x->extent;
     double each = is_experts(first) ? (double)first->op.experts_used / first->op.experts : 1;
     if (is_experts(first))
         all = fmax(op_experts_read(&first->op, tokens), 1e-9);
     for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
-        const double often = fmin(freq ? (double)freq[order[j]] : each, 1);
+        const double often = fmin(freq ? (double)freq[order[j]] * rate : each, 1);
         sum += is_experts(first) ? 1 - pow(1 - often, tokens)
                                  : sparse_active(x->skips != NULL, often, tokens);
     }
@@ -209,7 +210,7 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
     list_kinds(x);
     find_groups(x);
     price_ends(x);
-    if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && p->neurons)
+    if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && (p->neurons || x->skips))
         price_densities(x);
     return true;
 }

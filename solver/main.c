@@ -3,6 +3,7 @@
  * to stdout, the status to the shell. Verbs and options are rows of tables: an option says which
  * verbs have it, how its value is read and where that goes.
  */
+#include "lowering/lowering.h"
 #include "solver/verbs.h"
 
 #include <stddef.h>
@@ -140,13 +141,18 @@ static oato_status take_name(const struct options *o, void *to, struct oato_erro
 
 static oato_status take_sparse(const struct options *o, void *to, struct oato_error *err)
 {
-    static const char *const names[] = {[PLANNER_SPARSE_AUTO] = "auto",
-                                        [PLANNER_SPARSE_OFF] = "off",
-                                        [PLANNER_SPARSE_EXACT] = "exact"};
     struct planner_options *p = to;
-    const int i = find_word(o->value, names, ARRAY_LEN(names));
-    p->sparse = (enum planner_sparse)i;
-    return i < (int)ARRAY_LEN(names) ? OATO_OK : bad_value(o, "auto, off or exact", err);
+    struct sparse_choice choice = {.mode = SPARSE_OFF};
+    const bool automatic = !strcmp(o->value, "auto");
+    if (!automatic && (sparse_parse(o->value, &choice, err) || choice.mode == SPARSE_DENSE ||
+                       choice.skips_inputs))
+        return bad_value(
+            o, "auto, off, exact, predict, sign[=M], threshold=S (0 to 0.99) or above=T", err);
+    p->sparse = automatic                   ? PLANNER_SPARSE_AUTO
+                : choice.mode == SPARSE_OFF ? PLANNER_SPARSE_OFF
+                                            : PLANNER_SPARSE_GIVEN;
+    p->sparse_mode = o->value;
+    return OATO_OK;
 }
 
 /* Verbs with the same options have one bit. */
@@ -198,7 +204,7 @@ static const struct option_of all_options[] = {
     {"whole-only", 0, NULL, "no operator is divided or streamed", PLANNING, FLAG(plan.whole_only)},
     {"expert-cache", 0, "N", "slots for experts of the host, in each layer; auto, off (default)",
      PLANNING, INTO(plan.expert_cache, take_cache)},
-    {"sparse", 0, "S", "skip silent neurons: auto, off or exact (ReLU; default auto)", PLANNING,
+    {"sparse", 0, "S", "skip neurons: auto (default), off, or as oato-run does", PLANNING,
      INTO(plan, take_sparse)},
     {"devices", 0, "LIST", "use only devices: cpu:0,sim:0 (default all)", PLANNING,
      TEXT(plan.devices)},

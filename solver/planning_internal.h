@@ -125,9 +125,12 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
 oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
                        int32_t slots, struct oato_error *err);
 
-/* sparse.c: sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: EXACT,
- * but no layer has neurons that can be skipped. */
-oato_status sparse_choose(struct problem *p, enum planner_sparse how, struct oato_error *err);
+/* sparse.c: sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
+ * but no layer has neurons that can be so skipped, or the sidecar lacks what the mode needs. */
+oato_status sparse_choose(struct problem *p, const struct planner_options *o,
+                          struct oato_error *err);
+/* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
+double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
 /* The time of a part of a GATE_UP or MUL_MAT that skips neurons, in a step of that size: it has a
  * `share` of all neurons, and those of `active` (of all, too) are expected to work. An estimate
  * where the profile has no times at several densities; where the device cannot skip, they all work.

@@ -367,9 +367,8 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
-    if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) ||
-        sparse_choose(p, o->sparse, err) || problem_price(p, err) ||
-        problem_check_budgets(p, o, err)) {
+    if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) || sparse_choose(p, o, err) ||
+        problem_price(p, err) || problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }

@@ -288,7 +288,13 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
 {
     if (!p->n_sparse)
         return;
-    text_printf(out, "silent neurons: skipped in %d layers", p->n_sparse);
+    const struct plan_sparse *first = &p->sparse[0];
+    text_printf(out, "silent neurons: skipped in %d layers%s", p->n_sparse,
+                first->guess == PLAN_GUESS_PREDICTED
+                    ? ", found by predictors before gate (priced as exact)"
+                : first->guess         ? ", found by signs before gate (priced as exact)"
+                : first->threshold > 0 ? ", near zero counts as silent"
+                                       : "");
     for (int32_t d = 0; d < p->n_devices; d++) {
         int32_t dense = 0;
         for (int32_t i = 0; i < p->n_sparse; i++)

@@ -180,9 +180,13 @@ static double active_share(const struct stepping *x, const struct program_record
     const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
     const int32_t tokens = x->step->size.tokens;
     const bool skips = r->op.sparse && r->op.threshold >= 0;
+    const struct plan *plan = x->s->plan;
+    const int32_t layer = g->ops[index].layer;
+    const double rate =
+        sparse_rate(plan_skips(plan->sparse, plan->n_sparse, layer), plan->neurons, layer);
     double sum = 0;
     for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
-        const double once = fmin(freq[order[i]], 1);
+        const double once = fmin(freq[order[i]] * rate, 1);
         sum += !experts      ? sparse_active(skips, once, tokens)
                : tokens == 1 ? once
                              : 1 - pow(1 - once, tokens);

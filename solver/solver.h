@@ -222,9 +222,10 @@ struct device_budget {
     uint64_t bytes;
 };
 
-/* Whether silent neurons are skipped. EXACT: those whose activation is exactly 0, in all layers of
- * ReLU kinds. AUTO: the same, in layers whose neurons fire so seldom that it pays. */
-enum planner_sparse { PLANNER_SPARSE_AUTO, PLANNER_SPARSE_OFF, PLANNER_SPARSE_EXACT };
+/* Whether silent neurons are skipped. GIVEN: in all layers where they can be, as sparse_mode says.
+ * AUTO: those whose activation is exactly 0, in layers of ReLU kinds whose neurons fire so seldom
+ * that it pays. */
+enum planner_sparse { PLANNER_SPARSE_AUTO, PLANNER_SPARSE_OFF, PLANNER_SPARSE_GIVEN };
 
 struct planner_options {
     const char *solver; /* "auto", "ilp", "affinity", "powerinfer", "fit", "layers", "cpu" */
@@ -238,7 +239,8 @@ struct planner_options {
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
     enum planner_sparse sparse;
-    bool whole_only; /* nothing is split or streamed */
+    const char *sparse_mode; /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
+    bool whole_only;         /* nothing is split or streamed */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
@@ -286,6 +288,7 @@ struct problem {
     const struct neurons *neurons; /* borrowed; NULL: none */
     struct plan_sparse *sparse;    /* layers whose silent neurons may be skipped */
     int32_t n_sparse;
+    const char *sparse_mode; /* borrowed; NULL: chosen here */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only;
     int32_t *unit_of;          /* per operator */

@@ -286,9 +286,12 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     out->sparse = arena_alloc(&out->arena, 4, sizeof *out->sparse);
     out->n_sparse = out->sparse && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 4) : 0;
     for (int32_t i = 0; i < out->n_sparse; i++)
-        out->sparse[i] = (struct plan_sparse){3 * i + (int32_t)rng_range(r, 0, 2),
-                                              rng_range(r, 0, 1) ? 0 : 0.25f * (float)i,
-                                              (uint32_t)i & ((1u << out->n_devices) - 1)};
+        out->sparse[i] = (struct plan_sparse){
+            3 * i + (int32_t)rng_range(r, 0, 2), rng_range(r, 0, 1) ? 0 : 0.25f * (float)i,
+            (uint32_t)i & ((1u << out->n_devices) - 1), (uint32_t)rng_range(r, 0, 2)};
+    for (int32_t i = 0; i < out->n_sparse; i++)
+        if (out->sparse[i].guess == PLAN_GUESS_PREDICTED)
+            out->sparse[i].threshold = 0;
 }
 
 char *read_whole(const char *path, size_t *bytes)

@@ -72,7 +72,8 @@ static void assert_same(const struct plan *a, const struct plan *b)
     for (int32_t i = 0; i < a->n_sparse; i++)
         assert_true(a->sparse[i].layer == b->sparse[i].layer &&
                     a->sparse[i].threshold == b->sparse[i].threshold &&
-                    a->sparse[i].dense == b->sparse[i].dense);
+                    a->sparse[i].dense == b->sparse[i].dense &&
+                    a->sparse[i].guess == b->sparse[i].guess);
     assert_int_equal(a->n_parts, b->n_parts);
     for (int32_t i = 0; i < a->n_parts; i++) {
         const struct plan_part *x = &a->parts[i], *y = &b->parts[i];
@@ -411,6 +412,14 @@ static void add_negative_threshold(struct raw_plan *r)
 {
     add_sparse(r, "\3\0\0\0\0\0\x80\xbf\0\0\0\0\0\0\0\0", 1);
 }
+static void add_unknown_guess(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0", 1);
+}
+static void add_threshold_of_a_predictor(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\x80\x3f\0\0\0\0\1\0\0\0", 1);
+}
 static void add_no_device(struct raw_plan *r)
 {
     add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0", 1);
@@ -423,6 +432,8 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_layer_twice, "sparse layer 1: number 3; they must ascend");
     assert_changed(add_no_number, "sparse layer 0: threshold nan");
     assert_changed(add_negative_threshold, "sparse layer 0: threshold -1");
+    assert_changed(add_unknown_guess, "sparse layer 0: guess 3; allowed: below 3");
+    assert_changed(add_threshold_of_a_predictor, "sparse layer 0: threshold 1; allowed: 0 to 0");
     assert_changed(add_no_device, "sparse layer 0: dense on devices 0x40000000");
 }
 
