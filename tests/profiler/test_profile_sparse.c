@@ -97,8 +97,12 @@ static int32_t layers_skipped(const struct model *m, struct profile *p, double f
     if (power_law_neurons(m->gguf, &law, &n, &err))
         fail_msg("%s", err.text);
     o.neurons = &n;
-    for (int32_t i = 0; i < p->n_rows; i++)
-        p->rows[i].median_ns *= p->rows[i].op.sparse ? factor : 1;
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        struct profile_row *row = &p->rows[i];
+        row->median_ns *= row->op.sparse ? factor : 1;
+        if (row->op.kind == OP_GATE_UP && !row->op.sparse)
+            row->median_ns = 500; /* always fused, however busy the machine was */
+    }
     if (planner_make(m, p, &o, &plan, NULL, &err))
         fail_msg("%s", err.text);
     const int32_t skipped = plan.n_sparse;
