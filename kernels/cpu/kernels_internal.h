@@ -200,16 +200,6 @@ struct row_kernels {
                        float *room);
 };
 
-/* Bytes of a row of WEIGHT_SIGNS. */
-static inline uint64_t signs_stride(int64_t k)
-{
-    return (uint64_t)(k + 63) / 64 * sizeof(uint64_t);
-}
-/* ops_predict.c. The signs of k numbers, a bit each, zero up to a whole word. */
-void signs_pack(const float *x, int64_t k, uint64_t *out);
-void signs_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                   int64_t end);
-
 /* Work of one thread on a sparse MUL_MAT: y = W x for all T rows of x, by the columns of W where
  * they are not near 0. */
 struct columns_job {

@@ -391,6 +391,12 @@ bool cuda_has_blocks(oato_dtype dtype);
 bool cuda_has_kernel(const struct oato_op *op);
 /* cuda_sparse.c. False: what it skips is not skipped by any kernel here. */
 bool cuda_has_sparse(const struct oato_op *op);
+/* A product with rows of matrices, also where these are read one by one. */
+static inline bool cuda_takes_rows(const struct oato_op *op)
+{
+    const enum weight_use use = op_weight_use_at(op, 0);
+    return use == WEIGHT_MATRIX || use == WEIGHT_ROWS;
+}
 /* cuda_state.c: of an operator with a state. */
 /* Scratch memory of one run of the operator with at most `rows` rows; blas: cuBLAS computes it in
  * steps with many rows. */

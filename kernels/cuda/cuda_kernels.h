@@ -195,58 +195,40 @@ struct cuda_heads_args {
 
 /* ------------------------------------------------------------- active neurons: sparse.cu -- */
 
-/* For each token the matrix rows of its active neurons. Only the device knows how many there are; a
- * grid has room for `most` per token. A list may be empty and in any order; a duplicate row counts
- * twice. */
-struct cuda_row_list {
-    const int32_t *index; /* `most` row numbers per token */
-    const int32_t *count; /* per token: how many of these are used; the others are not read */
-    int32_t most, pad;
-};
-
-/* sparse_rows_<type>: y[i] = w_0 row index[i] . x, or, with `gate_up`, a(w_0 row . x) * (w_1 row
- * . x), with the bits of matvec for the same split. grid: (pairs of places, with gate_up places, *
- * split / MATVEC_WARPS rounded up, tokens) */
-struct cuda_sparse_rows_args {
+/* listed_<type>: rows of w_0 that the token's list (OP_ACTIVE) names times x, `unlisted` where it
+ * names none; with `gate_up`, of these a(w_0 row . x) * (w_1 row . x) where the activation is
+ * active, else 0. With the bits of dense products that have the same split. Who has a place of the
+ * list also fills the gap before it. grid: (pairs of places, of as many as there are rows, * split
+ * / MATVEC_WARPS rounded up, tokens) */
+struct cuda_listed_args {
     struct cuda_matrix w[2];
-    struct cuda_row_list list;
-    float *y;         /* `most` values per token; those beyond its count are left unchanged */
-    const uint8_t *x; /* a row per token: packed, or float32 for types without blocks */
+    const float *list; /* rows of w.rows + 1 */
+    float *y;          /* rows of w.rows */
+    const uint8_t *x;  /* a row per token: packed, or float32 for types without blocks */
     uint64_t x_stride;
     int32_t gate_up, activation;
     int32_t split, pad; /* split: as in struct cuda_matvec_args */
+    float limit, threshold;
+    float unlisted, pad_2;
 };
 
-enum {
-    SPARSE_WARPS = 8,
-    SPARSE_COLUMNS = 256,       /* of the result, computed by one block */
-    SPARSE_ROWS = 32,           /* of the list, read by a block at once */
-    SPARSE_BLOCKS_WANTED = 256, /* of a grid: two for each of 128 multiprocessors */
+/* active_list: OP_ACTIVE. grid: tokens */
+enum { LIST_THREADS = 1024 };
+struct cuda_list_args {
+    const float *x; /* rows of k */
+    float *list;    /* rows of k + 1 */
+    int32_t k;
+    float threshold;
 };
 
-/* sparse_sum_<type>, then sparse_merge: y += sum over i of factor[i] * w row index[i], where a row
- * is one neuron's contribution to the whole result (a down projection stored transposed). The list
- * is divided into `slices` (see cuda_sparse_slices), whose sums are added in order. grid: (w.k /
- * SPARSE_COLUMNS rounded up, slices, tokens); sparse_merge: (w.k / ROW_THREADS rounded up, tokens)
- * */
-struct cuda_sparse_sum_args {
-    struct cuda_matrix w;
-    struct cuda_row_list list;
-    const float *factor; /* `most` values per token, as sparse_rows writes them */
-    float *partial;      /* `slices` rows of w.k per token */
-    float *y;            /* rows of w.k */
-    int32_t slices, pad;
+/* signs: OP_SIGNS. Shared memory: `words` words. grid: (n / SIGNS_ROWS rounded up, tokens) */
+enum { SIGNS_WARPS = 8, SIGNS_EACH = 4, SIGNS_ROWS = SIGNS_WARPS * SIGNS_EACH };
+struct cuda_signs_args {
+    const uint32_t *w; /* rows of `words`, a multiple of 2 */
+    const float *x;    /* rows of k */
+    float *y;          /* rows of n */
+    int32_t n, k, words, pad;
 };
-
-/* Depends only on the shapes, because the number of slices changes the order of additions and so
- * the bits. */
-static inline int32_t cuda_sparse_slices(int32_t k, int32_t most)
-{
-    const int32_t groups = (k + SPARSE_COLUMNS - 1) / SPARSE_COLUMNS;
-    const int32_t wanted = (SPARSE_BLOCKS_WANTED + groups - 1) / groups;
-    const int32_t full = (most + SPARSE_ROWS - 1) / SPARSE_ROWS;
-    return full < 1 ? 1 : full < wanted ? full : wanted;
-}
 
 /* sparse_up_<type>: where gates are active, y = a(y) * (w row . x), elsewhere 0; y has the gates'
  * products before. With the bits of a dense product of gate and up that has the same split. A block

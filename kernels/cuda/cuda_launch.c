@@ -413,6 +413,8 @@ static const struct {
     [OP_SSM] = {launch_state, "ssm", NULL},
     [OP_ATTENTION] = {run_attention, "attention_%s", "attention_merge"},
     [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
+    [OP_ACTIVE] = {launch_list, "active_list", NULL},
+    [OP_SIGNS] = {launch_signs, "signs", NULL},
 };
 
 /* NULL pattern: none is wanted. */
@@ -440,13 +442,13 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                 struct cuda_record *out, struct oato_error *err)
 {
     const oato_dtype dtype = (oato_dtype)r->op.dtype;
-    const bool product = op_weight_use_at(&r->op, 0) == WEIGHT_MATRIX,
-               blocks = cuda_has_blocks(dtype);
+    const bool product = cuda_takes_rows(&r->op), blocks = cuda_has_blocks(dtype);
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     char tile[32];
-    bool by_rows = product && !op_has_experts(&r->op) && r->op.kind != OP_HEAD_MUL_MAT;
-    const bool skips = product && r->op.sparse;
+    const bool listed = r->op.sparse == SKIP_UNLISTED;
+    bool by_rows = product && !op_has_experts(&r->op) && r->op.kind != OP_HEAD_MUL_MAT && !listed;
+    const bool skips = r->op.kind == OP_GATE_UP && r->op.sparse && !listed;
     const char *many = by_rows ? "matvec_many_%s" : NULL;
     if (cuda_takes_blas(d, &r->op, r->numerics)) { /* steps of few rows are a decode step's */
         out->blas = true;
@@ -462,6 +464,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
                                               : "expert_gate";
         group = experts ? "expert_groups" : NULL;
         pack = blocks ? "pack_q8" : "pack_%s";
+    } else if (listed) {
+        kernel = "listed_%s";
     } else if (op_by_columns(&r->op)) {
         kernel = cuda_columns_kernel(dtype, false);
         many = cuda_columns_kernel(dtype, true);
@@ -508,7 +512,7 @@ uint64_t cuda_op_workspace(const struct cuda_device *d, const struct oato_op *op
         return top_workspace(op, rows);
     if (op_by_columns(op))
         return cuda_columns_workspace(op, rows);
-    return op_weight_use_at(op, 0) == WEIGHT_MATRIX ? cuda_product_workspace(d, op, rows, blas) : 0;
+    return cuda_takes_rows(op) ? cuda_product_workspace(d, op, rows, blas) : 0;
 }
 
 static oato_status copy_record(const struct launch *l, struct oato_error *err)

@@ -43,9 +43,9 @@ bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
                        enum numerics_choice choice)
 {
     /* Gate and up of different types: two products, which only these kernels compute. */
-    return (choice != NUMERICS_DECODE || op->up_dtype) &&
-           op_weight_use_at(op, 0) == WEIGHT_MATRIX && op->kind != OP_HEAD_MUL_MAT &&
-           op->dtype != DT_F32 && (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
+    return (choice != NUMERICS_DECODE || op->up_dtype) && cuda_takes_rows(op) &&
+           op->sparse != SKIP_UNLISTED && op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
+           (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
 
 bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
@@ -87,7 +87,7 @@ static int64_t halves_rows(const struct cuda_device *d, int64_t rows, int64_t k)
 }
 
 /* Packs `rows` rows of k, if the type wants it; where the columns are then, and how far apart. */
-static cu_result pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
+cu_result launch_pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride)
 {
     const int32_t k = l->op->k;
     const cu_function kernel = by_library(l) ? l->kernels->pack_blas : l->kernels->pack;
@@ -142,7 +142,7 @@ static cu_result run_matrix(const struct launch *l)
 {
     const bool gate_up = l->op->kind == OP_GATE_UP;
     struct cuda_matvec_args a = {.n = l->r->n_weights, .columns = (int32_t)l->T};
-    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    cu_result result = launch_pack(l, l->T, &a.x, &a.x_stride);
     uint8_t *up = (uint8_t *)launch_workspace(l) + size_align(l->T * a.x_stride, 256);
     for (int i = 0; i < a.n; i++) {
         a.w[i] = launch_matrix(l, i);
@@ -174,7 +174,7 @@ static cu_result run_matrix(const struct launch *l)
 
 /* Warps for each pair of rows: so many that a large GPU has enough of them, while lanes have work.
  * The shapes alone decide, because sums are added in another order. */
-static int32_t split_of(int64_t pairs, int32_t k)
+int32_t launch_split(int64_t pairs, int32_t k)
 {
     int32_t split = 1;
     while (split < MATVEC_WARPS && pairs * split < MATVEC_WARPS_WANTED &&
@@ -229,6 +229,8 @@ cu_result launch_product(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP, skips = gate_up && l->op->sparse;
     if (op_by_columns(l->op))
         return launch_columns(l);
+    if (l->op->sparse == SKIP_UNLISTED)
+        return launch_listed(l);
     if (l->kernels->blas ? by_library(l) : cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);
     struct cuda_matvec_args a = {.n = skips ? 1 : l->r->n_weights,
@@ -246,10 +248,10 @@ cu_result launch_product(const struct launch *l)
         pairs = a.w[0].rows;
     if (l->kernels->adds)
         add_next(l, &a);
-    cu_result result = pack(l, l->T, &a.x, &a.x_stride);
+    cu_result result = launch_pack(l, l->T, &a.x, &a.x_stride);
     if (result)
         return result;
-    a.split = split_of(gate_up ? a.w[0].rows : pairs, l->op->k); /* skipping changes no bits */
+    a.split = launch_split(gate_up ? a.w[0].rows : pairs, l->op->k); /* skipping changes no bits */
     result = run_rows(l, &a, pairs);
     return result || !skips ? result : launch_sparse_up(l, &a);
 }
@@ -357,7 +359,7 @@ static cu_result run_grouped_experts(const struct launch *l)
     cu_result result = launch_start(l, l->kernels->group, (struct grid){places, 1, 1}, ROW_THREADS,
                                     places * (uint32_t)sizeof(int32_t), &group);
     if (!result)
-        result = pack(l, room.packed, &a.x, &a.x_stride);
+        result = launch_pack(l, room.packed, &a.x, &a.x_stride);
     if (!result)
         result = run_matrices(l, &a, matrices, room.tiles);
     struct cuda_expert_parts_args merge = {.choice = group.choice,
@@ -391,7 +393,7 @@ cu_result launch_experts(const struct launch *l)
                                   .apart = !gate_up && op->expert_slots};
     for (int i = 0; i < op_weight_least(op); i++)
         a.w[i] = launch_matrix(l, i);
-    const cu_result result = pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
+    const cu_result result = launch_pack(l, gate_up ? l->T : pairs, &a.x, &a.x_stride);
     if (result)
         return result;
     const struct grid grid = {blocks_of(op->n, gate_up ? MATVEC_WARPS : MATVEC_ROWS),

@@ -29,8 +29,9 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (op->kind == OP_HEAD_MUL_MAT && (op->head_dim % 8 || op->k % 8))
         return false; /* rows of floats are read 16 bytes at a time */
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
-    const enum weight_use use = op_weight_use_at(op, 0);
-    return (use != WEIGHT_MATRIX && use != WEIGHT_LOOKUP) ||
+    if (op->kind == OP_SIGNS && op->k / 8 > SHARED_MOST - 8)
+        return false;
+    return (!cuda_takes_rows(op) && op_weight_use_at(op, 0) != WEIGHT_LOOKUP) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }
 
@@ -43,7 +44,7 @@ const char *cuda_numerics(const struct oato_device *base, const struct oato_op *
         return op->dtype == DT_BF16 ? "bf16.cublas" : "f16.cublas";
     if (cuda_takes_tile(op, choice))
         return "f16";
-    if (op_weight_use_at(op, 0) != WEIGHT_MATRIX || op->dtype == DT_F32)
+    if (!cuda_takes_rows(op) || op->dtype == DT_F32)
         return "f32";
     if (op->dtype == DT_F16 || op->dtype == DT_BF16)
         return !tensor ? "f32" : op->dtype == DT_F16 ? "f16" : "bf16";

@@ -90,6 +90,10 @@ uint64_t cuda_packed_bytes(oato_dtype dtype, int64_t k);
 /* Bytes of `rows` packed rows, a multiple of 256. */
 uint64_t cuda_packed_rows_bytes(oato_dtype dtype, int64_t k, int64_t rows);
 cu_result launch_product(const struct launch *l);
+/* Packs `rows` rows of the input, if the type wants it: where they are then, and how far apart. */
+cu_result launch_pack(const struct launch *l, int64_t rows, const uint8_t **x, uint64_t *stride);
+/* Warps that share a pair of rows, of so many pairs. */
+int32_t launch_split(int64_t pairs, int32_t k);
 cu_result launch_experts(const struct launch *l);
 cu_result launch_heads(const struct launch *l);
 
@@ -98,6 +102,10 @@ cu_result launch_heads(const struct launch *l);
 cu_result launch_columns(const struct launch *l);
 uint64_t cuda_columns_workspace(const struct oato_op *op, int64_t rows);
 const char *cuda_columns_kernel(oato_dtype dtype, bool many);
+/* Products by a list, the list, and guesses of it. */
+cu_result launch_listed(const struct launch *l);
+cu_result launch_list(const struct launch *l);
+cu_result launch_signs(const struct launch *l);
 /* up of a GATE_UP that skips neurons, behind gate's products, which `gate` has computed. */
 cu_result launch_sparse_up(const struct launch *l, const struct cuda_matvec_args *gate);
 

@@ -1,16 +1,18 @@
 /*
- * cuda_sparse.c - products that skip what is near zero: a GATE_UP's second half, and a product that
- * reads columns. Grids are those of the shapes; kernels find out what there is to do.
+ * cuda_sparse.c - products that skip neurons: a GATE_UP's second half, a product that reads
+ * columns, products by a list and what makes the list. Grids are those of the shapes; kernels find
+ * out what there is to do.
  */
 #include "kernels/cuda/cuda_record.h"
 
+#include <math.h>
+
 bool cuda_has_sparse(const struct oato_op *op)
 {
-    if (op->kind != OP_GATE_UP || !op->sparse)
-        return !op->sparse || op_by_columns(op);
     /* of these activations the kernels know only products */
-    return op->sparse == SKIP_ZEROS && op->activation != ACT_CLAMPED &&
-           op->activation != ACT_CLAMPED_SILU && op->activation != ACT_SILU_CLAMPED;
+    return op->kind != OP_GATE_UP || !op->sparse ||
+           (op->activation != ACT_CLAMPED && op->activation != ACT_CLAMPED_SILU &&
+            op->activation != ACT_SILU_CLAMPED);
 }
 
 /* --------------------------------------------------------------------------------- gate_up - */
@@ -28,6 +30,52 @@ cu_result launch_sparse_up(const struct launch *l, const struct cuda_matvec_args
     return launch_start(l, l->kernels->run_up,
                         (struct grid){blocks_of(l->op->n, SPARSE_CHUNK), l->T, 1},
                         MATVEC_WARPS * 32, 0, &a);
+}
+
+/* ------------------------------------------------------------------------------- by a list - */
+
+cu_result launch_listed(const struct launch *l)
+{
+    const struct oato_op *op = l->op;
+    const bool gate_up = op->kind == OP_GATE_UP;
+    const int32_t pairs = (op->n + 1) / 2;
+    struct cuda_listed_args a = {.list = launch_input(l, 1),
+                                 .y = launch_output(l, 0),
+                                 .gate_up = gate_up,
+                                 .activation = op->activation,
+                                 .split = launch_split(gate_up ? op->n : pairs, op->k),
+                                 .limit = op->scale,
+                                 .threshold = op->threshold,
+                                 .unlisted = gate_up ? 0 : -INFINITY};
+    for (int i = 0; i < l->r->n_weights; i++)
+        a.w[i] = launch_matrix(l, i);
+    const cu_result result = launch_pack(l, l->T, &a.x, &a.x_stride);
+    if (result)
+        return result;
+    const struct grid grid = {blocks_of((int64_t)pairs * a.split, MATVEC_WARPS), l->T, 1};
+    return launch_start(l, l->kernels->run, grid, MATVEC_WARPS * 32, 0, &a);
+}
+
+cu_result launch_list(const struct launch *l)
+{
+    struct cuda_list_args a = {.x = launch_input(l, 0),
+                               .list = launch_output(l, 0),
+                               .k = l->op->k,
+                               .threshold = l->op->threshold};
+    return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, LIST_THREADS, 0, &a);
+}
+
+cu_result launch_signs(const struct launch *l)
+{
+    const uint32_t bytes = (uint32_t)signs_stride(l->op->k);
+    struct cuda_signs_args a = {.w = (const uint32_t *)(const void *)launch_weight(l, 0)->data,
+                                .x = launch_input(l, 0),
+                                .y = launch_output(l, 0),
+                                .n = l->op->n,
+                                .k = l->op->k,
+                                .words = (int32_t)(bytes / sizeof(uint32_t))};
+    return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, SIGNS_ROWS), l->T, 1},
+                        SIGNS_WARPS * 32, bytes, &a);
 }
 
 /* --------------------------------------------------------------------------------- columns - */

@@ -2,8 +2,8 @@
  * cuda_weight.c - weights of a GPU: how many bytes they take, and how they get there. The host
  * brings rows of the model's file to the device's layout (cuda_layout.h), a piece of the weight at
  * a time, into pinned buffers from which they are sent (cuda_stream.c): a weight is never whole in
- * host memory, and several threads convert what one alone would hold up the link with. Columns are
- * converted as a whole, and sent at once.
+ * host memory, and several threads convert what one alone would hold up the link with. Columns
+ * and signs are converted as a whole, and sent at once.
  *
  * A streamed weight is sent each time that it is wanted. It is kept converted in pinned memory,
  * from which a link is at its fastest, as long as a quarter of the host's memory stays free; what
@@ -24,6 +24,8 @@ uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, i
         return (uint64_t)rows * (uint64_t)k * sizeof(float);
     if (use == WEIGHT_COLUMNS)
         return columns_bytes(dtype, rows, k, columns_blocks(dtype, NULL, k));
+    if (use == WEIGHT_SIGNS)
+        return (uint64_t)rows * signs_stride(k);
     return cuda_layout_bytes(dtype, rows, k);
 }
 
@@ -33,6 +35,12 @@ uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_s
     return s->use == WEIGHT_COLUMNS
                ? columns_bytes(s->dtype, rows, s->k, columns_blocks(s->dtype, s->list, s->k))
                : cuda_prepared_bytes(base, s->dtype, rows, s->k, s->use);
+}
+
+/* A block of columns has something of every row, so it is no piece; signs are few. */
+static bool is_whole(const struct cuda_weight *w)
+{
+    return w->source.use == WEIGHT_COLUMNS || w->source.use == WEIGHT_SIGNS;
 }
 
 oato_status cuda_weight_cut(struct cuda_device *d, struct cuda_streams *s, struct cuda_weight *w,
@@ -102,8 +110,7 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     w->source = *source;
     w->weight = (struct oato_weight){
         .dtype = source->dtype, .use = source->use, .rows = rows, .k = source->k, .bytes = bytes};
-    /* a block of columns has a bit of every row: that is no piece */
-    if (source->use != WEIGHT_COLUMNS && cuda_weight_cut(d, &d->streams, w, err)) {
+    if (!is_whole(w) && cuda_weight_cut(d, &d->streams, w, err)) {
         weight_delete(w);
         return NULL;
     }
@@ -117,15 +124,15 @@ static bool has_room(uint64_t bytes)
     return host.available_bytes >= bytes + host.memory_bytes / 4;
 }
 
-/* Nobody else uses the crew while a model is loaded. Columns have no other way. */
+/* Nobody else uses the crew while a model is loaded. What is no pieces has no other way. */
 static oato_status keep_converted(struct cuda_weight *w, struct oato_error *err)
 {
     void *memory = NULL;
-    const bool must = w->source.use == WEIGHT_COLUMNS;
+    const bool must = is_whole(w);
     if (!must && !has_room(w->weight.bytes))
         return OATO_OK;
     if (w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
-        return must ? oato_fail_memory(err, w->weight.bytes, "columns to be sent to a GPU")
+        return must ? oato_fail_memory(err, w->weight.bytes, "a weight to be sent to a GPU")
                     : OATO_OK;
     w->kept = memory;
     struct cuda_piece all = {
@@ -188,7 +195,7 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
     if (job_queue_drain(&d->queue.base, err))
         goto fail;
     cuda_enter(d);
-    if (source->use == WEIGHT_COLUMNS && keep_converted(w, err))
+    if (is_whole(w) && keep_converted(w, err))
         goto fail;
     cu_result result = cuda_weight_send(w);
     const cu_result waited = cuda_streams_wait(d, &d->streams);

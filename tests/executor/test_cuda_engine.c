@@ -501,7 +501,7 @@ static void pages_that_left_a_window_are_used_again(void **state)
 static void silent_neurons_change_no_bit(void **state)
 {
     (void)state;
-    static const char *const modes[] = {"off", "dense", "exact"};
+    static const char *const modes[] = {"off", "dense", "exact", "sign=-1", "sign"};
     struct model *m = relu_model(DT_Q4_K);
     const size_t n = (PROMPT + ANSWER) * (size_t)m->shape.vocab;
     float *logits[ARRAY_LEN(modes)];
@@ -517,6 +517,8 @@ static void silent_neurons_change_no_bit(void **state)
         engine_close(e);
     }
     assert_same_bits(logits[1], logits[2], n);
+    assert_same_bits(logits[2], logits[3], n); /* lists of all */
+    assert_memory_not_equal(logits[3], logits[4], n * sizeof(float));
     assert_near_not_same(logits[0], logits[1], n, 1e-3);
     for (size_t i = 0; i < ARRAY_LEN(modes); i++)
         free(logits[i]);

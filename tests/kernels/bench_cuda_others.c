@@ -131,20 +131,21 @@ static oato_status bench_candidates(struct bench *b, const char *key, struct oat
  * once for each copy of the weights. */
 struct sparse {
     cu_function kernel, merge;
-    struct cuda_sparse_rows_args rows;
-    struct cuda_sparse_sum_args sum;
-    uint64_t matrix_bytes;
+    struct cuda_listed_args listed;
+    struct cuda_columns_args columns;
+    oato_dtype dtype;
+    int32_t active;
+    uint64_t bytes; /* of a copy */
     uint32_t copies;
 };
 
-/* The matrix of that number in the pool. */
-static void use_weights(struct cuda_matrix *m, const struct bench *b, uint64_t number,
-                        uint64_t matrix_bytes)
+/* The matrix at that place. */
+static void use_weights(struct cuda_matrix *m, cu_address at)
 {
     uint64_t offset[CUDA_PLANES];
     cuda_layout_planes((oato_dtype)m->dtype, m->rows, m->k, offset);
     for (int p = 0; p < CUDA_PLANES; p++)
-        m->plane[p] = (const uint8_t *)(uintptr_t)(b->pool + number * matrix_bytes + offset[p]);
+        m->plane[p] = (const uint8_t *)(uintptr_t)(at + offset[p]);
 }
 
 static cu_result put_launch(const struct bench *b, cu_function kernel, uint32_t grid_x,
@@ -154,110 +155,145 @@ static cu_result put_launch(const struct bench *b, cu_function kernel, uint32_t 
                             (void *[]){args}, NULL);
 }
 
-static oato_status put_rows(const struct bench *b, const void *what, struct oato_error *err)
+static oato_status put_listed(const struct bench *b, const void *what, struct oato_error *err)
 {
     const struct sparse *s = what;
-    struct cuda_sparse_rows_args a = s->rows;
-    const uint32_t blocks = blocks_of((int64_t)a.list.most * a.split, MATVEC_WARPS);
+    struct cuda_listed_args a = s->listed;
     cu_result result = CU_OK;
     for (uint32_t i = 0; i < s->copies && !result; i++) {
-        use_weights(&a.w[0], b, 2 * i, s->matrix_bytes);
-        use_weights(&a.w[1], b, 2 * i + 1, s->matrix_bytes);
-        result = put_launch(b, s->kernel, blocks, 1, MATVEC_WARPS * 32, &a);
+        use_weights(&a.w[0], b->pool + i * s->bytes);
+        use_weights(&a.w[1], b->pool + i * s->bytes + s->bytes / 2);
+        result = put_launch(b, s->kernel, blocks_of((a.w[0].rows + 1) / 2, MATVEC_WARPS), 1,
+                            MATVEC_WARPS * 32, &a);
     }
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching sparse_rows", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching listed", err) : OATO_OK;
 }
 
-static oato_status put_sums(const struct bench *b, const void *what, struct oato_error *err)
+static oato_status put_columns(const struct bench *b, const void *what, struct oato_error *err)
 {
     const struct sparse *s = what;
-    struct cuda_sparse_sum_args a = s->sum;
+    struct cuda_columns_args a = s->columns;
     cu_result result = CU_OK;
     for (uint32_t i = 0; i < s->copies && !result; i++) {
-        use_weights(&a.w, b, i, s->matrix_bytes);
-        result = put_launch(b, s->kernel, blocks_of(a.w.k, SPARSE_COLUMNS), (uint32_t)a.slices,
-                            SPARSE_WARPS * 32, &a);
+        a.w.data = (const uint8_t *)(uintptr_t)(b->pool + i * s->bytes);
+        result = put_launch(b, s->kernel, blocks_of(a.w.rows, COLUMNS_ROWS), (uint32_t)a.slices,
+                            COLUMNS_WARPS * 32, &a);
         if (!result)
-            result = put_launch(b, s->merge, blocks_of(a.w.k, ROW_THREADS), 1, ROW_THREADS, &a);
+            result = put_launch(b, s->merge, blocks_of(a.w.rows, ROW_THREADS), 1, ROW_THREADS, &a);
     }
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching sparse_sum", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching columns", err) : OATO_OK;
 }
 
-/* `matrices` of which are read at once. */
-static oato_status time_sparse(struct bench *b, const char *name, bench_put *put, uint64_t matrices,
-                               struct sparse *s, struct oato_error *err)
+/* The first bytes of each copy say which columns share scales. */
+static oato_status put_heads(const struct bench *b, const struct sparse *s, struct oato_error *err)
 {
-    const struct cuda_matrix *m = &s->sum.w;
-    const int32_t active = s->sum.list.most;
-    const uint64_t bytes = matrices * s->matrix_bytes * (uint64_t)active / (uint64_t)m->rows;
-    const uint64_t room = b->pool_bytes / (matrices * s->matrix_bytes);
+    struct oato_device *base = &b->d->base;
+    const int32_t k = s->columns.w.k, block = columns_form_of(s->dtype)->block;
+    const int32_t blocks = cuda_has_blocks(s->dtype) ? k / block : 0;
+    const uint64_t bytes = (uint64_t)(blocks + 2) * sizeof(int32_t);
+    int32_t *head = calloc(1, bytes);
+    if (!head)
+        return oato_fail_memory(err, bytes, "blocks of columns");
+    head[0] = blocks;
+    for (int32_t i = 0; i < blocks; i++)
+        head[1 + i] = i * block;
+    head[1 + blocks] = k;
+    oato_status status = OATO_OK;
+    for (uint32_t i = 0; i < s->copies && !status; i++)
+        status = base->ops->upload(base, (void *)(uintptr_t)b->pool, i * s->bytes, head, bytes,
+                                   NULL, err);
+    free(head);
+    return status;
+}
+
+static oato_status time_sparse(struct bench *b, const char *name, const char *kernel,
+                               bench_put *put, struct sparse *s, struct oato_error *err)
+{
+    const int32_t neurons = s->columns.w.k;
+    const uint64_t bytes = s->bytes * (uint64_t)s->active / (uint64_t)neurons;
+    const uint64_t room = b->pool_bytes / s->bytes;
     char text[64];
     double seconds = 0;
     if (!room)
         return OATO_OK;
-    snprintf(text, sizeof text, "%s_%s", name, dtype_name((oato_dtype)m->dtype));
+    snprintf(text, sizeof text, kernel, dtype_name(s->dtype));
     cu_result result = cuda_kernel(b->d, text, &s->kernel);
     if (!result)
-        result = cuda_kernel(b->d, "sparse_merge", &s->merge);
+        result = cuda_kernel(b->d, "columns_merge", &s->merge);
     if (result)
         return cuda_fail(b->d->cu, result, b->d->id, text, err);
     s->copies = bench_copies(b, bytes, room < RECORDS_MOST ? (uint32_t)room : RECORDS_MOST);
-    if (bench_graph(b, put, s, &seconds, err))
+    if (put_heads(b, s, err) || bench_graph(b, put, s, &seconds, err))
         return err->status;
     snprintf(text, sizeof text, "%s/%s/k%" PRId32 "/%" PRId32 " of %" PRId32, name,
-             dtype_name((oato_dtype)m->dtype), m->k, active, m->rows);
+             dtype_name(s->dtype), s->listed.w[0].k, s->active, neurons);
     print_other(b, text, seconds / s->copies, (double)bytes, 0);
     return OATO_OK;
 }
 
-/* The list of neurons, spread evenly, then what the kernels read and write: in one piece of memory,
- * all zeros. */
+/* What the kernels read and write: a list of neurons, spread evenly, then the result of each, which
+ * down reads; all else is zeros. */
 static oato_status bench_sparse(struct bench *b, oato_dtype dtype, int32_t k, int32_t neurons,
                                 int32_t active, struct oato_error *err)
 {
     struct oato_device *base = &b->d->base;
     const struct cuda_matrix matrix = {.rows = neurons, .k = k, .dtype = (int32_t)dtype};
-    const int32_t slices = cuda_sparse_slices(k, active);
-    const uint64_t list = size_align((uint64_t)(active + 1) * sizeof(int32_t), 256);
-    const uint64_t places = size_align((uint64_t)active * sizeof(float), 256);
+    const struct oato_weight down = {
+        .dtype = dtype, .use = WEIGHT_COLUMNS, .rows = k, .k = neurons};
+    const struct columns c = columns_at(&down, 0);
+    const int32_t slices = cuda_columns_slices(k, neurons);
+    const uint64_t list = size_align((uint64_t)(neurons + 1) * sizeof(float), 256);
     const uint64_t row = size_align((uint64_t)k * sizeof(float), 256); /* a packed one is less */
-    const uint64_t bytes = list + places + (2 + (uint64_t)slices) * row;
+    const uint64_t bytes = 3 * list + (2 + (uint64_t)slices) * row;
     void *memory = NULL;
-    int32_t *index = calloc(bytes, 1);
-    if (!index)
+    float *given = calloc(bytes, 1);
+    if (!given)
         return oato_fail_memory(err, bytes, "a list of neurons");
-    for (int32_t i = 0; i < active; i++)
-        index[i] = (int32_t)((int64_t)i * neurons / active);
-    index[active] = active;
+    given[0] = (float)active;
+    for (int32_t i = 0; i < active; i++) {
+        const int32_t neuron = (int32_t)((int64_t)i * neurons / active);
+        given[1 + i] = (float)neuron;
+        given[list / sizeof *given + (uint64_t)neuron] = 1;
+    }
     oato_status status = base->ops->alloc(base, bytes, &memory, err);
     if (!status)
-        status = base->ops->upload(base, memory, 0, index, bytes, NULL, err);
-    free(index);
+        status = base->ops->upload(base, memory, 0, given, bytes, NULL, err);
+    free(given);
     if (status) {
         base->ops->free(base, memory, bytes);
         return status;
     }
-    uint8_t *at = memory;
-    const struct cuda_row_list chosen = {
-        .index = memory, .count = (int32_t *)memory + active, .most = active};
-    float *place = (float *)(void *)(at + list), *x = (float *)(void *)(at + list + places);
-    float *y = x + row / sizeof *x;
-    struct sparse s = {.rows = {.w = {matrix, matrix},
-                                .list = chosen,
-                                .y = place,
-                                .x = (const uint8_t *)x,
-                                .gate_up = 1,
-                                .split = 1},
-                       .sum = {.w = matrix,
-                               .list = chosen,
-                               .factor = place,
-                               .y = y,
-                               .partial = y + row / sizeof *y,
-                               .slices = slices},
-                       .matrix_bytes = cuda_layout_bytes(dtype, neurons, k)};
-    status = time_sparse(b, "sparse_rows", put_rows, 2, &s, err);
+    float *h = (float *)memory + list / sizeof *h, *y = h + list / sizeof *h;
+    float *x = y + list / sizeof *x, *sum = x + row / sizeof *x;
+    struct sparse s = {
+        .listed = {.w = {matrix, matrix},
+                   .list = memory,
+                   .y = y,
+                   .x = (const uint8_t *)x,
+                   .gate_up = 1,
+                   .split = 1,
+                   .threshold = -1},
+        .columns = {.w = {.scales = c.scales,
+                          .column = c.column,
+                          .rows = k,
+                          .k = neurons,
+                          .offset = c.form->offset,
+                          .has_min = c.form->has_min,
+                          .half = c.form->half},
+                    .x = h,
+                    .y = sum,
+                    .partial = sum + row / sizeof *sum,
+                    .slices = slices,
+                    .tokens = 1},
+        .dtype = dtype,
+        .active = active,
+        .bytes = 2 * cuda_layout_bytes(dtype, neurons, k),
+    };
+    status = time_sparse(b, "listed", "listed_%s", put_listed, &s, err);
+    s.bytes = size_align(columns_bytes(dtype, k, neurons, columns_blocks(dtype, NULL, neurons)),
+                         CUDA_PLANE_ALIGN);
     if (!status)
-        status = time_sparse(b, "sparse_sum", put_sums, 1, &s, err);
+        status = time_sparse(b, "columns", cuda_columns_kernel(dtype, false), put_columns, &s, err);
     base->ops->free(base, memory, bytes);
     return status;
 }

@@ -83,7 +83,7 @@ class Runs(Folder):
         text = (self.folder / "out/gpu.md").read_text(encoding="utf-8")
         self.assertIn("A trial", text)
         self.assertRegex(text, r"mul_mat/F16.* TFLOP/s, cuBLAS")
-        for name in ("attention/F16", "top_k/", "sparse_rows/Q4_0", "sparse_sum/F16"):
+        for name in ("attention/F16", "top_k/", "listed/Q4_0", "columns/F16"):
             self.assertIn(f"| {name}", text)
         self.assertNotIn(str(self.folder), text + json.dumps(self.content()))
         xml.etree.ElementTree.parse(self.folder / "out/gpu.svg")
