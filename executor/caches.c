@@ -2,7 +2,7 @@
  * caches.c - which experts lie in the slots of the plan's caches. What a step reads (slot_of)
  * changes only between steps, from the choices that they made:
  *
- *   counts    each choice counts 1, and half after HALF_LIFE tokens
+ *   counts    each choice counts 1, and half after CACHE_HALF_LIFE tokens
  *   replacing an expert that was chosen and is not there takes the slot of the one with the lowest
  *             count, if its own is higher by the cache's margin, which is what the copy costs
  *   copying   runs beside the next steps. From when it is asked for until its event has passed the
@@ -20,8 +20,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { HALF_LIFE = 128 }; /* tokens */
-#define COUNT_MOST 1e18f  /* then all counts are divided by it */
+#define COUNT_MOST 1e18f /* then all counts are divided by it */
 
 /* The device brings rows of the file to its own layout. */
 static bool converts(const struct oato_device *d)
@@ -196,7 +195,7 @@ static oato_status choices_take(struct engine *e, struct expert_cache *x, const 
 /* Counts are sums of what choices count in their step, which grows. */
 static void counts_age(struct engine *e, int32_t n)
 {
-    e->count_of_step *= exp2f((float)n / HALF_LIFE);
+    e->count_of_step *= exp2f((float)n / CACHE_HALF_LIFE);
     if (e->count_of_step < COUNT_MOST)
         return;
     for (int32_t i = 0; i < e->lowered.n_caches; i++)

@@ -27,7 +27,6 @@ struct placed_part {
     const int32_t *members;
 };
 
-/* Some of the experts of an operator's part on the host lie on another device, too. */
 /* How decode guesses the active neurons of a layer from the input x of its feed-forward block:
  * those with (up relu(down x) + bias) > threshold, or without up those whose rows of gate have the
  * sign of x at more than (1 + threshold) / 2 of their elements. */
@@ -37,6 +36,7 @@ struct placed_predictor {
     float threshold;
 };
 
+/* Some of the experts of an operator's part on the host lie on another device, too. */
 struct placed_cache {
     int32_t device, slots; /* slots 0: there is no cache */
     int32_t margin, hits;  /* as in struct plan_cache */
@@ -212,6 +212,9 @@ struct lowered_device {
     uint64_t workspace_bytes;            /* of one record */
     struct lowered_program phase[PHASE_COUNT];
 };
+
+/* A choice of an expert counts half after so many tokens. */
+enum { CACHE_HALF_LIFE = 128 };
 
 /* A cache of experts, in decode. It begins with the first experts of its part. */
 struct lowered_cache {

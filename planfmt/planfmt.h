@@ -236,8 +236,8 @@ struct plan_kv { /* KV heads [head_begin, head_end) of a layer live on a device 
 };
 
 /* Of the experts that the host computes in decode, some lie on another device, too: in `slots`
- * slots, whose experts change with the choices that are seen. What a token gets does not depend on
- * it. */
+ * slots, whose experts change with the choices that are seen. What a token gets depends on it only
+ * by the devices' rounding. */
 struct plan_cache {
     const char *op; /* the layer's expert_gate_up in the fused graph; expert_down follows it */
     int32_t device, slots;

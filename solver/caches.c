@@ -8,9 +8,12 @@
  * and t is such that these add up to the slots. The engine's cache, which counts, is no worse.
  * Without a sidecar all experts are alike, and the share is that of the slots.
  *
+ * Copies run beside steps, and cost twice: a slot that waits for its expert holds nothing, and the
+ * host, whose time is that of reading experts, reads one more (simulate_step.c). The copies' use of
+ * the link is not weighed against that of the values that cross it.
+ *
  * A plan without the cache is the one that the solver found; the cache stays only where the virtual
- * clock says that it is faster, unless its size was asked for. Copies into the cache are not
- * priced: they run beside steps, and what they gain is weighed against them by the margin.
+ * clock says that it is faster, unless its size was asked for.
  */
 #include "solver/planning_internal.h"
 
@@ -47,6 +50,20 @@ static const struct op_price *price_of(const struct problem *p, int32_t op, int3
     return &p->price[op * p->n_devices + d];
 }
 
+static uint64_t slot_bytes(const struct problem *p, int32_t op, int32_t d)
+{
+    return (price_of(p, op, d)->weight_bytes + price_of(p, op + 1, d)->weight_bytes) /
+           (uint64_t)p->graph.ops[op].op.experts;
+}
+
+uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c)
+{
+    for (int32_t i = 0; i + 1 < p->graph.n_ops; i++)
+        if (!strcmp(p->graph.ops[i].name, c->op))
+            return (uint64_t)c->slots * slot_bytes(p, i, c->device);
+    return 0;
+}
+
 static bool is_cacheable(const struct plan *plan, const struct problem *p, int32_t op, int32_t d,
                          struct cacheable *out)
 {
@@ -58,8 +75,7 @@ static bool is_cacheable(const struct plan *plan, const struct problem *p, int32
         !host_part(plan, p, down, &first, &held) || first != out->first || held != out->held)
         return false;
     out->op = op;
-    out->bytes =
-        (price_of(p, op, d)->weight_bytes + price_of(p, op + 1, d)->weight_bytes) / up->op.experts;
+    out->bytes = slot_bytes(p, op, d);
     return true;
 }
 
@@ -98,11 +114,21 @@ static double chosen_by(const struct problem *p, const struct graph_op *o, int32
                                             : (double)o->op.experts_used / o->op.experts;
 }
 
-/* Of a million choices, those that find their expert. */
-static int32_t hits_of(const struct problem *p, const struct cacheable *c, int32_t slots)
+/* Of a token's choices, those of the cache's experts. */
+static double choices_of(const struct problem *p, const struct cacheable *c)
+{
+    double all = 0;
+    for (int32_t i = c->first; i < c->first + c->held; i++)
+        all += chosen_by(p, &p->graph.ops[c->op], i);
+    return all;
+}
+
+/* The share of choices that find their expert in slots that are never empty. */
+static double found_in(const struct problem *p, const struct cacheable *c, int32_t slots)
 {
     const struct graph_op *o = &p->graph.ops[c->op];
-    double low = 0, high = 1e9, all = 0, hits = 0;
+    const double all = choices_of(p, c);
+    double low = 0, high = 1e9, hits = 0;
     for (int round = 0; round < ROUNDS; round++) {
         const double t = (low + high) / 2;
         double there = 0;
@@ -112,10 +138,44 @@ static int32_t hits_of(const struct problem *p, const struct cacheable *c, int32
     }
     for (int32_t i = c->first; i < c->first + c->held; i++) {
         const double often = chosen_by(p, o, i);
-        all += often;
         hits += often * (1 - pow(1 - often, low));
     }
-    return all > 0 ? (int32_t)lround(hits / all * PER_MILLION) : 0;
+    return all > 0 ? hits / all : 0;
+}
+
+/* An expert replaces another one whose count is lower by the margin, so the counts of those in the
+ * cache add up to more than a cache that stays as it is would have, and what ages away pays for
+ * copies: of counts that vary by chance alone, n with the variance v each, the k highest exceed
+ * their mean by sqrt(k (n - k) v) at most, together. Counts of choices that halve after H tokens
+ * have the variance p / (2 r), r = ln 2 / H, and age by r a token. */
+double cache_copies(const struct placed_cache *c, int32_t held, double choices, int32_t tokens)
+{
+    const double rate = M_LN2 / CACHE_HALF_LIFE, lead = c->margin * 1e-3 + 0.5;
+    const double some = (double)c->slots * (held - c->slots) / held;
+    const double misses = choices * (1 - c->hits * 1e-6) * tokens;
+    const double copies = sqrt(fmax(some * choices * rate / 2, 0)) / lead * tokens;
+    return fmin(fmin(copies, misses), 1);
+}
+
+static double copy_ns(const struct problem *p, const struct cacheable *c, int32_t d)
+{
+    return cost_of_stream(p->cost, p->device[p->instance.host], p->device[d], (double)c->bytes);
+}
+
+/* Of a million choices those that find their expert in one of n caches that share a link. A copy
+ * takes a step, or as long as those of all layers; meanwhile the cache has a slot less. */
+static int32_t hits_of(const struct problem *p, const struct cacheable *c, int32_t n,
+                       const struct plan_cache *cache, uint64_t step_ns)
+{
+    const double full = found_in(p, c, cache->slots);
+    const struct placed_cache placed = {.slots = cache->slots,
+                                        .margin = cache->margin,
+                                        .hits = (int32_t)lround(full * PER_MILLION)};
+    const double copies = cache_copies(&placed, c->held, choices_of(p, c), p->request.batch);
+    const double steps = fmax(n * copy_ns(p, c, cache->device) / fmax((double)step_ns, 1), 1);
+    const double away = fmin(copies * steps, 1);
+    const double less = away > 0 ? found_in(p, c, cache->slots - 1) : 0;
+    return (int32_t)lround((full + away * (less - full)) * PER_MILLION);
 }
 
 /* The copy of an expert in thousandths of what a choice saves that finds it. */
@@ -127,7 +187,7 @@ static int32_t margin_of(const struct problem *p, const struct cacheable *c, int
         used;
     const double there =
         (double)(price_of(p, c->op, d)->decode_ns + price_of(p, c->op + 1, d)->decode_ns) / used;
-    const double copy = cost_of_stream(p->cost, p->device[host], p->device[d], (double)c->bytes);
+    const double copy = copy_ns(p, c, d);
     return here > there && copy > 0 ? (int32_t)fmin(1000 * copy / (here - there), MARGIN_MOST)
                                     : MARGIN_MOST;
 }
@@ -160,8 +220,8 @@ static oato_status fill_caches(struct plan *plan, const struct problem *p, int32
             (struct plan_cache){.op = arena_string(&plan->arena, p->graph.ops[list[i].op].name),
                                 .device = d,
                                 .slots = some,
-                                .margin = margin_of(p, &list[i], d),
-                                .hits = hits_of(p, &list[i], some)};
+                                .margin = margin_of(p, &list[i], d)};
+        plan->caches[i].hits = hits_of(p, &list[i], n, &plan->caches[i], plan->decode_ns);
         plan->devices[d].planned_bytes += (uint64_t)some * list[i].bytes;
         if (!plan->caches[i].op)
             return oato_fail_memory(err, 64, "the plan");

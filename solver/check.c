@@ -30,10 +30,13 @@ static void judge(struct verdict *v, const char *what, bool good, const char *un
                     good ? "fine" : "NOT FINE");
 }
 
-static void judge_memory(struct verdict *v, const struct problem *p, const int32_t *place)
+static void judge_memory(struct verdict *v, const struct plan *plan, const struct problem *p,
+                         const int32_t *place)
 {
     uint64_t need[SOLVER_DEVICES];
     problem_memory(p, place, need);
+    for (int32_t i = 0; i < plan->n_caches; i++)
+        need[plan->caches[i].device] += cache_bytes(p, &plan->caches[i]);
     for (int32_t d = 0; d < p->n_devices; d++) {
         char what[64];
         snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
@@ -153,7 +156,7 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     char promised[64], possible[64];
     snprintf(promised, sizeof promised, "%s, against what the plan promised", what);
     snprintf(possible, sizeof possible, "%s, against the best plan of today", what);
-    judge_memory(v, p, place);
+    judge_memory(v, plan, p, place);
     judge(v, promised, now <= limit, "ms", as_ms(now), as_ms(limit));
     int64_t best_ns;
     status = best_now(m, profile, p, time_limit_s, &best_ns, err);

@@ -250,6 +250,34 @@ static void sparse_text(const struct explain *x, int32_t op)
         text_printf(x->out, "  silent: activations of at most %g\n", (double)s->threshold);
 }
 
+/* A cache of the operator's experts. Without a model its memory is not known. */
+static void cache_text(const struct explain *x, const struct plan_cache *c, const char *indent)
+{
+    const char *id = x->plan->devices[c->device].id;
+    const uint64_t bytes = x->problem ? cache_bytes(x->problem, c) : 0;
+    if (x->json) {
+        json_open(x->out, "cache", '{');
+        json_add(x->out, JSON("device", id), JSON("slots", c->slots), JSON("bytes", bytes),
+                 JSON("hits", c->hits * 1e-6));
+        json_close(x->out, '}');
+        return;
+    }
+    text_printf(x->out, "%s%d slots on %s cache experts of the host", indent, c->slots, id);
+    if (bytes)
+        text_printf(x->out, ", %.2f MiB", as_mib((double)bytes));
+    text_printf(x->out, ": %.1f %% of choices predicted to find theirs there\n", c->hits * 1e-4);
+}
+
+/* A cache is named by its layer's expert_gate_up, and has the experts of what follows it, too. */
+static void op_cache_text(const struct explain *x, int32_t op)
+{
+    const struct graph *g = &x->problem->graph;
+    const int32_t first = op && divide_pair(g, op - 1) ? op - 1 : op;
+    for (int32_t i = 0; i < x->plan->n_caches; i++)
+        if (!strcmp(x->plan->caches[i].op, g->ops[first].name))
+            cache_text(x, &x->plan->caches[i], "  ");
+}
+
 static void explain_op(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
@@ -274,6 +302,7 @@ static void explain_op(const struct explain *x, int32_t op)
                  JSON("benefit_ns_per_mib", per_mib * 1e6));
         copies_text(x, op);
         joins_text(x, op);
+        op_cache_text(x, op);
         json_open(out, "devices", '[');
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
@@ -294,6 +323,7 @@ static void explain_op(const struct explain *x, int32_t op)
             text_printf(out, ", %.4f ms per MiB", per_mib);
         text_printf(out, "%s", benefit_ms > 0 ? "\n" : "");
         sparse_text(x, op);
+        op_cache_text(x, op);
         joins_text(x, op);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
@@ -378,6 +408,18 @@ static oato_status unknown_name(const struct explain *x, const char *name, struc
     return err->status;
 }
 
+/* Below a table, the caches of its layers. */
+static void caches_text(const struct explain *x, const char *name)
+{
+    for (int32_t i = 0; i < x->plan->n_caches && !x->json; i++) {
+        const struct plan_cache *c = &x->plan->caches[i];
+        if (name && !within(c->op, name))
+            continue;
+        text_printf(x->out, "%s: ", c->op);
+        cache_text(x, c, "");
+    }
+}
+
 static oato_status explain_priced(const struct explain *x, const char *name, struct oato_error *err)
 {
     const struct graph *g = &x->problem->graph;
@@ -406,6 +448,7 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
         else
             line_of(x, i);
     }
+    caches_text(x, name);
     return OATO_OK;
 }
 
@@ -437,6 +480,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
     }
     if (!found && name)
         return unknown_name(x, name, err);
+    caches_text(x, name);
     if (!x->json)
         text_printf(out, "with -m MODEL.gguf and -p PROFILE this says what the alternatives "
                          "cost\n");

@@ -5,6 +5,7 @@
 #ifndef OATO_PLANNING_INTERNAL_H
 #define OATO_PLANNING_INTERNAL_H
 
+#include "lowering/lowering.h"
 #include "solver/solver.h"
 
 #include <math.h>
@@ -124,6 +125,12 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
  * experts to cache. */
 oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
                        int32_t slots, struct oato_error *err);
+
+/* The bytes of a plan's cache on its device; p: the problem of that plan. */
+uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c);
+/* How many experts a step brings to a cache, at most: of so many experts held by the host, of which
+ * each of its tokens makes so many choices. */
+double cache_copies(const struct placed_cache *c, int32_t held, double choices, int32_t tokens);
 
 /* sparse.c: sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
  * but no layer has neurons that can be so skipped, or the sidecar lacks what the mode needs. */

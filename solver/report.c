@@ -3,6 +3,7 @@
  * alone has devices, placement and predictions; with its problem the memory is broken down, too.
  */
 #include "lowering/lowering.h"
+#include "solver/planning_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
@@ -50,6 +51,9 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
             s.kv_bytes += price->kv_bytes;
         }
     }
+    for (int32_t i = 0; problem && i < p->n_caches; i++)
+        if (p->caches[i].device == d)
+            s.weight_bytes += cache_bytes(problem, &p->caches[i]);
     if (p->devices[d].planned_bytes > s.weight_bytes + s.kv_bytes)
         s.work_bytes = p->devices[d].planned_bytes - s.weight_bytes - s.kv_bytes;
     return s;

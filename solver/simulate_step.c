@@ -194,12 +194,19 @@ static double active_share(const struct stepping *x, const struct program_record
     return freq && order ? sum / all : share;
 }
 
-/* Of what a part does, what this record does of it: a cache has some of the experts. */
-static double cached_share(const struct stepping *x, const struct program_record *r)
+/* The same of a part whose experts are in a cache, too: this record has what is found there, or the
+ * rest. The host reads the experts that are copied once more. */
+static double cached_share(const struct stepping *x, const struct program_record *r, double share)
 {
     const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
-    const double hits = placed->cache.hits * 1e-6;
-    return !r->op.expert_slots ? 1 : r->op.expert_slots > 0 ? hits : 1 - hits;
+    const struct oato_op *op = &x->s->graph.ops[r->graph_op].op;
+    const int32_t tokens = x->step->size.tokens, held = (int32_t)lround(share * op->experts);
+    const double active = active_share(x, r, share), hits = placed->cache.hits * 1e-6;
+    if (r->op.expert_slots >= 0)
+        return r->op.expert_slots ? active * hits : active;
+    return active * (1 - hits) +
+           cache_copies(&placed->cache, held, active * op->experts_used, tokens) /
+               fmax(op_experts_read(op, tokens), 1e-9);
 }
 
 /* Whole on this device in this phase, as are the operators from `first` on before it. */
@@ -220,7 +227,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     const struct graph_op *o = &s->graph.ops[index];
     const struct placement *placed = &s->placements.phase[x->step->phase][index];
     const double share = placed_share(o, placed, r->part);
-    const double active = active_share(x, r, share) * cached_share(x, r);
+    const double active = cached_share(x, r, share);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
