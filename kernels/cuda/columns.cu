@@ -13,6 +13,7 @@
  *
  * Class f32. No GPU has run it yet.
  */
+#include "kernels/cuda/cuda_sparse_kernels.h"
 #include "kernels/cuda/unpack.cuh"
 
 enum {

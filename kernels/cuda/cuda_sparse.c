@@ -4,6 +4,7 @@
  * out what there is to do.
  */
 #include "kernels/cuda/cuda_record.h"
+#include "kernels/cuda/cuda_sparse_kernels.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
  *
  * No GPU has run it yet.
  */
+#include "kernels/cuda/cuda_sparse_kernels.h"
 #include "kernels/cuda/dot.cuh"
 
 /* --------------------------------------------------------------------- gated products ----- */

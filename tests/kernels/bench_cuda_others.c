@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_record.h"
+#include "kernels/cuda/cuda_sparse_kernels.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
