@@ -256,13 +256,15 @@ static void record_observe(void *user, const struct program_record *r, const voi
                            int32_t rows)
 {
     const struct engine *e = user;
-    const float *in[RECORD_INPUTS], *out[RECORD_OUTPUTS];
+    uint8_t *own = e->device[e->host].arena; /* `arena`, to be written */
+    const float *in[RECORD_INPUTS];
+    float *out[RECORD_OUTPUTS];
     if (r->graph_op == UINT32_MAX || r->parts != 1)
         return;
     for (int i = 0; i < r->n_in; i++)
         in[i] = (const float *)((const uint8_t *)arena + r->in[i]);
     for (int i = 0; i < r->n_out; i++)
-        out[i] = (const float *)((const uint8_t *)arena + r->out[i]);
+        out[i] = (float *)(void *)(own + r->out[i]);
     e->observe(e->observe_user, (int32_t)r->graph_op, rows, in, out);
 }
 
@@ -311,6 +313,17 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     for (int i = 0; i < e->n_devices; i++)
         if (e->timelines[i]->simulated)
             step->cores = &e->cores;
+}
+
+void engine_threshold(struct engine *e, int32_t op, float threshold)
+{
+    for (int32_t i = 0; i < e->n_devices; i++)
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
+            const struct lowered_program *p = &e->lowered.device[i].phase[phase];
+            for (uint32_t j = 0; j < p->n_records; j++)
+                if (p->records[j].graph_op == (uint32_t)op && p->records[j].op.sparse)
+                    p->records[j].op.threshold = threshold;
+        }
 }
 
 /* Accelerators first: they wait for the host's events, the host runs in submit. */

@@ -13,9 +13,9 @@
 struct engine; /* opaque */
 
 /* Sees an operator of the model's graph, by its index there, that the host ran: `rows` rows of each
- * input and output, valid during the call. */
+ * input and output, valid during the call. What it writes to an output later operators read. */
 typedef void engine_observer(void *user, int32_t op, int32_t rows, const float *const *in,
-                             const float *const *out);
+                             float *const *out);
 
 struct engine_options {
     const char *devices; /* specs to open ("cpu,sim:vram=64MiB"); NULL: those of the plan, or cpu */
@@ -92,6 +92,10 @@ struct engine_input {
     bool prompt; /* part of a prompt: uses prefill's program and arithmetic even for one token */
 };
 
+/* For calibration, between steps on the CPU: the magnitude up to which an operator of the engine's
+ * graph skips its inputs or neurons; negative: it skips none. Without effect where the options have
+ * it skip nothing. */
+void engine_threshold(struct engine *e, int32_t op, float threshold);
 /* One step over the inputs (each sequence at most once; together at most ubatch tokens). An input
  * runs by the program and arithmetic of its own phase (decode for one token that is not part of a
  * prompt, else prefill), so the other inputs of the step do not change its bits. Rows of logits are

@@ -94,7 +94,8 @@ struct sparse_choice {
     enum sparse_mode mode;
     float threshold;
     /* Products of attention and FFN matrices skip inputs, each up to the magnitude that the share
-     * `input` of its own was counted to have at most (TEAL). OFF leaves the whole FFN to that,
+     * `input` of its own was counted to have at most (TEAL); where the sidecar divides it among the
+     * matrices of the layer, its part. OFF leaves the whole FFN to that,
      * other modes its down and what they do not fuse; DENSE: nothing is skipped. */
     bool skips_inputs;
     float input;
@@ -104,6 +105,11 @@ struct sparse_choice {
  * "sign=0.02" (the part of x's elements by which signs must agree more often than not), each
  * perhaps with ",input=0.4", or "input=0.4" alone (OFF); OATO_EUSAGE: it is none of these. */
 oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
+/* Whether the operator is the product of a matrix whose inputs TEAL thresholds: no router, and
+ * nothing of recurrent mixers. */
+bool sparse_takes_inputs(const struct graph_op *o);
+/* What was counted of such a matrix's inputs; NULL: nothing. */
+const struct neurons_magnitudes *sparse_inputs(const struct graph_op *o, const struct neurons *n);
 /* Whether a match of this kind may be fused: of products that skip inputs each has its own. */
 bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused);
 /* Has the operators of a fused graph skip neurons and inputs. neurons: what was counted, needed for

@@ -174,8 +174,7 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
     return n;
 }
 
-/* The matrices whose inputs TEAL thresholds; not routers, and nothing of recurrent mixers. */
-static bool takes_inputs(const struct graph_op *o)
+bool sparse_takes_inputs(const struct graph_op *o)
 {
     static const char *const kinds[] = {
         "attn_q.weight",      "attn_k.weight",   "attn_v.weight", "attn_qkv.weight",
@@ -190,14 +189,25 @@ static bool takes_inputs(const struct graph_op *o)
     return false;
 }
 
-/* The input up to which a matrix's columns are skipped; NaN: not known. */
-static float input_limit(const struct sparse_choice *choice, const struct neurons *neurons,
-                         const char *tensor)
+const struct neurons_magnitudes *sparse_inputs(const struct graph_op *o, const struct neurons *n)
 {
+    const char *tensor = o->weight[0]->name;
     char name[GGUF_MAX_NAME + 8];
     snprintf(name, sizeof name, "%.*s.in", (int)(strstr(tensor, ".weight") - tensor), tensor);
-    const struct neurons_magnitudes *m = neurons ? neurons_magnitudes(neurons, name) : NULL;
-    return m ? m->quantiles[lroundf(100 * choice->input)] : NAN;
+    return n ? neurons_magnitudes(n, name) : NULL;
+}
+
+/* The input up to which a matrix's columns are skipped; NaN: not known. */
+static float input_limit(const struct sparse_choice *choice, const struct neurons *neurons,
+                         const struct graph_op *o)
+{
+    const struct neurons_magnitudes *m = sparse_inputs(o, neurons);
+    if (choice->mode == SPARSE_DENSE)
+        return -1;
+    if (!m)
+        return NAN;
+    const float share = m->shares ? m->shares[lroundf(100 * choice->input)] : choice->input;
+    return m->quantiles[lroundf(100 * share)];
 }
 
 static oato_status inputs_apply(struct graph *g, const struct sparse_choice *choice,
@@ -206,10 +216,9 @@ static oato_status inputs_apply(struct graph *g, const struct sparse_choice *cho
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_ops; i++) {
         struct graph_op *o = &g->ops[i];
-        if (!takes_inputs(o))
+        if (!sparse_takes_inputs(o))
             continue;
-        const bool dense = choice->mode == SPARSE_DENSE;
-        const float limit = dense ? -1 : input_limit(choice, neurons, o->weight[0]->name);
+        const float limit = input_limit(choice, neurons, o);
         if (isnan(limit))
             return oato_fail(err, OATO_EUSAGE,
                              "--sparse input: the neurons sidecar lacks the quantiles of the "

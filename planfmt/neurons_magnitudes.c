@@ -1,7 +1,7 @@
 /*
  * neurons_magnitudes.c - how large the elements of values were, in a neurons sidecar: quantiles,
- * from which thresholds are chosen, and while counting is unfinished the counts that they are made
- * of.
+ * from which thresholds are chosen, while counting is unfinished the counts that they are made of,
+ * and the shares of a matrix's inputs to skip.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -50,13 +50,25 @@ static int64_t layer_of(const char *name)
     return kind ? neurons_layer_of(name, kind + 1) : -1;
 }
 
+/* What a tensor may hold, by the end of its name. */
+enum { QUANTILES, COUNTS, SHARES };
+static const struct {
+    const char *end;
+    oato_dtype dtype;
+    int32_t n;
+} tensors[] = {
+    [QUANTILES] = {"_quantiles", DT_F32, NEURONS_QUANTILES},
+    [COUNTS] = {"_counts", DT_I64, NEURONS_BINS},
+    [SHARES] = {"_shares", DT_F32, NEURONS_QUANTILES},
+};
+
 /* The one of a tensor whose name has that many bytes before its end. Names of tensors differ, so
- * quantiles are a new one; counts follow those that they belong to. NULL: they do not, or memory is
- * short. */
+ * quantiles are a new one; the others follow those that they belong to. NULL: they do not, or
+ * memory is short. */
 static struct neurons_magnitudes *entry_of(struct neurons *n, const struct gguf_tensor *t,
-                                           size_t bytes)
+                                           size_t bytes, size_t kind)
 {
-    if (t->dtype == DT_F32) {
+    if (kind == QUANTILES) {
         n->magnitudes[n->n_magnitudes].name = arena_strndup(&n->arena, t->name, bytes);
         return n->magnitudes[n->n_magnitudes].name ? &n->magnitudes[n->n_magnitudes++] : NULL;
     }
@@ -69,11 +81,6 @@ static struct neurons_magnitudes *entry_of(struct neurons *n, const struct gguf_
 oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int64_t layers,
                             struct oato_error *err)
 {
-    static const struct {
-        const char *end;
-        oato_dtype dtype;
-        int32_t n;
-    } tensors[] = {{"_quantiles", DT_F32, NEURONS_QUANTILES}, {"_counts", DT_I64, NEURONS_BINS}};
     for (size_t i = 0; i < ARRAY_LEN(tensors); i++) {
         const size_t length = strlen(t->name), end = strlen(tensors[i].end);
         if (length <= end || strcmp(t->name + length - end, tensors[i].end) != 0 ||
@@ -86,17 +93,19 @@ oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int6
                              "; allowed: one dimension of %d %s, in a layer with neurons",
                              t->name, dtype_name(t->dtype), t->n_dims, t->ne[0], tensors[i].n,
                              dtype_name(tensors[i].dtype));
-        struct neurons_magnitudes *m = entry_of(n, t, length - end);
+        struct neurons_magnitudes *m = entry_of(n, t, length - end, i);
         void *data = arena_alloc(&n->arena, 1, t->bytes);
-        if (!m && t->dtype == DT_I64)
+        if (!m && i != QUANTILES)
             return oato_fail(err, OATO_EFILE, "%s: does not follow its quantiles", t->name);
         if (!m || !data)
             return oato_fail_memory(err, t->bytes, "a neurons sidecar");
         memcpy(data, t->data, t->bytes);
-        if (t->dtype == DT_F32)
+        if (i == QUANTILES)
             m->quantiles = data;
-        else
+        else if (i == COUNTS)
             m->counts = data;
+        else
+            m->shares = data;
     }
     return OATO_OK;
 }
@@ -125,11 +134,25 @@ static oato_status check_counts(const struct neurons_magnitudes *m, oato_status 
     return OATO_OK;
 }
 
+static oato_status check_shares(const struct neurons_magnitudes *m, oato_status status,
+                                struct oato_error *err)
+{
+    float last = 0;
+    for (int32_t i = 0; m->shares && i < NEURONS_QUANTILES; last = m->shares[i++])
+        if (!(m->shares[i] >= last && m->shares[i] <= 1))
+            return oato_fail(err, status,
+                             "%s_shares: element %d is %g after %g; allowed: rising numbers from "
+                             "0 to 1",
+                             m->name, i, (double)m->shares[i], (double)last);
+    return OATO_OK;
+}
+
 oato_status magnitudes_check(const struct neurons *n, oato_status status, struct oato_error *err)
 {
     for (int32_t i = 0; i < n->n_magnitudes; i++)
         if (check_quantiles(&n->magnitudes[i], status, err) ||
-            check_counts(&n->magnitudes[i], status, err))
+            check_counts(&n->magnitudes[i], status, err) ||
+            check_shares(&n->magnitudes[i], status, err))
             return err->status;
     return OATO_OK;
 }

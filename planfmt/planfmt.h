@@ -138,6 +138,9 @@ struct neurons_magnitudes {
     const char *name;
     const float *quantiles; /* of 0, 1 .. 100 %, as of neurons_quantile */
     const int64_t *counts;  /* by neurons_bin, while counting is unfinished; else NULL */
+    /* Of a matrix's inputs: the share to skip where the matrices of its layer are to skip 0, 1 ..
+     * 100 % of their weights; NULL: just that one */
+    const float *shares;
 };
 
 struct neurons {

@@ -61,7 +61,7 @@ oato_status counts_init(struct counts *c, const struct model *m, struct oato_err
 void counts_free(struct counts *c);
 /* An engine_observer; user: the counts. */
 void counts_observe(void *user, int32_t op, int32_t rows, const float *const *in,
-                    const float *const *out);
+                    float *const *out);
 /* Sets all thresholds to that quantile of what was counted, and forgets it. */
 void counts_set_thresholds(struct counts *c, double level);
 /* Puts what was counted into a sidecar, whose tokens and texts are the caller's. counts: that of
@@ -86,5 +86,12 @@ struct sample_text {
 oato_status predictors_make(struct counts *counts, const struct sample_text *text,
                             const struct calibrate_options *o, const char *path,
                             struct predictors_report *report, struct oato_error *err);
+
+/* inputs.c: divides shares of inputs among the matrices of each layer, into the sidecar at path,
+ * whose counting is done; nothing is left to do where all have theirs. OATO_EUSAGE: layers run more
+ * than once, or the text is one token. OATO_NEGATIVE: interrupted; the file is as before. */
+oato_status inputs_share(const struct model *m, const struct sample_text *text,
+                         const struct calibrate_options *o, const char *path,
+                         struct oato_error *err);
 
 #endif

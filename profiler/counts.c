@@ -204,8 +204,7 @@ static void count_experts(struct expert_count *e, int32_t rows, const float *cho
     e->rows += (uint64_t)rows;
 }
 
-void counts_observe(void *user, int32_t op, int32_t rows, const float *const *in,
-                    const float *const *out)
+void counts_observe(void *user, int32_t op, int32_t rows, const float *const *in, float *const *out)
 {
     struct counts *c = user;
     const struct op_count *o = &c->ops[op];

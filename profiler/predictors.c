@@ -105,8 +105,7 @@ static void to_halves(const float *x, int64_t n, uint16_t *out, bool *finite)
 }
 
 /* An engine_observer. */
-static void record(void *user, int32_t op, int32_t rows, const float *const *in,
-                   const float *const *out)
+static void record(void *user, int32_t op, int32_t rows, const float *const *in, float *const *out)
 {
     struct maker *m = user;
     for (int32_t i = m->recorded_from; i < m->recorded_to; i++) {

@@ -130,7 +130,7 @@ static void a_share_takes_each_layers_threshold(void **state)
     }
     for (int32_t i = 0; i < m->graph.n_layers; i++) {
         snprintf(names[i], sizeof names[i], "blk.%d.ffn_act", i);
-        magnitudes[n.n_magnitudes++] = (struct neurons_magnitudes){names[i], quantiles, NULL};
+        magnitudes[n.n_magnitudes++] = (struct neurons_magnitudes){names[i], quantiles, NULL, NULL};
     }
     float *wanted = sparse_logits(m, NULL, "above=0.05", 1, 1);
     counted = &n;
@@ -168,7 +168,7 @@ static void input_quantiles(struct neurons *n, const struct model *m, float step
         assert_true(q && kept);
         for (int32_t j = 0; j < NEURONS_QUANTILES; j++)
             q[j] = (float)j * step * (float)(i + 1);
-        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){kept, q, NULL};
+        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){kept, q, NULL, NULL};
     }
 }
 
@@ -189,7 +189,7 @@ static float limit_of(const struct products_seen *s, const char *tensor)
 }
 
 static void product_check(void *user, int32_t op, int32_t rows, const float *const *in,
-                          const float *const *out)
+                          float *const *out)
 {
     struct products_seen *s = user;
     const struct graph_op *o = &s->m->graph.ops[op];

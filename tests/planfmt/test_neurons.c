@@ -197,8 +197,8 @@ static void counted(struct neurons *n, int64_t counts[NEURONS_BINS],
         counts[i] = i % 5;
     for (int32_t i = 0; i < NEURONS_QUANTILES; i++)
         quantiles[i] = neurons_quantile(counts, i / 100.0);
-    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts};
-    m[1] = (struct neurons_magnitudes){"blk.1.attn_q.in", quantiles, NULL};
+    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts, NULL};
+    m[1] = (struct neurons_magnitudes){"blk.1.attn_q.in", quantiles, NULL, NULL};
     n->magnitudes = m;
     n->n_magnitudes = 2;
 }
@@ -213,7 +213,11 @@ static void what_was_counted_reads_back(void **state)
     struct neurons_magnitudes m[2];
     struct neurons a, b;
     made(g, &law, &a);
+    float shares[NEURONS_QUANTILES];
     counted(&a, counts, quantiles, m);
+    for (int32_t i = 0; i < NEURONS_QUANTILES; i++)
+        shares[i] = (float)i / 128;
+    m[1].shares = shares;
     a.layers[1].ffn_threshold = 0.125F;
     saved(&a, "counted.neurons.gguf");
     loaded("counted.neurons.gguf", &b);
@@ -227,6 +231,8 @@ static void what_was_counted_reads_back(void **state)
     assert_memory_equal(x->counts, counts, sizeof counts);
     assert_memory_equal(y->quantiles, quantiles, sizeof quantiles);
     assert_null(y->counts);
+    assert_null(x->shares);
+    assert_memory_equal(y->shares, shares, sizeof shares);
     assert_null(neurons_magnitudes(&b, "blk.0.attn_q.in"));
     neurons_free(&b);
     neurons_free(&a);
@@ -503,6 +509,10 @@ static void counts_that_say_nonsense_are_refused(void **state)
         {"blk.0.ffn_act_quantiles", NULL, DT_I32, NEURONS_QUANTILES, rising, NULL, "type I32"},
         {"blk.1.attn_q.in_quantiles", NULL, DT_F32, NEURONS_QUANTILES, rising, NULL,
          "in a layer with neurons"},
+        {"blk.0.ffn_up.in_shares", NULL, DT_F32, NEURONS_QUANTILES, rising, NULL,
+         "does not follow"},
+        {"blk.0.ffn_up.in_quantiles", "blk.0.ffn_up.in_shares", DT_F32, NEURONS_QUANTILES, rising,
+         rising, "blk.0.ffn_up.in_shares: element 2 is 2 after 1"},
         {"blk.0.ffn_act_counts", NULL, DT_I64, NEURONS_BINS, fine, NULL, "does not follow"},
         {"blk.0.ffn_act_quantiles", "blk.0.ffn_up_counts", DT_F32, NEURONS_QUANTILES, rising, fine,
          "does not follow"},
@@ -515,8 +525,10 @@ static void counts_that_say_nonsense_are_refused(void **state)
         struct gguf_writer *w = craft(1);
         craft_tensor(w, "blk.0.ffn_freq", DT_F32, 4, freq);
         craft_tensor(w, cases[i].name, cases[i].dtype, cases[i].n, cases[i].data);
+        const bool shares = cases[i].second && strstr(cases[i].second, "_shares");
         if (cases[i].second)
-            craft_tensor(w, cases[i].second, DT_I64, NEURONS_BINS, cases[i].data2);
+            craft_tensor(w, cases[i].second, shares ? DT_F32 : DT_I64,
+                         shares ? NEURONS_QUANTILES : NEURONS_BINS, cases[i].data2);
         expect_crafted(w, cases[i].words);
     }
     static const struct {
