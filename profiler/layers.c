@@ -17,8 +17,7 @@ bool row_is_of(const struct profile_row *r, const struct oato_op *op, const stru
 {
     return r->op.kind == op->kind && r->op.k == op->k && r->size.rows == size->rows &&
            r->size.seqs == size->seqs && r->size.kv_positions == size->kv_positions &&
-           r->size.active == size->active &&
-           oato_op_same(&r->op, op);
+           r->size.active == size->active && oato_op_same(&r->op, op);
 }
 
 const struct profile_row *profile_find(const struct profile *p, int32_t device,
@@ -36,7 +35,9 @@ struct layers {
     const struct rig *rig;
     struct graph graph;
     oato_dtype kv;
-    struct oato_weight **weights; /* as lowering numbers them; the first n_prepared are there */
+    enum plan_phase phase;         /* prefill's programs serve both; decode's have predictors */
+    const struct neurons *neurons; /* whose predictors are used; NULL: none are */
+    struct oato_weight **weights;  /* as lowering numbers them; the first n_prepared are there */
     uint32_t n_prepared;
 };
 
@@ -154,10 +155,10 @@ static enum numerics_choice op_numerics(const void *user, int32_t device, const 
     const struct rig *rig = f->layers->rig;
     struct oato_device *d = rig->device;
     const struct op_size size = op_point_size(op, f->at);
-    const struct profile_row *row = profile_find(f->profile, rig->index, op, &size);
     (void)device, (void)phase, (void)rows;
     if (f->at->rows <= NUMERICS_DECODE_ROWS)
         return NUMERICS_DECODE;
+    const struct profile_row *row = profile_find(f->profile, rig->index, op, &size);
     return row && strcmp(row->numerics, d->ops->numerics(d, op, NUMERICS_PREFILL)) != 0
                ? NUMERICS_LIBRARY
                : NUMERICS_PREFILL;
@@ -171,6 +172,8 @@ static uint64_t op_workspace(const void *user, int32_t device, const struct oato
     (void)device;
     return d->ops->workspace_bytes(d, op, size);
 }
+
+static const struct sparse_choice by_predictors = {.mode = SPARSE_PREDICT};
 
 /* The first operators as the engine would run them on this device alone. */
 static oato_status layers_lower(const struct layers *l, const struct profile *p,
@@ -194,10 +197,12 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
                                                  .seqs = 1,
                                                  .context = at->context},
                                       .kv = l->kv};
+    if (!status && l->neurons)
+        status = sparse_place(&l->graph, &by_predictors, -1, l->neurons, &placements, err);
     if (!status)
         status = lowered_init(&in, out, err);
     if (!status)
-        status = lower(&in, PHASE_PREFILL, out, err);
+        status = lower(&in, l->phase, out, err);
     placements_free(&placements);
     return status;
 }
@@ -206,7 +211,7 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
 static oato_status prepare_weights(struct layers *l, const struct lowered_device *low,
                                    struct oato_error *err)
 {
-    const struct lowered_program *p = &low->phase[PHASE_PREFILL];
+    const struct lowered_program *p = &low->phase[l->phase];
     oato_status status = OATO_OK;
     for (uint32_t i = 0; i < p->n_records; i++)
         for (int j = 0; j < p->records[i].n_weights && !status; j++)
@@ -224,7 +229,7 @@ static oato_status program_make(const struct layers *l, const struct lowered_dev
                                 const struct op_point *at, struct program *out,
                                 struct oato_error *err)
 {
-    const struct lowered_program *p = &low->phase[PHASE_PREFILL];
+    const struct lowered_program *p = &low->phase[l->phase];
     struct program_record *records = calloc((size_t)p->n_records + 1, sizeof *records);
     if (!records)
         return oato_fail_memory(err, p->n_records * sizeof *records, "the layers' program");
@@ -339,5 +344,64 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
         t->records = 0;
     free((void *)program.records);
     lowered_free(&lowered);
+    return status;
+}
+
+/* Whether a record helps to find out what a later one computes: all are of its value. */
+static bool predicts(const struct program *p, uint32_t record)
+{
+    bool later = false;
+    for (uint32_t i = record + 1; i < p->n_records && !later; i++)
+        later = p->records[i].op.sparse == SKIP_UNLISTED &&
+                p->records[i].value == p->records[record].value;
+    return later && p->records[record].op.sparse != SKIP_UNLISTED;
+}
+
+/* Leaves the marker and the records of predictors; false: there are none. */
+static bool predictors_keep(struct program *p, struct program_record *records)
+{
+    uint32_t n = 1;
+    for (uint32_t i = 1; i < p->n_records; i++)
+        if (predicts(p, i))
+            records[n++] = p->records[i];
+    records[n - 1].signal = 2;
+    p->n_records = n;
+    return n > 1;
+}
+
+oato_status layers_predict_share(const struct rig *r, const struct model *m,
+                                 const struct neurons *n, double *share, struct oato_error *err)
+{
+    const struct op_point at = {.rows = 1, .seqs = 1, .context = 64};
+    struct lowered lowered = {.n_devices = 0};
+    const struct lowered_device *low = &lowered.device[0];
+    struct program program = {.records = NULL};
+    struct layers_time whole = {0}, part = {0};
+    struct layers *l;
+    oato_status status = layers_open(r, m, DT_F16, &l, err);
+    *share = 0;
+    if (status)
+        return status;
+    l->phase = PHASE_DECODE;
+    l->neurons = n;
+    const int32_t n_ops = ops_that_fit(r, &l->graph);
+    status = sparse_apply(&l->graph, &by_predictors, n, err);
+    if (!status && n_ops)
+        status = layers_lower(l, NULL, &at, n_ops, &lowered, err);
+    if (!status && n_ops)
+        status = prepare_weights(l, low, err);
+    if (!status && n_ops)
+        status = program_make(l, low, &at, &program, err);
+    if (!status && n_ops)
+        status = program_time(r, l->kv, &program, low, &at, false, &whole, err);
+    if (!status && n_ops && predictors_keep(&program, (struct program_record *)program.records)) {
+        program.arena = NULL;
+        program.kv = NULL;
+        status = program_time(r, l->kv, &program, low, &at, false, &part, err);
+        *share = part.together_ns / whole.together_ns;
+    }
+    free((void *)program.records);
+    lowered_free(&lowered);
+    layers_close(l);
     return status;
 }

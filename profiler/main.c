@@ -361,6 +361,8 @@ static oato_status print_counted(const struct command *c, const char *path,
         json_add(&t, JSON("file", path), JSON("tokens", r->tokens),
                  JSON("tokens_before", r->tokens_before),
                  JSON("took_ns", llrint(r->seconds * 1e9)));
+        if (r->predictors.layers)
+            json_add(&t, JSON("predictors_share", r->predictors.share));
         json_close(&t, '}');
     } else if (r->tokens == r->tokens_before) {
         text_printf(&t, "%s: all %lld tokens were counted already", path, (long long)r->tokens);
@@ -372,6 +374,9 @@ static oato_status print_counted(const struct command *c, const char *path,
     }
     if (!c->json && c->calibrate.predictors)
         text_printf(&t, "\npredictors of %d layers", r->predictors.layers);
+    if (!c->json && r->predictors.share > 0)
+        text_printf(&t, ": %.1f %% of a decode step with oato-run --sparse predict",
+                    100 * r->predictors.share);
     if (!c->json && r->predictors.without)
         text_printf(&t, ", %d layers have none: %s", r->predictors.without, r->predictors.why);
     const oato_status status =

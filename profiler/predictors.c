@@ -6,6 +6,7 @@
  * does not depend on where it was stopped.
  */
 #include "profiler/counting_internal.h"
+#include "profiler/profiler_internal.h"
 #include "profiler/training_internal.h"
 
 #include <math.h>
@@ -311,6 +312,20 @@ static oato_status blocks_train(struct maker *m, struct oato_error *err)
     return status;
 }
 
+/* What they cost, with the layers around them. */
+static oato_status share_measure(const struct maker *m, struct oato_error *err)
+{
+    struct rig rig = {.cache_bytes = 1};
+    const struct device_options options = {.threads = m->options->threads};
+    oato_status status = device_open("cpu", 0, &options, &rig.device, err);
+    if (status)
+        return status;
+    rig.device->ops->info(rig.device, &rig.info);
+    status = layers_predict_share(&rig, m->counts->model, m->neurons, &m->report->share, err);
+    rig.device->ops->close(rig.device);
+    return status;
+}
+
 oato_status predictors_make(struct counts *counts, const struct sample_text *text,
                             const struct calibrate_options *o, const char *path,
                             struct predictors_report *report, struct oato_error *err)
@@ -338,6 +353,8 @@ oato_status predictors_make(struct counts *counts, const struct sample_text *tex
     }
     for (int32_t i = 0; !status && i < n.n_layers; i++)
         report->layers += neurons_predictor(&n, i) != NULL;
+    if (!status && report->layers)
+        status = share_measure(&m, err);
     free(m.windows);
     free(m.blocks);
     neurons_free(&n);

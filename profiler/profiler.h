@@ -78,6 +78,7 @@ struct calibrate_options {
 struct predictors_report {
     int32_t layers, without; /* that have one; that were tried and got none */
     char why[256];           /* of the last one without */
+    double share; /* of the time of a decode step with oato-run --sparse predict; 0: not known */
 };
 
 struct calibrate_report {

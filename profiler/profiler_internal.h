@@ -209,6 +209,10 @@ struct layers_time {
  * first. */
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err);
+/* The share of a decode step of the first layers with oato-run --sparse predict that the predictors
+ * take: their records alone against all records. 0: no layer fits. */
+oato_status layers_predict_share(const struct rig *r, const struct model *m,
+                                 const struct neurons *n, double *share, struct oato_error *err);
 bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size);
 /* The row of p for op at this size on the device, or NULL. */
 const struct profile_row *profile_find(const struct profile *p, int32_t device,

@@ -210,6 +210,7 @@ static void predictors_are_the_same_each_time(void **state)
     o.predictors = true;
     counts(m, &o, path_in(whole, "predicts.neurons.gguf"), &r);
     assert_true(r.predictors.layers == 2 && !r.predictors.without);
+    assert_true(r.predictors.share > 0 && r.predictors.share < 1); /* of a decode step's time */
     path_in(parts, "parts_predict.neurons.gguf");
     signal(SIGALRM, on_alarm);
     oato_status status = OATO_NEGATIVE;
