@@ -139,7 +139,7 @@ static oato_status read_gates(struct op_bench *b, struct oato_error *err)
     const uint64_t bytes = size_align((size_t)op->k * sizeof(float), 64) + n * sizeof(float);
     const struct op_point at = {.rows = 1, .seqs = 1};
     void *arena = NULL;
-    b->gates = malloc((size_t)distinct * n * sizeof *b->gates);
+    b->gates = calloc((size_t)distinct * n, sizeof *b->gates);
     if (!b->gates)
         return oato_fail_memory(err, (size_t)distinct * n * sizeof *b->gates, "gates");
     oato_status status = rig_alloc(b->rig, bytes, &arena, err);
@@ -148,7 +148,7 @@ static oato_status read_gates(struct op_bench *b, struct oato_error *err)
     for (int32_t i = 0; i < distinct && !status; i++) {
         float *gate = b->gates + (size_t)i * n;
         status = read_gate(b, i, arena, gate, err);
-        for (size_t j = 0; j < n; j++)
+        for (size_t j = 0; j < n && !status; j++)
             gate[j] = fabsf(gate[j]);
         qsort(gate, n, sizeof *gate, by_size);
     }

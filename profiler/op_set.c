@@ -107,7 +107,8 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *
     if (status)
         return status;
     status = sparse_apply(&fused, &choice, NULL, err);
-    struct op_case *cases = arena_alloc(&s->arena, (size_t)(s->n + fused.n_ops), sizeof *s->cases);
+    struct op_case *cases =
+        arena_alloc(&s->arena, (size_t)s->n + (size_t)fused.n_ops, sizeof *s->cases);
     bool fits = cases;
     if (fits) {
         memcpy(cases, s->cases, (size_t)s->n * sizeof *cases);
