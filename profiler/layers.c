@@ -380,7 +380,7 @@ oato_status layers_predict_share(const struct rig *r, const struct model *m,
     struct layers *l;
     oato_status status = layers_open(r, m, DT_F16, &l, err);
     *share = 0;
-    if (status)
+    if (status || !l)
         return status;
     l->phase = PHASE_DECODE;
     l->neurons = n;
