@@ -53,6 +53,9 @@ static oato_status layers_find(struct search *s, struct oato_error *err)
 {
     const struct graph *g = &s->model->graph;
     int32_t before = -1;
+    s->layers = calloc((size_t)s->n_layers + 1, sizeof *s->layers);
+    if (!s->layers)
+        return oato_fail_memory(err, (size_t)s->n_layers * sizeof *s->layers, "layers");
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
         if (o->layer < 0 || o->layer >= s->n_layers)
@@ -85,8 +88,8 @@ static oato_status layers_allocate(struct search *s, struct oato_error *err)
         s->tokens = (int32_t)(BYTES_MOST / row);
     for (int32_t i = 0; i < s->n_layers; i++) {
         struct layer *l = &s->layers[i];
-        l->whole = calloc((size_t)s->tokens, (size_t)l->width * sizeof *l->whole);
-        if (l->n && !l->whole)
+        l->whole = calloc((size_t)s->tokens * (size_t)l->width + 1, sizeof *l->whole);
+        if (!l->whole)
             return oato_fail_memory(err, row * (uint64_t)s->tokens, "what layers hand on");
     }
     return OATO_OK;
@@ -274,9 +277,6 @@ oato_status inputs_share(const struct model *m, const struct sample_text *text,
     struct search s = {.model = m, .neurons = &n, .n_layers = m->graph.n_layers};
     s.tokens = (int32_t)min_i64(TOKENS, first);
     oato_status status = neurons_load(path, &n, err);
-    s.layers = calloc((size_t)s.n_layers + 1, sizeof *s.layers);
-    if (!status && !s.layers)
-        status = oato_fail_memory(err, (size_t)s.n_layers * sizeof *s.layers, "layers");
     if (!status && s.tokens <= FIRST)
         status = oato_fail(err, OATO_EUSAGE, "--inputs: the text is too short");
     if (!status)
