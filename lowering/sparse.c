@@ -250,8 +250,10 @@ static oato_status neurons_apply(struct graph *g, const struct sparse_choice *ch
         predicts = neurons && neurons_predictor(neurons, i);
     if (!predicts)
         return oato_fail(err, OATO_EUSAGE,
-                         "--sparse predict: the neurons sidecar has no predictors; train them with "
-                         "oato-profile --calibrate TEXT --predictors");
+                         "--sparse predict: %s; train them with oato-profile --calibrate TEXT "
+                         "--predictors",
+                         neurons ? "the neurons sidecar has no predictors"
+                                 : "no predictors without a neurons sidecar (--neurons)");
     if (choice->mode == SPARSE_OFF || (!any && fields_set(g, choice, neurons, -1, true)))
         return OATO_OK;
     if (choice->mode != SPARSE_DENSE && !any)
