@@ -88,13 +88,12 @@ static double activity(const struct dividing *x, const float *freq, const int32_
                        int32_t tokens)
 {
     const struct graph_op *first = &x->p->graph.ops[x->op[0]];
-    const double rate = sparse_rate(x->skips, x->p->neurons, first->layer);
     double sum = 0, all = x->extent;
     double each = is_experts(first) ? (double)first->op.experts_used / first->op.experts : 1;
     if (is_experts(first))
         all = fmax(op_experts_read(&first->op, tokens), 1e-9);
     for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
-        const double often = fmin(freq ? (double)freq[order[j]] * rate : each, 1);
+        const double often = fmin(freq ? (double)freq[order[j]] * x->rate : each, 1);
         sum += is_experts(first) ? 1 - pow(1 - often, tokens)
                                  : sparse_active(x->skips != NULL, often, tokens);
     }
@@ -207,6 +206,7 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
             : !x->n_ops || op_weight_use(&p->graph.ops[x->op[0]].op) != WEIGHT_MATRIX)
         return false;
     x->skips = plan_skips(p->sparse, p->n_sparse, p->graph.ops[x->op[0]].layer);
+    x->rate = sparse_rate(x->skips, p->neurons, p->graph.ops[x->op[0]].layer);
     list_kinds(x);
     find_groups(x);
     price_ends(x);

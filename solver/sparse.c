@@ -85,11 +85,13 @@ static double layer_frequency(const struct neurons *n, int32_t layer)
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer)
 {
     char name[32];
+    if (!s || s->guess || !(s->threshold > 0) || !n)
+        return 1;
     snprintf(name, sizeof name, "blk.%d.ffn_act", layer);
-    const struct neurons_magnitudes *m = n ? neurons_magnitudes(n, name) : NULL;
+    const struct neurons_magnitudes *m = neurons_magnitudes(n, name);
     const double counted = layer_frequency(n, layer);
     int percent = 0;
-    if (!s || s->guess || !(s->threshold > 0) || !m || !(counted > 0))
+    if (!m || !(counted > 0))
         return 1;
     while (percent < 100 && m->quantiles[percent + 1] <= s->threshold)
         percent++;

@@ -106,20 +106,28 @@ struct outcome {
     struct engine_expert_stats experts;
 };
 
+/* What the engine says in so many steps; closes it. */
+static struct outcome outcome_of(struct engine *e, const struct model *m, int32_t steps,
+                                 int32_t batch)
+{
+    struct engine_stats stats;
+    struct outcome o = {.logits = decode(e, m->shape.vocab, steps, steps, batch)};
+    engine_get_stats(e, &stats);
+    o.experts = stats.experts;
+    engine_close(e);
+    return o;
+}
+
 static struct outcome run_ordered(const struct model *m, const struct neurons *neurons,
                                   int32_t fixed, int32_t slots, int32_t batch, int32_t threads,
                                   const char *spec)
 {
     struct plan p;
-    struct engine_stats stats;
     plan_caches(&p, m, fixed, slots, spec);
     p.neurons = neurons;
     p.neurons_hash = neurons ? neurons_hash(neurons) : 0;
     struct engine *e = open_engine(m, &p, (struct engine_options){.threads = threads});
-    struct outcome o = {.logits = decode(e, m->shape.vocab, TOKENS, TOKENS, batch)};
-    engine_get_stats(e, &stats);
-    o.experts = stats.experts;
-    engine_close(e);
+    const struct outcome o = outcome_of(e, m, TOKENS, batch);
     plan_free(&p);
     return o;
 }
@@ -262,17 +270,13 @@ static struct outcome run_on_gpu(const struct model *m, int32_t fixed, int32_t s
     struct plan p;
     struct oato_error err;
     struct engine *e;
-    struct engine_stats stats;
     const struct engine_options options = {.threads = 1, .deterministic = deterministic};
     plan_caches(&p, m, fixed, slots, "");
     snprintf(p.devices[1].kind, sizeof p.devices[1].kind, "cuda");
     snprintf(p.devices[1].id, sizeof p.devices[1].id, "cuda:0");
     if (engine_open(m, &p, &options, count_warnings, warnings, &e, &err))
         fail_msg("%s", err.text);
-    struct outcome o = {.logits = decode(e, m->shape.vocab, GPU_TOKENS, GPU_TOKENS, batch)};
-    engine_get_stats(e, &stats);
-    o.experts = stats.experts;
-    engine_close(e);
+    const struct outcome o = outcome_of(e, m, GPU_TOKENS, batch);
     plan_free(&p);
     return o;
 }
