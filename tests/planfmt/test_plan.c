@@ -1,9 +1,10 @@
 /*
  * test_plan.c - what must stay true of plan files: what is written reads back the same and twice
- * gives the same bytes; any flipped bit and any missing byte is refused; sections that are unknown
- * are skipped or refused as they ask; right checksums do not make wrong values right.
+ * gives the same bytes; any flipped bit and any missing byte is refused; right checksums do not
+ * make wrong values right.
  */
 #include "plan_bytes.h"
+#include "plan_refusal.h"
 #include "random_planfmt.h"
 
 #include <setjmp.h>
@@ -14,40 +15,6 @@
 #include <sys/resource.h>
 
 #include <cmocka.h>
-
-static void encode(const struct plan *p, uint8_t **data, size_t *bytes)
-{
-    struct oato_error err = {.text = ""};
-    if (plan_encode(p, data, bytes, &err))
-        fail_msg("%s", err.text);
-}
-
-/* NULL when the bytes load; else the message. The copy has no byte behind its end. */
-static const char *refusal(const uint8_t *data, size_t bytes)
-{
-    static struct oato_error err;
-    struct plan p;
-    uint8_t *exact = malloc(bytes ? bytes : 1);
-    assert_non_null(exact);
-    memcpy(exact, data, bytes);
-    oato_status status = plan_load_memory(exact, bytes, "m.plan", &p, &err);
-    free(exact);
-    if (status)
-        assert_null(p.arena.blocks);
-    plan_free(&p);
-    if (!status)
-        return NULL;
-    assert_int_equal(status, OATO_EFILE);
-    assert_true(!strncmp(err.text, "m.plan: ", 8) && !strchr(err.text, '\n'));
-    return err.text;
-}
-
-static void assert_refused(const uint8_t *data, size_t bytes, const char *say)
-{
-    const char *text = refusal(data, bytes);
-    if (!text || !strstr(text, say))
-        fail_msg("'%s' is not in '%s'", say, text ? text : "(loaded)");
-}
 
 static void assert_same(const struct plan *a, const struct plan *b)
 {
@@ -157,19 +124,6 @@ static void an_empty_plan_is_a_plan(void **state)
     scratch_clean();
 }
 
-static void a_small_plan(uint8_t **data, size_t *bytes)
-{
-    struct rng rng = {5};
-    struct plan p;
-    random_plan(&rng, 8, &p);
-    p.content_hash = 1;
-    p.neurons_hash = 0;
-    p.n_caches = 0;
-    p.n_sparse = 0;
-    encode(&p, data, bytes);
-    plan_free(&p);
-}
-
 static void the_documents_reader_and_writer_agree_with_ours(void **state)
 {
     (void)state;
@@ -234,286 +188,6 @@ static void every_truncation_is_refused(void **state)
     free(longer);
     assert_refused((const uint8_t *)"GGUF....", 8, "not a plan");
     free(data);
-}
-
-/* The small plan, changed by `change` on its sections, must say `say`; NULL: must load. */
-static void assert_changed(void (*change)(struct raw_plan *), const char *say)
-{
-    uint8_t *data, *joined;
-    size_t bytes, n;
-    struct raw_plan raw;
-    a_small_plan(&data, &bytes);
-    assert_true(raw_split(data, bytes, &raw));
-    change(&raw);
-    raw_join(&raw, &joined, &n);
-    if (say)
-        assert_refused(joined, n, say);
-    else if (refusal(joined, n))
-        fail_msg("%s", refusal(joined, n));
-    raw_free(&raw);
-    free(data);
-    free(joined);
-}
-
-static void add_optional(struct raw_plan *r)
-{
-    raw_add(r, 77, 0, "anything", 8);
-}
-static void add_required(struct raw_plan *r)
-{
-    raw_add(r, 77, 1, "anything", 8);
-}
-static void add_flags(struct raw_plan *r)
-{
-    raw_add(r, 77, 2, "anything", 8);
-}
-static void add_twice(struct raw_plan *r)
-{
-    raw_add(r, 77, 0, "a", 1);
-    raw_add(r, 77, 0, "b", 1);
-}
-static void add_parts_again(struct raw_plan *r)
-{
-    raw_add(r, 4, 1, "", 0);
-}
-static void add_too_many(struct raw_plan *r)
-{
-    for (uint32_t i = 0; i < 260; i++)
-        raw_add(r, 1000 + i, 0, "", 0);
-}
-static void add_wrong_count(struct raw_plan *r)
-{
-    raw_add(r, 77, 0, "anything", 8);
-    r->section[r->n - 1].count = 7;
-}
-static void newer_format(struct raw_plan *r)
-{
-    r->version = 2;
-}
-static void remove_section(struct raw_plan *r, uint32_t id)
-{
-    struct raw_section *s = raw_find(r, id);
-    free(s->data);
-    memmove(s, s + 1, (size_t)(&r->section[r->n] - (s + 1)) * sizeof *s);
-    r->n--;
-}
-static void remove_parts(struct raw_plan *r)
-{
-    remove_section(r, 4);
-}
-static void remove_costs(struct raw_plan *r)
-{
-    remove_section(r, 8);
-    remove_section(r, 9);
-}
-static void reverse_order(struct raw_plan *r)
-{
-    for (int i = 0; i < r->n / 2; i++) {
-        struct raw_section s = r->section[i];
-        r->section[i] = r->section[r->n - 1 - i];
-        r->section[r->n - 1 - i] = s;
-    }
-}
-static void parts_optional(struct raw_plan *r)
-{
-    raw_find(r, 4)->flags = 0;
-}
-static void two_requests(struct raw_plan *r)
-{
-    struct raw_section *s = raw_find(r, 7);
-    s->data = realloc(s->data, 64);
-    memset(s->data + 32, 0, 32);
-    s->bytes = 64;
-    s->count = 2;
-}
-static void other_record_size(struct raw_plan *r)
-{
-    struct raw_section *s = raw_find(r, 5);
-    s->count *= 2;
-    s->record_bytes /= 2;
-}
-static void strings_without_end(struct raw_plan *r)
-{
-    struct raw_section *s = raw_find(r, 1);
-    s->data[s->bytes - 1] = 'x';
-}
-static void strings_without_begin(struct raw_plan *r)
-{
-    raw_find(r, 1)->data[0] = 'x';
-}
-static void strings_empty(struct raw_plan *r)
-{
-    raw_find(r, 1)->bytes = raw_find(r, 1)->count = 0;
-}
-static void strings_control(struct raw_plan *r)
-{
-    raw_find(r, 1)->data[2] = 0x1b;
-}
-
-static void sections_keep_their_rules(void **state)
-{
-    (void)state;
-    assert_changed(add_optional, NULL);
-    assert_changed(reverse_order, NULL);
-    assert_changed(remove_costs, NULL);
-    assert_changed(add_required, "section 77 is required and unknown to this program");
-    assert_changed(add_flags, "section 77: flags 0x2");
-    assert_changed(add_twice, "duplicate section 77");
-    assert_changed(add_parts_again, "duplicate section 4 (parts)");
-    assert_changed(add_too_many, "270 sections");
-    assert_changed(add_wrong_count, "section 77: 7 records of 1 bytes in 8 bytes");
-    assert_changed(newer_format, "plan format 2; this program reads 1");
-    assert_changed(remove_parts, "section 4 (parts) is missing");
-    assert_changed(parts_optional, "section 4 (parts): flags 0; must be 1");
-    assert_changed(two_requests, "section 7 (request): 2 records of 32 bytes; must be 1 of 32");
-    assert_changed(other_record_size, "section 5 (kv): ");
-    assert_changed(strings_without_end, "section 1 (strings): must begin and end");
-    assert_changed(strings_without_begin, "section 1 (strings): must begin and end");
-    assert_changed(strings_empty, "section 1 (strings): must begin and end");
-    assert_changed(strings_control, "section 1 (strings): control character 0x1b");
-}
-
-static void add_neurons(struct raw_plan *r)
-{
-    raw_add(r, 11, 1, "\1\0\0\0\0\0\0\2", 8);
-    r->section[r->n - 1].count = 1;
-    r->section[r->n - 1].record_bytes = 8;
-}
-static void add_no_neurons(struct raw_plan *r)
-{
-    add_neurons(r);
-    memset(r->section[r->n - 1].data, 0, 8);
-}
-static void add_optional_neurons(struct raw_plan *r)
-{
-    add_neurons(r);
-    r->section[r->n - 1].flags = 0;
-}
-
-static void add_sparse(struct raw_plan *r, const char *records, int32_t n)
-{
-    raw_add(r, 13, 0, records, (size_t)n * 16);
-    r->section[r->n - 1].count = (uint32_t)n;
-    r->section[r->n - 1].record_bytes = 16;
-}
-static void add_no_layers(struct raw_plan *r)
-{
-    add_sparse(r, "", 0);
-}
-static void add_layer_twice(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 2);
-}
-static void add_no_number(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\xc0\x7f\0\0\0\0\0\0\0\0", 1);
-}
-static void add_negative_threshold(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\x80\xbf\0\0\0\0\0\0\0\0", 1);
-}
-static void add_unknown_guess(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0", 1);
-}
-static void add_threshold_of_a_predictor(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\x80\x3f\0\0\0\0\1\0\0\0", 1);
-}
-static void add_no_device(struct raw_plan *r)
-{
-    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0", 1);
-}
-
-static void layers_that_skip_neurons_are_listed_once(void **state)
-{
-    (void)state;
-    assert_changed(add_no_layers, "section 13 (sparse): no records");
-    assert_changed(add_layer_twice, "sparse layer 1: number 3; they must ascend");
-    assert_changed(add_no_number, "sparse layer 0: threshold nan");
-    assert_changed(add_negative_threshold, "sparse layer 0: threshold -1");
-    assert_changed(add_unknown_guess, "sparse layer 0: guess 3; allowed: below 3");
-    assert_changed(add_threshold_of_a_predictor, "sparse layer 0: threshold 1; allowed: 0 to 0");
-    assert_changed(add_no_device, "sparse layer 0: dense on devices 0x40000000");
-}
-
-/* A plan in natural order is what readers without the section take; one in another they refuse. */
-static void the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one(void **state)
-{
-    (void)state;
-    uint8_t *data, *with;
-    size_t bytes, n;
-    struct raw_plan raw;
-    struct plan p;
-    struct oato_error err = {.text = ""};
-    a_small_plan(&data, &bytes);
-    assert_true(raw_split(data, bytes, &raw));
-    assert_null(raw_find(&raw, 11));
-    add_neurons(&raw);
-    raw_join(&raw, &with, &n);
-    raw_free(&raw);
-    free(data);
-    assert_int_equal(plan_load_memory(with, n, "m.plan", &p, &err), OATO_OK);
-    assert_true(p.neurons_hash == (1 | 2ull << 56));
-    encode(&p, &data, &bytes);
-    assert_int_equal(bytes, n);
-    assert_memory_equal(data, with, n);
-    free(data);
-    free(with);
-    plan_free(&p);
-    assert_changed(add_no_neurons, "section 11 (neurons): hash 0");
-    assert_changed(add_optional_neurons, "section 11 (neurons): flags 0; must be 1");
-}
-
-static void add_cache(struct raw_plan *r, uint32_t at, uint32_t value)
-{
-    uint8_t record[24] = {0};
-    raw_put32(record, raw_u32(raw_find(r, 4)->data)); /* an operator's name */
-    raw_put32(record + 8, 3);
-    raw_put32(record + at, value);
-    raw_add(r, 12, 0, record, sizeof record);
-    r->section[r->n - 1].count = 1;
-    r->section[r->n - 1].record_bytes = sizeof record;
-}
-static void add_good_cache(struct raw_plan *r)
-{
-    add_cache(r, 12, 1500);
-}
-static void add_unnamed_cache(struct raw_plan *r)
-{
-    add_cache(r, 0, 0);
-}
-static void add_lost_cache(struct raw_plan *r)
-{
-    add_cache(r, 4, 77);
-}
-static void add_empty_cache(struct raw_plan *r)
-{
-    add_cache(r, 8, 0);
-}
-static void add_negative_margin(struct raw_plan *r)
-{
-    add_cache(r, 12, UINT32_MAX);
-}
-static void add_too_many_hits(struct raw_plan *r)
-{
-    add_cache(r, 16, 1000001);
-}
-static void add_reserved_cache(struct raw_plan *r)
-{
-    add_cache(r, 20, 1);
-}
-
-static void caches_have_slots_on_a_device(void **state)
-{
-    (void)state;
-    assert_changed(add_good_cache, NULL);
-    assert_changed(add_unnamed_cache, "cache 0: operator ''");
-    assert_changed(add_lost_cache, "device 77 of ");
-    assert_changed(add_empty_cache, "0 slots");
-    assert_changed(add_negative_margin, "margin -1");
-    assert_changed(add_too_many_hits, "1000001 hits");
-    assert_changed(add_reserved_cache, "section 12 (caches), record 0: reserved");
 }
 
 static void wrong_values_are_refused_whatever_their_checksum(void **state)
@@ -714,10 +388,6 @@ int main(void)
         cmocka_unit_test(the_documents_reader_and_writer_agree_with_ours),
         cmocka_unit_test(every_flipped_bit_is_refused),
         cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sections_keep_their_rules),
-        cmocka_unit_test(layers_that_skip_neurons_are_listed_once),
-        cmocka_unit_test(the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one),
-        cmocka_unit_test(caches_have_slots_on_a_device),
         cmocka_unit_test(wrong_values_are_refused_whatever_their_checksum),
         cmocka_unit_test(offsets_and_sizes_are_checked_before_use),
         cmocka_unit_test(what_could_not_be_read_is_not_written),
