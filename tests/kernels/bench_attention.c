@@ -164,7 +164,7 @@ void bench_attention(const char *level, const char *model, const char *dtype, in
     struct oato_error err;
     if (cpu_pool_create(threads > 0 ? threads : cpu_physical_cores(), &pool, &err))
         return;
-    const double bandwidth = bench_bandwidth(pool, READ_BYTES);
+    const double bandwidth = bench_bandwidth(pool, READ_BYTES, 0);
     printf("read bandwidth %.1f GB/s\n", bandwidth);
     for (size_t i = ARRAY_LEN(isas); i-- > 1;) {
         b.c.kernels = kernels_named(isas[i]);

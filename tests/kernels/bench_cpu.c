@@ -75,7 +75,7 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
                           double peak)
 {
     const int n = cpu_pool_threads(pool), copies = b->copies;
-    const double before = T > COLD_COLUMNS ? 0 : bench_bandwidth(pool, READ_BYTES);
+    const double before = T > COLD_COLUMNS ? 0 : bench_bandwidth(pool, READ_BYTES, 0);
     const uint64_t arena_bytes = (uint64_t)T * (ROWS + K) * sizeof(float);
     float *arena = pages_alloc(arena_bytes);
     random_floats(arena, (int64_t)T * K);
@@ -95,7 +95,8 @@ static void bench_product(struct bench *b, oato_dtype dtype, int32_t T, struct c
     window_init(&b->window, n);
     cpu_pool_run(pool, bench_share, b);
     b->copies = copies;
-    const double bandwidth = T > COLD_COLUMNS ? 0 : fmax(before, bench_bandwidth(pool, READ_BYTES));
+    const double bandwidth =
+        T > COLD_COLUMNS ? 0 : fmax(before, bench_bandwidth(pool, READ_BYTES, 0));
     const double ns = (double)b->best_ns;
     const double bytes = (double)b->copy[0].bytes / ns, flops = 2.0 * ROWS * K * T / ns;
     printf("%-7s %-5s %-6s threads %d T %3d %12.0f ns %7.1f GB/s %8.1f GFLOP/s", b->c.kernels->name,

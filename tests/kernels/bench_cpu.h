@@ -30,8 +30,9 @@ enum peak_kind { PEAK_INT8, PEAK_INT16, PEAK_F32, PEAK_BF16, PEAK_KINDS };
 /* Giga operations a second (a multiply-add is two) with a level's instruction for the kind, in
  * registers; 0 when it has none. The processor must have the level. */
 double bench_peak(struct cpu_pool *pool, const char *level, enum peak_kind kind);
-/* Bytes a ns from a buffer of so many bytes; 0 when there is no memory for it. */
-double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes);
+/* Bytes a ns from a buffer of so many bytes: all of them or, with rows of `row` bytes, a multiple
+ * of 64, one row of ten at random. 0 when there is no memory for it. */
+double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes, uint64_t row);
 
 /* bench_attention.c: for every level, shape of model ("1B", ...), type of the KV cache, number of
  * tokens and context the best time of attention in one layer, with the same shares. */

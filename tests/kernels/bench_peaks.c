@@ -1,8 +1,8 @@
 /*
  * bench_peaks.c - what the machine can do at most: register-only loops of each level's multiply
- * instructions in short windows, and reading a buffer larger than the caches from end to end. Both
- * are timed from barrier to barrier, so that all threads are busy, and the best time counts,
- * because somebody else may use the cores too.
+ * instructions in short windows, and reading a buffer larger than the caches, from end to end or
+ * some of its rows. All are timed from barrier to barrier, so that all threads are busy, and the
+ * best time counts, because somebody else may use the cores too.
  */
 #include "tests/kernels/bench_cpu.h"
 
@@ -25,7 +25,9 @@ struct peak_run {
     void (*loop)(void);
     const uint8_t *data; /* of thread 0; the others' follow */
     uint64_t bytes;      /* of a thread */
+    uint64_t row;        /* bytes of a row; 0: all is read */
     uint64_t best_ns;
+    double best_rate; /* bytes a ns of a thread */
     bool done;
 };
 
@@ -213,15 +215,58 @@ static inline __attribute__((always_inline)) uint64_t read_any(const uint8_t *p,
     }
 }
 
-static uint64_t read_narrow(const uint8_t *p, uint64_t n, int way)
+enum { LISTED_OF = 10, SIDES = 5 }; /* one row of ten; 1, 2, 4, 8 or 16 of them side by side */
+
+/* Reads rows at random, in ascending order. Returns their bytes. */
+static inline __attribute__((always_inline)) uint64_t
+rows_any(const uint8_t *p, uint64_t n, uint64_t row, int way, volatile uint64_t *used)
 {
-    return read_any(p, n, way);
+    const uint8_t *list[1 << SIDES];
+    const uint64_t side = 1u << way % SIDES;
+    uint64_t listed = 0, bytes = 0;
+    uint32_t random = 1;
+    vector sum = {0};
+    for (uint64_t at = 0; at + row <= n; at += row) {
+        random = random * 1664525 + 1013904223;
+        if (random >> 16 >= 65536 / LISTED_OF)
+            continue;
+        list[listed++] = p + at;
+        if (listed < side)
+            continue;
+        for (uint64_t i = 0; i < row; i += sizeof sum)
+            for (uint64_t r = 0; r < side; r++)
+                sum += *(const vector *)(list[r] + i);
+        bytes += side * row;
+        listed = 0;
+    }
+    *used = sum[0];
+    return bytes;
+}
+
+/* Reads a lap of a thread's part, in one of the ways. Returns how many bytes. */
+typedef uint64_t lap_fn(const struct peak_run *p, const uint8_t *data, int way,
+                        volatile uint64_t *used);
+
+static inline __attribute__((always_inline)) uint64_t
+lap_any(const struct peak_run *p, const uint8_t *data, int way, volatile uint64_t *used)
+{
+    if (p->row)
+        return rows_any(data, p->bytes, p->row, way, used);
+    *used = read_any(data, p->bytes, way);
+    return p->bytes;
+}
+
+static uint64_t lap_narrow(const struct peak_run *p, const uint8_t *data, int way,
+                           volatile uint64_t *used)
+{
+    return lap_any(p, data, way, used);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) static uint64_t read_wide(const uint8_t *p, uint64_t n, int way)
+__attribute__((target("avx512f"))) static uint64_t
+lap_wide(const struct peak_run *p, const uint8_t *data, int way, volatile uint64_t *used)
 {
-    return read_any(p, n, way);
+    return lap_any(p, data, way, used);
 }
 #endif
 
@@ -232,19 +277,18 @@ static void read_share(void *arg, int thread)
     static _Thread_local volatile uint64_t used; /* so that reading is not left out */
     struct peak_run *p = arg;
     const uint8_t *data = p->data + p->bytes * (uint64_t)thread;
-    uint64_t (*read)(const uint8_t *, uint64_t, int) = read_narrow;
+    lap_fn *read = lap_narrow;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
-        read = read_wide;
+        read = lap_wide;
 #endif
     for (int lap = 0; lap < LAPS * READ_WAYS; lap++) {
         window_begin(&p->window, thread);
-        used = read(data, p->bytes, lap % READ_WAYS);
-        uint64_t ns = window_end(&p->window);
-        if (thread == 0 && ns < p->best_ns)
-            p->best_ns = ns;
+        const uint64_t bytes = read(p, data, lap % READ_WAYS, &used);
+        const double rate = (double)bytes / (double)window_end(&p->window);
+        if (thread == 0 && rate > p->best_rate)
+            p->best_rate = rate;
     }
-    (void)used;
 }
 
 static void touch_share(void *arg, int thread)
@@ -253,10 +297,10 @@ static void touch_share(void *arg, int thread)
     memset((uint8_t *)(uintptr_t)p->data + p->bytes * (uint64_t)thread, 1, p->bytes);
 }
 
-double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes)
+double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes, uint64_t row)
 {
     const uint64_t n = (uint64_t)cpu_pool_threads(pool);
-    struct peak_run p = {.bytes = size_align(bytes / n, READ_STEP), .best_ns = UINT64_MAX};
+    struct peak_run p = {.bytes = size_align(bytes / n, READ_STEP), .row = row};
     uint8_t *data = pages_alloc(p.bytes * n);
     if (!data)
         return 0;
@@ -265,5 +309,5 @@ double bench_bandwidth(struct cpu_pool *pool, uint64_t bytes)
     cpu_pool_run(pool, touch_share, &p); /* by whom it is read: so it lies near */
     cpu_pool_run(pool, read_share, &p);
     pages_free(data, p.bytes * n);
-    return (double)p.bytes * (double)n / (double)p.best_ns;
+    return p.best_rate * (double)n;
 }

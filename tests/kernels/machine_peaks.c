@@ -2,7 +2,8 @@
  * machine_peaks.c - oato-machine-peaks, a program for benchmarks: what this machine can do at most
  * with all threads busy, as JSON. Bytes a second read from memory, and operations a second in
  * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
- * stops after the first, in a second: beside a measurement, where the machine is shared.
+ * stops after the first, in a second: beside a measurement, where the machine is shared. --rows
+ * reads one row of ten, too, as sparse products do.
  */
 #include "tests/kernels/bench_cpu.h"
 
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ID_THREADS, ID_BANDWIDTH, ID_HELP, MAX_THREADS = 4096 };
+enum { ID_THREADS, ID_BANDWIDTH, ID_ROWS, ID_HELP, MAX_THREADS = 4096, MAX_ROW = 1 << 20 };
 
 /* At least this much is read, and several times what the last cache holds. */
 #define READ_BYTES   ((uint64_t)1 << 30)
@@ -20,6 +21,8 @@ enum { ID_THREADS, ID_BANDWIDTH, ID_HELP, MAX_THREADS = 4096 };
 static const struct option_row rows[] = {
     {"threads", 't', OPT_VALUE, "N", "threads (default: physical cores)", ID_THREADS},
     {"bandwidth", 'b', OPT_FLAG, NULL, "only the read bandwidth", ID_BANDWIDTH},
+    {"rows", 'r', OPT_VALUE, "BYTES",
+     "that, and of one row of ten at random (of BYTES, times of 64)", ID_ROWS},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
@@ -48,7 +51,8 @@ static void print_levels(struct cpu_pool *pool)
     }
 }
 
-static oato_status print_peaks(int64_t threads, bool only_bandwidth, struct oato_error *err)
+static oato_status print_peaks(int64_t threads, int64_t row, bool only_bandwidth,
+                               struct oato_error *err)
 {
     struct cpu_pool *pool = NULL;
     oato_status status = cpu_pool_create(threads ? (int)threads : cpu_physical_cores(), &pool, err);
@@ -58,10 +62,12 @@ static oato_status print_peaks(int64_t threads, bool only_bandwidth, struct oato
     uint64_t bytes = READ_BYTES;
     if (l3 > 0 && l3 < MAX_L3_BYTES && (uint64_t)l3 * CACHES_AWAY > bytes)
         bytes = (uint64_t)l3 * CACHES_AWAY;
-    const double bandwidth = bench_bandwidth(pool, bytes);
+    const double bandwidth = bench_bandwidth(pool, bytes, 0);
     if (bandwidth > 0) {
         printf("{\"threads\":%d,\"l3_bytes\":%ld,\"buffer_bytes\":%llu,\"read_bytes_per_s\":%.0f",
                cpu_pool_threads(pool), l3 > 0 ? l3 : 0, (unsigned long long)bytes, bandwidth * 1e9);
+        if (row)
+            printf(",\"rows_bytes_per_s\":%.0f", bench_bandwidth(pool, bytes, (uint64_t)row) * 1e9);
         if (!only_bandwidth) {
             printf(",\"operations_per_s\":{");
             print_levels(pool);
@@ -79,7 +85,7 @@ int main(int argc, char **argv)
 {
     struct oato_error err = {0};
     struct options o;
-    int64_t threads = 0;
+    int64_t threads = 0, row = 0;
     bool only_bandwidth = false;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
@@ -89,14 +95,15 @@ int main(int argc, char **argv)
             options_help(rows, stdout);
             return OATO_OK;
         }
-        if (id == ID_BANDWIDTH)
+        if (id == ID_BANDWIDTH || id == ID_ROWS)
             only_bandwidth = true;
         if (id == OPT_OPERAND ||
-            (id == ID_THREADS && !parse_i64(o.value, 1, MAX_THREADS, &threads)))
+            (id == ID_THREADS && !parse_i64(o.value, 1, MAX_THREADS, &threads)) ||
+            (id == ID_ROWS && (!parse_i64(o.value, 64, MAX_ROW, &row) || row % 64)))
             oato_fail(&err, OATO_EUSAGE, "'%s' is no value here; see --help", o.value);
     }
     if (!err.status)
-        print_peaks(threads, only_bandwidth, &err);
+        print_peaks(threads, row, only_bandwidth, &err);
     if (err.status)
         fprintf(stderr, "oato-machine-peaks: %s\n", err.text);
     return (int)err.status;

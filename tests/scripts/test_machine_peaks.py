@@ -31,8 +31,13 @@ def main():
         assert {"int8", "int16", "f32"} <= set(kinds), peaks
         assert all(v > 1e8 for v in kinds.values()), peaks
     assert ("avx2" in peaks["operations_per_s"]) == ("avx2" in flags()), peaks
-    r = subprocess.run([sys.argv[1], "--threads", "0"], capture_output=True, text=True, check=False)
-    assert r.returncode == 2 and r.stderr.count("\n") == 1, r
+    r = subprocess.run([sys.argv[1], "--rows", "1152"], capture_output=True, text=True, check=False)
+    assert r.returncode == 0, r.stderr
+    peaks = json.loads(r.stdout)
+    assert 1e7 < peaks["rows_bytes_per_s"] < 2 * peaks["read_bytes_per_s"], peaks
+    for wrong in (["--threads", "0"], ["--rows", "1000"]):
+        r = subprocess.run([sys.argv[1], *wrong], capture_output=True, text=True, check=False)
+        assert r.returncode == 2 and r.stderr.count("\n") == 1, r
 
 
 if __name__ == "__main__":
