@@ -5,50 +5,21 @@
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
 
-#include "executor/batch.h"
+#include "executor/session.h"
 
 enum { PROMPTS_MAX = 64 };
 
-enum { LLAMA_OPTIONS = 64 };
-extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
-
 struct run_args {
-    const char *model, *plan, *neurons, *file, *output, *compare, *ids, *system, *chat_template;
-    const char *variables;
+    struct session_args open;
+    const char *file, *output, *compare, *ids, *system;
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
     int32_t repeat;                          /* bench */
     int32_t prefill, generate, batch, depth; /* bench; -1: the plan's, or a default */
-    struct model_choice choice;
-    bool chat, json, dump_program, only_ids, no_special, ignore_end, hide_prompt;
+    bool chat, json, only_ids, no_special, ignore_end, hide_prompt;
     bool help, version, list_devices;
-    struct sampler_options sampling;
-    struct engine_options engine;
 };
-
-/* A model that is ready to answer. */
-struct session {
-    struct model *model;
-    struct tokenizer *tokenizer; /* NULL unless asked for */
-    struct plan plan;
-    bool has_plan;
-    struct neurons neurons; /* that the plan follows, if any */
-    struct engine *engine;
-    struct batch *batch; /* only with SESSION_SAMPLES */
-    bool done;           /* with dump_program: that was all */
-};
-
-enum session_needs {
-    SESSION_TOKENIZER = 1,
-    SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
-};
-oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
-                         struct oato_error *err);
-void session_close(struct session *s);
-/* The chat template that the options ask for; a warning that comes with it is printed. */
-oato_status session_template(const struct session *s, const struct run_args *a,
-                             struct chat_template **out, struct oato_error *err);
 
 /* Verbs; they print to stdout and, for timings and progress, to stderr. */
 oato_status run_generate(const struct run_args *a, struct oato_error *err);
@@ -76,14 +47,13 @@ struct answer {
     struct sampler *sampler;
     int32_t *out; /* receives the generated ids; NULL: not needed */
     int32_t n_out;
-    struct utf8_stream utf8;
     struct text text;    /* what is said; with calls of functions, if they are not kept apart */
     struct text thought; /* the reasoning before it */
     struct text calls;   /* members of a JSON array */
     bool calls_apart;
     size_t printed, printed_thought;
-    struct chat_reader *reader; /* NULL: the text is taken as it is */
-    uint64_t id;                /* in the session's batch */
+    struct answer_text told;
+    uint64_t id; /* in the session's batch */
     bool done;
     enum batch_end why;
     /* of answer_ask */
@@ -93,7 +63,7 @@ struct answer {
 
 /* Prints what is new of its text; at a terminal that of its reasoning, too, dimmed. */
 oato_status answer_print(struct answer *x, struct oato_error *err);
-/* Opens x->reader for the answer to this prompt of a chat template. */
+/* Opens the reader for the answer to this prompt of a chat template. */
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
                         struct oato_error *err);
 /* What the last answer left; text, reasoning and calls may be used again. */

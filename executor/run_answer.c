@@ -30,43 +30,25 @@ static void on_call(void *user, const char *name, const char *arguments)
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
                         struct oato_error *err)
 {
-    const struct chat_sink sink = {on_text, on_call, x};
-    chat_reader_free(x->reader);
-    return chat_reader_open(c, or_empty(prompt->data), prompt->len, &sink, &x->reader, err);
+    x->told.sink = (struct chat_sink){on_text, on_call, x};
+    return answer_text_read(&x->told, c, prompt, err);
 }
 
 void answer_free(struct answer *x)
 {
-    chat_reader_free(x->reader);
-    x->reader = NULL;
+    answer_text_free(&x->told);
     text_free(&x->text);
     text_free(&x->thought);
     text_free(&x->calls);
 }
 
-/* Whole characters: said, or given to the reader. */
-static void characters_take(struct answer *x, const char *bytes, size_t n, bool last)
-{
-    struct text whole;
-    text_init(&whole);
-    struct text *to = x->reader ? &whole : &x->text;
-    utf8_stream_push(&x->utf8, bytes, n, to);
-    if (last)
-        utf8_stream_flush(&x->utf8, to);
-    if (whole.len)
-        chat_reader_push(x->reader, whole.data, whole.len);
-    text_free_part(&whole, &x->text);
-}
-
 static bool on_token(void *user, int32_t id)
 {
     struct answer *x = user;
-    const char *bytes;
-    size_t n;
     if (tokenizer_is_end(x->session->tokenizer, id) && !x->ignore_end)
         return false;
-    if (tokenizer_piece(x->session->tokenizer, id, x->reader != NULL, &bytes, &n))
-        characters_take(x, bytes, n, false);
+    if (!answer_text_push(&x->told, id))
+        x->text.failed = true;
     if (x->out)
         x->out[x->n_out] = id;
     x->n_out++;
@@ -76,11 +58,7 @@ static bool on_token(void *user, int32_t id)
 static void on_end(void *user, enum batch_end why)
 {
     struct answer *x = user;
-    struct oato_error err;
-    if (why != BATCH_STOPPED)
-        x->utf8.n_held = 0; /* drops an incomplete character where the answer was cut */
-    characters_take(x, "", 0, true);
-    if (x->reader && chat_reader_end(x->reader, &err))
+    if (!answer_text_end(&x->told, why != BATCH_STOPPED))
         x->text.failed = true;
     x->done = true;
     x->why = why;
@@ -90,6 +68,8 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
                        struct oato_error *err)
 {
     x->session = s;
+    x->told.tokenizer = s->tokenizer;
+    x->told.sink = (struct chat_sink){on_text, on_call, x};
     x->ignore_end = a->ignore_end;
     x->done = false;
     x->n_out = 0;

@@ -201,9 +201,9 @@ static void report_json(const struct bench *b, double prefill, double decode,
     const struct prediction x = prediction_of(b);
     printf("},\"measured\":{\"clock\":\"%s\",\"prefill_ns\":%.0f,\"decode_ns\":%.0f},"
            "\"predicted_over_measured\":{",
-           !b->by_devices                ? "wall"
-           : b->args->engine.timing_only ? "devices, timing only"
-                                         : "devices",
+           !b->by_devices                     ? "wall"
+           : b->args->open.engine.timing_only ? "devices, timing only"
+                                              : "devices",
            prefill, a->generate ? decode / a->generate : 0);
     if (x.prefill > 0)
         printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
@@ -238,7 +238,7 @@ static void report_prediction(const struct bench *b, double prefill, double deco
         printf("  (the plan is for --prompt %d --generate %d --depth %d --batch %d)", q->prompt,
                q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
     puts(!b->by_devices ? ""
-         : b->args->engine.timing_only
+         : b->args->open.engine.timing_only
              ? ", by the clocks of the devices; simulated ones computed nothing"
              : ", by the clocks of the devices");
 }
@@ -299,9 +299,9 @@ static oato_status bench_sizes(struct run_args *a, struct oato_error *err)
 {
     struct plan_request q = {.prompt = 512, .generate = 64, .batch = 1};
     int32_t depth = 0;
-    if (a->plan) {
+    if (a->open.plan) {
         struct plan p;
-        if (plan_load(a->plan, &p, err))
+        if (plan_load(a->open.plan, &p, err))
             return err->status;
         q = p.request;
         depth = q.prompt;
@@ -324,9 +324,9 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE,
                          "%lld positions do not fit in a KV cache; use a smaller -p, -d, -n or -b",
                          (long long)need);
-    if (!a->engine.context)
-        a->engine.context = (int32_t)max_i64(need, page);
-    a->engine.seqs = a->batch;
+    if (!a->open.engine.context)
+        a->open.engine.context = (int32_t)max_i64(need, page);
+    a->open.engine.seqs = a->batch;
     return OATO_OK;
 }
 
@@ -338,7 +338,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = bench_context(&a, err);
     if (!status)
-        status = session_open(&b.session, &a, 0, err);
+        status = session_open(&b.session, &a.open, 0, err);
     if (!status && !b.session.done) {
         struct engine_stats stats;
         engine_get_stats(b.session.engine, &stats);

@@ -94,9 +94,9 @@ static char *line_read(const struct chat *c)
 
 static void banner(const struct chat *c)
 {
-    const char *slash = strrchr(c->args->model, '/');
+    const char *slash = strrchr(c->args->open.model, '/');
     text_tell("%s, context %d tokens, template %s. /help lists the commands.\n",
-              slash ? slash + 1 : c->args->model, c->context, chat_template_name(c->template));
+              slash ? slash + 1 : c->args->open.model, c->context, chat_template_name(c->template));
 }
 
 static void help(void)
@@ -311,16 +311,16 @@ static oato_status chat_open(struct chat *c, struct oato_error *err)
     struct engine_stats stats;
     engine_get_stats(c->session.engine, &stats);
     c->context = stats.context;
-    if (!a->engine.context && c->context > c->session.model->shape.context_length)
+    if (!a->open.engine.context && c->context > c->session.model->shape.context_length)
         c->context = (int32_t)c->session.model->shape.context_length;
-    oato_status status = session_template(&c->session, a, &c->template, err);
+    oato_status status = session_template(&c->session, &a->open, &c->template, err);
     if (!status)
         status = engine_seq_create(c->session.engine, &c->seq, err);
     if (status)
         return status;
     const size_t tokens = (size_t)c->context + 1; /* the last generated token is not fed */
     c->tokens = malloc(tokens * sizeof *c->tokens);
-    c->answer.sampler = sampler_create(&a->sampling, tokenizer_size(c->session.tokenizer));
+    c->answer.sampler = sampler_create(&a->open.sampling, tokenizer_size(c->session.tokenizer));
     return c->tokens && c->answer.sampler
                ? OATO_OK
                : oato_fail_memory(err, tokens * sizeof *c->tokens, "the conversation");
@@ -335,7 +335,8 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     c->terminal = isatty(STDIN_FILENO) == 1;
     if (c->terminal)
         locale_begin();
-    oato_status status = session_open(&c->session, a, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    oato_status status =
+        session_open(&c->session, &a->open, SESSION_SAMPLES | SESSION_TOKENIZER, err);
     if (!status && !c->session.done) {
         status = chat_open(c, err);
         if (!status)

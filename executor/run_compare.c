@@ -121,18 +121,18 @@ static oato_status reference_args(const struct session *s, const struct run_args
                                   struct run_args *out, struct oato_error *err)
 {
     *out = *a;
-    out->engine.sparse = "off";
+    out->open.engine.sparse = "off";
     if (!s->plan.neurons_hash) /* then --neurons is for --sparse alone */
-        out->neurons = NULL;
+        out->open.neurons = NULL;
     if (!strcmp(a->compare, "dense"))
         return OATO_OK;
     if (strcmp(a->compare, "plain") != 0)
         return oato_fail(err, OATO_EUSAGE, "--compare wants dense or plain, not '%s'", a->compare);
-    out->plan = out->neurons = NULL;
-    out->engine = (struct engine_options){.threads = a->engine.threads,
-                                          .context = a->engine.context,
-                                          .rows = a->engine.rows,
-                                          .isa = a->engine.isa};
+    out->open.plan = out->open.neurons = NULL;
+    out->open.engine = (struct engine_options){.threads = a->open.engine.threads,
+                                               .context = a->open.engine.context,
+                                               .rows = a->open.engine.rows,
+                                               .isa = a->open.engine.isa};
     return OATO_OK;
 }
 
@@ -159,12 +159,12 @@ oato_status compare_text(struct session *s, const struct run_args *a, int32_t *i
 {
     struct run_args reference;
     struct session other = {0};
-    struct comparison c = {.vocab = s->model->shape.vocab, .window = a->engine.context};
+    struct comparison c = {.vocab = s->model->shape.vocab, .window = a->open.engine.context};
     const size_t windows = n_ids / (size_t)c.window;
     const int32_t bos = tokenizer_bos(s->tokenizer);
     oato_status status = reference_args(s, a, &reference, err);
     if (!status)
-        status = session_open(&other, &reference, 0, err);
+        status = session_open(&other, &reference.open, 0, err);
     c.side[0] = (struct side){.session = &other};
     c.side[1] = (struct side){.session = s};
     c.logits = calloc((size_t)c.window, (size_t)c.vocab * sizeof *c.logits);

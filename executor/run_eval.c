@@ -12,6 +12,27 @@
 
 enum { ROWS = 128, DEFAULT_WINDOW = 512 };
 
+oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
+{
+    text_init(out);
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!f)
+        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    char block[16384];
+    for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
+        text_add(out, block, n);
+    oato_status status = OATO_OK;
+    if (ferror(f))
+        status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    else if (out->failed)
+        status = oato_fail_memory(err, out->len, path);
+    if (f != stdin)
+        fclose(f);
+    if (status)
+        text_free(out);
+    return status;
+}
+
 /* ------------------------------------------------------------------------------ perplexity */
 
 struct score {
@@ -49,7 +70,7 @@ static oato_status window_score(struct session *s, int32_t seq, int32_t *ids, in
 static oato_status score_text(struct session *s, const struct run_args *a, int32_t *ids,
                               size_t n_ids, struct oato_error *err)
 {
-    int32_t window = a->engine.context, seq, bos = tokenizer_bos(s->tokenizer);
+    int32_t window = a->open.engine.context, seq, bos = tokenizer_bos(s->tokenizer);
     bool add_bos = n_ids && ids[0] == bos; /* the model expects BOS at the start of each window */
     size_t windows = n_ids / (size_t)window;
     struct score score = {.vocab = s->model->shape.vocab};
@@ -92,15 +113,15 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     size_t n = 0;
     if (!a.file)
         return oato_fail(err, OATO_EUSAGE, "no text given; use -f FILE");
-    if (!a.engine.context)
-        a.engine.context = DEFAULT_WINDOW;
-    if (a.engine.context < 4)
+    if (!a.open.engine.context)
+        a.open.engine.context = DEFAULT_WINDOW;
+    if (a.open.engine.context < 4)
         return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short; use -c 4 or more",
-                         a.engine.context);
-    a.engine.rows = a.engine.context < 2 * ROWS ? a.engine.context : ROWS;
+                         a.open.engine.context);
+    a.open.engine.rows = a.open.engine.context < 2 * ROWS ? a.open.engine.context : ROWS;
     oato_status status = text_read_file(a.file, &text, err);
     if (!status)
-        status = session_open(&s, &a, SESSION_TOKENIZER, err);
+        status = session_open(&s, &a.open, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
         status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_SPECIAL,
                                   &ids, &n, err);
@@ -161,17 +182,17 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
     int32_t *ids = NULL, n = 0, seq;
     if (!a.ids || !a.output)
         return oato_fail(err, OATO_EUSAGE, "logits wants --ids 1,2,3 and -o FILE");
-    if (a.choice.mtp && a.plan)
+    if (a.open.choice.mtp && a.open.plan)
         return oato_fail(err, OATO_EUSAGE,
                          "plans do not place the block that --mtp asks for; leave --plan out");
     oato_status status = ids_parse(a.ids, &ids, &n, err);
     if (!status && !n)
         status = oato_fail(err, OATO_EUSAGE, "--ids is empty");
     if (!status) {
-        if (!a.engine.context)
-            a.engine.context = n;
-        a.engine.rows = n < ROWS ? n : ROWS;
-        status = session_open(&s, &a, 0, err);
+        if (!a.open.engine.context)
+            a.open.engine.context = n;
+        a.open.engine.rows = n < ROWS ? n : ROWS;
+        status = session_open(&s, &a.open, 0, err);
     }
     if (!status && !s.done)
         status = engine_seq_create(s.engine, &seq, err);
@@ -228,7 +249,7 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
     if (text.failed)
         status = oato_fail_memory(err, text.len, "the text");
     if (!status)
-        status = gguf_open(a->model, &g, err);
+        status = gguf_open(a->open.model, &g, err);
     if (!status)
         status = tokenizer_create(g, &t, err);
     if (!status)

@@ -58,7 +58,7 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     if (status)
         return status;
     x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
-    x->sampler = sampler_create(&a->sampling, tokenizer_size(s->tokenizer));
+    x->sampler = sampler_create(&a->open.sampling, tokenizer_size(s->tokenizer));
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
     if (!a->chat && !a->hide_prompt && !a->json)
@@ -162,14 +162,14 @@ static bool stdin_sends(void)
 /* The prompts of the command line, or the text of a file without its final newline. */
 static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
 {
-    const bool none = !a->n_prompts && !a->file && !a->dump_program;
+    const bool none = !a->n_prompts && !a->file && !a->open.dump_program;
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
-    if (!a->chat && (a->system || a->chat_template || a->variables))
+    if (!a->chat && (a->system || a->open.chat_template || a->open.variables))
         return oato_fail(err, OATO_EUSAGE, "%s applies to chat templates only; add --chat",
-                         a->system          ? "--system"
-                         : a->chat_template ? "--chat-template"
-                                            : "--chat-template-kwargs");
+                         a->system               ? "--system"
+                         : a->open.chat_template ? "--chat-template"
+                                                 : "--chat-template-kwargs");
     if (a->file || (none && stdin_sends())) {
         oato_status status = text_read_file(a->file ? a->file : "-", file, err);
         if (status)
@@ -179,7 +179,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
         a->prompts[0] = file->data ? file->data : "";
         a->n_prompts = a->file || file->len;
     }
-    if (!a->n_prompts && !a->dump_program)
+    if (!a->n_prompts && !a->open.dump_program)
         return oato_fail(err, OATO_EUSAGE, "no prompt given; use -p TEXT, -f FILE or a pipe");
     return OATO_OK;
 }
@@ -203,9 +203,9 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     struct chat_template *template = NULL;
     text_init(&file);
     oato_status status = prompts_take(&a, &file, err);
-    a.engine.seqs = a.n_prompts; /* all are answered together */
+    a.open.engine.seqs = a.n_prompts; /* all are answered together */
     if (!status)
-        status = session_open(&s, &a, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+        status = session_open(&s, &a.open, SESSION_SAMPLES | SESSION_TOKENIZER, err);
     if (status || s.done)
         goto out;
     hint_at_chat(&s, &a);
@@ -215,7 +215,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
         goto out;
     }
     if (a.chat)
-        status = session_template(&s, &a, &template, err);
+        status = session_template(&s, &a.open, &template, err);
     for (int32_t i = 0; i < a.n_prompts && !status; i++)
         status = answer_open(&s, template, &a, a.prompts[i],
                              file.len ? file.len : strlen(a.prompts[i]), &answers[i], err);

@@ -1,13 +1,10 @@
 /*
- * run_session.c - opens what a verb of oato-run needs, cheapest checks first: plan, model,
- * tokenizer, engine.
+ * session.c - see session.h.
  */
-#include "executor/run.h"
+#include "executor/session.h"
 #include "lowering/lowering.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
 {
@@ -28,19 +25,22 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
 
 /* All logits are needed when the tokenizer knows fewer tokens than there are logits, because the
  * sampler then skips some. */
-static int32_t candidates_wanted(const struct session *s, const struct run_args *a)
+static int32_t candidates_wanted(const struct session *s, const struct session_args *a)
 {
     const int32_t vocab = s->model->shape.vocab;
-    if (s->tokenizer && tokenizer_size(s->tokenizer) != vocab)
+    if (a->any_sampling || (s->tokenizer && tokenizer_size(s->tokenizer) != vocab))
         return 0;
     return sampler_candidates(&a->sampling, vocab);
 }
 
 /* Without -c a request ends at the context length that the model was trained for. */
-static oato_status batch_open(struct session *s, const struct run_args *a, struct oato_error *err)
+static oato_status batch_open(struct session *s, const struct session_args *a,
+                              struct oato_error *err)
 {
     const int64_t trained = min_i64(s->model->shape.context_length, INT32_MAX);
-    const struct batch_options options = {.context = a->engine.context ? 0 : (int32_t)trained};
+    struct batch_options options = a->batch;
+    if (!options.context && !a->engine.context)
+        options.context = (int32_t)trained;
     return batch_create(s->engine, &options, &s->batch, err);
 }
 
@@ -58,7 +58,7 @@ static void warn_of_predictors(const struct gguf *g, const char *sparse)
 }
 
 /* The sidecar that the plan follows, or that --sparse takes thresholds or predictors from. */
-static oato_status session_neurons(struct session *s, const struct run_args *a,
+static oato_status session_neurons(struct session *s, const struct session_args *a,
                                    struct engine_options *options, struct oato_error *err)
 {
     struct sparse_choice choice = {.mode = SPARSE_OFF};
@@ -85,7 +85,7 @@ static oato_status session_neurons(struct session *s, const struct run_args *a,
                : OATO_OK;
 }
 
-oato_status session_open(struct session *s, const struct run_args *a, unsigned needs,
+oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
                          struct oato_error *err)
 {
     struct engine_options options = a->engine;
@@ -144,7 +144,7 @@ void session_close(struct session *s)
     memset(s, 0, sizeof *s);
 }
 
-oato_status session_template(const struct session *s, const struct run_args *a,
+oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err)
 {
     oato_status status = chat_template_find(s->model->gguf, a->chat_template, out, err);
@@ -161,23 +161,55 @@ oato_status session_template(const struct session *s, const struct run_args *a,
     return status;
 }
 
-oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
+/* ---------------------------------------------------------------------- text of answers --- */
+
+oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
+                             const struct text *prompt, struct oato_error *err)
 {
-    text_init(out);
-    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    if (!f)
-        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
-    char block[16384];
-    for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
-        text_add(out, block, n);
-    oato_status status = OATO_OK;
-    if (ferror(f))
-        status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
-    else if (out->failed)
-        status = oato_fail_memory(err, out->len, path);
-    if (f != stdin)
-        fclose(f);
-    if (status)
-        text_free(out);
-    return status;
+    chat_reader_free(t->reader);
+    return chat_reader_open(c, or_empty(prompt->data), prompt->len, &t->sink, &t->reader, err);
+}
+
+static bool characters_take(struct answer_text *t, const char *bytes, size_t n, bool last)
+{
+    struct text whole, passed;
+    text_init(&whole);
+    text_init(&passed);
+    utf8_stream_push(&t->utf8, bytes, n, &whole);
+    if (last)
+        utf8_stream_flush(&t->utf8, &whole);
+    if (t->filter)
+        t->filter(t->sink.user, or_empty(whole.data), whole.len, last, &passed);
+    const struct text *out = t->filter ? &passed : &whole;
+    if (out->len && t->reader)
+        chat_reader_push(t->reader, out->data, out->len);
+    else if (out->len)
+        t->sink.text(t->sink.user, CHAT_SAYS, out->data, out->len);
+    const bool good = !whole.failed && !passed.failed;
+    text_free(&whole);
+    text_free(&passed);
+    return good;
+}
+
+bool answer_text_push(struct answer_text *t, int32_t id)
+{
+    const char *bytes;
+    size_t n;
+    return !tokenizer_piece(t->tokenizer, id, t->reader != NULL, &bytes, &n) ||
+           characters_take(t, bytes, n, false);
+}
+
+bool answer_text_end(struct answer_text *t, bool cut)
+{
+    struct oato_error err;
+    if (cut)
+        t->utf8.n_held = 0;
+    const bool good = characters_take(t, "", 0, true);
+    return (!t->reader || !chat_reader_end(t->reader, &err)) && good;
+}
+
+void answer_text_free(struct answer_text *t)
+{
+    chat_reader_free(t->reader);
+    t->reader = NULL;
 }

@@ -1,8 +1,11 @@
 /*
- * llama_options.c - llama.cpp options without a direct equivalent; each is refused with a hint at
- * what to use instead. Options that mean the same here are aliases in main.c's table.
+ * session_options.c - how options of sessions are read, and llama.cpp's options without a direct
+ * equivalent, each refused with a hint at what to use instead. Those that mean the same here are
+ * aliases in the tables.
  */
-#include "executor/run.h"
+#include "executor/session_options.h"
+
+#include <string.h>
 
 #define ON_GPU  "a plan decides what runs on a GPU: make one with oato-plan, give it with --plan"
 #define KV_TYPE "--kv TYPE sets the type of both keys and values"
@@ -63,3 +66,52 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     ANSWER("hf", "the model must be a local file; download the GGUF first"),
     ANSWER("hf-repo", "the model must be a local file; download the GGUF first"),
 };
+
+oato_status session_take_int(const struct options *o, void *to, struct oato_error *err)
+{
+    const int64_t least = (int64_t)o->of->least, most = (int64_t)o->of->most;
+    int64_t v;
+    if (!parse_count(o->value, least, most, &v))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld, not '%s'",
+                         o->name, (long long)least, (long long)most, o->value);
+    *(int32_t *)to = (int32_t)v;
+    return OATO_OK;
+}
+
+oato_status session_take_float(const struct options *o, void *to, struct oato_error *err)
+{
+    double v;
+    if (!parse_f64(o->value, o->of->least, o->of->most, &v))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g, not '%s'", o->name,
+                         o->of->least, o->of->most, o->value);
+    *(float *)to = (float)v;
+    return OATO_OK;
+}
+
+oato_status session_take_kv(const struct options *o, void *to, struct oato_error *err)
+{
+    struct engine_options *e = to;
+    e->kv_given = dtype_parse_kv(o->value, &e->kv);
+    return e->kv_given
+               ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
+}
+
+/* Attention here never materialises the full score matrix. */
+oato_status session_take_flash(const struct options *o, void *to, struct oato_error *err)
+{
+    (void)to;
+    const bool off = o->value && (!strcmp(o->value, "off") || !strcmp(o->value, "0"));
+    return off ? oato_fail(err, OATO_EUSAGE, "%s: flash attention is always on here", o->name)
+               : OATO_OK;
+}
+
+oato_status session_take_seed(const struct options *o, void *to, struct oato_error *err)
+{
+    int64_t v;
+    if (!parse_i64(o->value, 0, INT64_MAX, &v))
+        return oato_fail(err, OATO_EUSAGE, "--seed wants a whole number from 0 on, not '%s'",
+                         o->value);
+    *(uint64_t *)to = (uint64_t)v;
+    return OATO_OK;
+}

@@ -1,0 +1,75 @@
+/*
+ * session.h - a model that is ready to answer: plan, model, tokenizer, sidecar, engine and batch,
+ * opened in the order of the cheapest check first. What programs that answer share; they print
+ * nothing themselves but warnings and progress, through program_warn and a progress line.
+ */
+#ifndef OATO_SESSION_H
+#define OATO_SESSION_H
+
+#include "executor/batch.h"
+
+/* What to open. Texts are borrowed until session_open returns. */
+struct session_args {
+    const char *model;         /* a GGUF file */
+    const char *plan;          /* NULL: everything on the CPU */
+    const char *neurons;       /* NULL: MODEL.neurons.gguf, if the plan or --sparse needs one */
+    const char *chat_template; /* a named format; NULL: the model's own */
+    const char *variables;     /* JSON for the model's own template; NULL: none */
+    struct model_choice choice;
+    struct engine_options engine; /* threads, top_logits, neurons and on_load are set here */
+    struct sampler_options sampling;
+    /* Requests sample with other options than `sampling`, so whole rows of logits are copied. */
+    bool any_sampling;
+    /* context 0: that of the engine, or where engine.context is 0 what the model was trained for */
+    struct batch_options batch;
+    bool dump_program; /* print the programs to stdout instead of opening tokenizer and batch */
+};
+
+struct session {
+    struct model *model;
+    struct tokenizer *tokenizer; /* NULL unless asked for */
+    struct plan plan;
+    bool has_plan;
+    struct neurons neurons; /* that the plan follows, if any */
+    struct engine *engine;
+    struct batch *batch; /* only with SESSION_SAMPLES */
+    bool done;           /* with dump_program: that was all */
+};
+
+enum session_needs {
+    SESSION_TOKENIZER = 1,
+    SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
+};
+/* After an error *s is empty. */
+oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
+                         struct oato_error *err);
+/* Prints the engine's warnings, ends what the batch still has, and empties *s. */
+void session_close(struct session *s);
+/* The chat template that the arguments ask for; a warning that comes with it is printed. */
+oato_status session_template(const struct session *s, const struct session_args *a,
+                             struct chat_template **out, struct oato_error *err);
+
+/* ---------------------------------------------------------------------- text of answers --- */
+
+/* Turns the tokens of an answer into text: whole UTF-8 characters, cut into what is said, thought
+ * and called where there is a reader. Zeros and `tokenizer` and `sink` make an empty one. */
+struct answer_text {
+    const struct tokenizer *tokenizer; /* borrowed */
+    struct chat_reader *reader;        /* owned; NULL: all text is said */
+    struct chat_sink sink;
+    struct utf8_stream utf8;
+    /* The text before the reader has a look at it: may hold some of it back, and pass on less.
+     * NULL: nobody. Appends to `out` what goes on; last: nothing follows. */
+    void (*filter)(void *user, const char *s, size_t n, bool last, struct text *out);
+};
+/* Opens the reader for the answer to this prompt of a chat template. */
+oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
+                             const struct text *prompt, struct oato_error *err);
+/* The text of one more token. False: memory was short. */
+bool answer_text_push(struct answer_text *t, int32_t id);
+/* The end; cut: the answer was ended at a limit, so an incomplete character is dropped. False:
+ * memory was short, and text may be missing. */
+bool answer_text_end(struct answer_text *t, bool cut);
+void answer_text_free(struct answer_text *t);
+
+#endif
