@@ -1,37 +1,15 @@
 /*
- * batch.c - see batch.h. Requests are in one list in order of arrival; admitted ones have a
- * sequence.
+ * batch.c - see batch.h. Requests are in one list in the order in which they are served; running
+ * ones have a sequence.
  *
- * Invariant: the pages that admitted requests may still need are free, so that kv_reserve cannot
- * fail. The exception is a request too large to fit: it is admitted alone and ends when the context
- * is full.
+ * Invariant without a schedule: the pages that admitted requests may still need are free, so that
+ * kv_reserve cannot fail. The exception is a request too large to fit: it is admitted alone and
+ * ends when the context is full. With a schedule a step takes what free pages allow.
  */
-#include "executor/batch.h"
+#include "executor/batch_internal.h"
 
 #include <stdlib.h>
-
-struct request {
-    struct request *next;
-    uint64_t id;
-    struct batch_request ask;
-    int32_t seq;     /* -1: waiting for admission */
-    int32_t longest; /* once admitted: what its sequence may grow to */
-    int32_t fed, generated;
-    int32_t token; /* sampled, not fed yet */
-    bool cancelled, ended;
-    enum batch_end why;
-};
-
-struct batch {
-    struct engine *engine;
-    struct batch_options options;
-    struct request *first;
-    uint64_t ids; /* ids handed out so far */
-    int32_t n_requests, vocab, context, ubatch, seqs;
-    struct engine_input *inputs; /* of a step, seqs */
-    struct request **of;
-    struct batch_times times;
-};
+#include <string.h>
 
 oato_status batch_create(struct engine *e, const struct batch_options *options, struct batch **out,
                          struct oato_error *err)
@@ -51,8 +29,9 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
         b->context = b->options.context;
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
+    b->pages = engine_free_pages(e);
     b->inputs = calloc((size_t)b->seqs, sizeof *b->inputs);
-    b->of = calloc((size_t)b->seqs, sizeof(struct request *));
+    b->of = calloc((size_t)b->seqs, sizeof(struct batched *));
     if (!b->inputs || !b->of) {
         batch_free(b);
         return oato_fail_memory(err, (size_t)stats.seqs * sizeof *b->inputs, "a batch");
@@ -61,17 +40,24 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
     return OATO_OK;
 }
 
-static void request_end(struct request *r, enum batch_end why)
+static void request_end(struct batched *r, enum batch_end why)
 {
     r->ended = true;
     r->why = why;
 }
 
+static void request_free(struct batched *r)
+{
+    engine_saved_free(r->saved);
+    free(r->text);
+    free(r);
+}
+
 /* Removes ended requests from the list and calls their on_end. */
 static void sweep(struct batch *b)
 {
-    for (struct request **at = &b->first; *at;) {
-        struct request *r = *at;
+    for (struct batched **at = &b->first; *at;) {
+        struct batched *r = *at;
         if (!r->ended) {
             at = &r->next;
             continue;
@@ -81,7 +67,7 @@ static void sweep(struct batch *b)
         if (r->seq >= 0 && r->ask.seq < 0)
             engine_seq_free(b->engine, r->seq);
         r->ask.on_end(r->ask.user, r->why);
-        free(r);
+        request_free(r);
     }
 }
 
@@ -89,11 +75,12 @@ void batch_free(struct batch *b)
 {
     if (!b)
         return;
-    for (struct request *r = b->first; r; r = r->next)
+    for (struct batched *r = b->first; r; r = r->next)
         request_end(r, BATCH_CANCELLED);
     sweep(b);
     free(b->inputs);
     free(b->of);
+    free(b->views);
     free(b);
 }
 
@@ -101,10 +88,31 @@ void batch_free(struct batch *b)
 static oato_status check_seq(const struct batch *b, int32_t seq, struct oato_error *err)
 {
     oato_status status = seq < 0 ? OATO_OK : engine_seq_check(b->engine, seq, err);
-    for (const struct request *r = b->first; r && !status && seq >= 0; r = r->next)
+    for (const struct batched *r = b->first; r && !status && seq >= 0; r = r->next)
         if (r->ask.seq == seq)
             status = oato_fail(err, OATO_EUSAGE, "sequence %d already has a request", seq);
     return status;
+}
+
+/* With room for so many tokens, and for its view. */
+static struct batched *request_create(struct batch *b, size_t room)
+{
+    if (b->n_requests == b->n_views) {
+        const int32_t n = b->n_views ? 2 * b->n_views : b->seqs;
+        struct batch_view *views = realloc(b->views, (size_t)n * sizeof *views);
+        if (!views)
+            return NULL;
+        b->views = views;
+        b->n_views = n;
+    }
+    struct batched *r = calloc(1, sizeof *r);
+    if (r)
+        r->text = malloc(room * sizeof *r->text);
+    if (r && !r->text) {
+        free(r);
+        r = NULL;
+    }
+    return r;
 }
 
 oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t *id,
@@ -125,12 +133,23 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
         if (ask->ids[i] < 0 || ask->ids[i] >= b->vocab)
             return oato_fail(err, OATO_EUSAGE, "token id %d is outside the vocabulary of %d",
                              ask->ids[i], b->vocab);
-    struct request *r = calloc(1, sizeof *r), **end = &b->first;
+    const int32_t most = b->context - (int32_t)before; /* of prompt and answer */
+    const size_t room =
+        (size_t)min_i64(most + 1, ask->most < 0 ? most + 1 : (int64_t)ask->n_ids + ask->most);
+    struct batched *r = request_create(b, room);
     if (!r)
-        return oato_fail_memory(err, sizeof *r, "a request");
-    *r = (struct request){.id = ++b->ids, .ask = *ask, .seq = -1};
+        return oato_fail_memory(err, room * sizeof *r->text, "a request");
+    r->id = ++b->ids;
+    r->ask = *ask;
+    r->seq = -1;
+    r->prompting = true;
+    r->arrived_ns = now_ns();
+    r->n_text = ask->n_ids;
+    memcpy(r->text, ask->ids, (size_t)ask->n_ids * sizeof *r->text);
+    r->ask.ids = r->text;
     for (int32_t i = 0; i < ask->n_ids; i++)
         sampler_accept(ask->sampler, ask->ids[i]);
+    struct batched **end = &b->first;
     while (*end)
         end = &(*end)->next;
     *end = r;
@@ -142,7 +161,7 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
 
 void batch_cancel(struct batch *b, uint64_t id)
 {
-    for (struct request *r = b->first; r; r = r->next)
+    for (struct batched *r = b->first; r; r = r->next)
         if (r->id == id)
             r->cancelled = true;
 }
@@ -157,85 +176,74 @@ void batch_get_times(const struct batch *b, struct batch_times *out)
     *out = b->times;
 }
 
-/* ------------------------------------------------------------------------------- admission */
-
-/* The final length of its sequence; the last generated token is never fed. */
-static int32_t longest(const struct batch *b, const struct request *r)
-{
-    const int64_t tokens = r->ask.n_ids + max_i64(r->ask.most - 1, 0);
-    return r->ask.most < 0
-               ? b->context
-               : (int32_t)min_i64(b->context, engine_seq_length(b->engine, r->ask.seq) + tokens);
-}
-
-static oato_status admit(struct batch *b, struct oato_error *err)
-{
-    int32_t pages = engine_free_pages(b->engine), running = 0;
-    for (const struct request *r = b->first; r; r = r->next) {
-        if (r->seq >= 0) {
-            pages -= kv_pages_of(r->longest) - kv_pages_of(engine_seq_length(b->engine, r->seq));
-            running++;
-        }
-    }
-    for (struct request *r = b->first; r; r = r->next) {
-        if (r->seq >= 0)
-            continue;
-        r->longest = longest(b, r);
-        const int32_t wanted =
-            kv_pages_of(r->longest) - kv_pages_of(engine_seq_length(b->engine, r->ask.seq));
-        if (running && (wanted > pages || running == b->seqs))
-            return OATO_OK;
-        r->seq = r->ask.seq;
-        if (r->seq < 0 && engine_seq_create(b->engine, &r->seq, err)) {
-            r->seq = -1; /* the caller's own sequences occupy all for now */
-            return running ? OATO_OK : err->status;
-        }
-        pages -= wanted;
-        running++;
-    }
-    return OATO_OK;
-}
-
 /* -------------------------------------------------------------------------------- the step */
 
 struct room {
-    int32_t inputs, tokens, pages;
+    int32_t inputs, tokens, pages, paused;
 };
 
-/* Adds n tokens of the request to the step; false, and the request ends, when no page is left. */
-static bool take(struct batch *b, struct request *r, int32_t n, struct room *room)
+/* How many of n tokens free pages allow. */
+static int32_t fitting(const struct room *room, int32_t length, int32_t n)
+{
+    const int64_t most = ((int64_t)kv_pages_of(length) + room->pages) * KV_PAGE_POSITIONS - length;
+    return (int32_t)min_i64(n, most);
+}
+
+/* Adds at most n tokens of the request to the step. It ends when its context is full, and pauses
+ * when no page is left. */
+static void take(struct batch *b, struct batched *r, int32_t n, struct room *room)
 {
     const int32_t length = engine_seq_length(b->engine, r->seq);
-    const int32_t pages = kv_pages_of((int64_t)length + n) - kv_pages_of(length);
-    if (pages > room->pages || n > b->context - length) {
+    if (n > b->context - length) {
         request_end(r, BATCH_CONTEXT);
-        return false;
+        return;
     }
-    const bool prompt = r->fed < r->ask.n_ids;
-    const bool sampled = prompt ? r->fed + n == r->ask.n_ids && r->ask.most != 0 : true;
+    n = fitting(room, length, n);
+    if (n < 1) {
+        room->paused++;
+        return;
+    }
+    const bool whole = r->fed + n == r->n_text;
     b->of[room->inputs] = r;
     b->inputs[room->inputs++] =
-        (struct engine_input){r->seq, prompt ? r->ask.ids + r->fed : &r->token, n,
-                              sampled ? LOGITS_LAST : LOGITS_NONE, prompt};
+        (struct engine_input){r->seq, r->text + r->fed, n,
+                              whole && r->ask.most != 0 ? LOGITS_LAST : LOGITS_NONE, r->prompting};
     room->tokens += n;
-    room->pages -= pages;
-    return true;
+    room->pages -= kv_pages_of((int64_t)length + n) - kv_pages_of(length);
 }
 
 /* Decoding requests come first; prompts share the remaining tokens. Returns the number of prompt
  * tokens. */
 static int32_t compose(struct batch *b, struct room *room)
 {
-    for (struct request *r = b->first; r; r = r->next)
-        if (r->seq >= 0 && r->fed == r->ask.n_ids)
+    for (struct batched *r = b->first; r; r = r->next)
+        if (r->seq >= 0 && !r->prompting)
             take(b, r, 1, room);
     const int32_t decode = room->tokens;
-    for (struct request *r = b->first; r && room->tokens < b->ubatch; r = r->next) {
-        const int32_t left = r->ask.n_ids - r->fed;
-        if (r->seq >= 0 && left)
-            take(b, r, (int32_t)min_i64(left, b->ubatch - room->tokens), room);
-    }
+    for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next)
+        if (r->seq >= 0 && r->prompting)
+            take(b, r, (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens), room);
     return room->tokens - decode;
+}
+
+/* No page is left for any running request: the last one makes room for the others, and a single one
+ * has filled the whole cache. */
+static void make_room(struct batch *b)
+{
+    struct batched *last = NULL, *only = NULL;
+    int32_t running = 0;
+    for (struct batched *r = b->first; r; r = r->next) {
+        if (r->seq < 0 || r->ended)
+            continue;
+        running++;
+        only = r;
+        if (r->ask.seq < 0)
+            last = r;
+    }
+    if (running > 1 && last)
+        batch_evict(b, last);
+    else if (only)
+        request_end(only, BATCH_CONTEXT);
 }
 
 static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t row)
@@ -246,7 +254,7 @@ static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t ro
                       : sampler_next(sampler, engine_logits(b->engine, row));
 }
 
-static void token_take(struct batch *b, struct request *r, int32_t row)
+static void token_take(struct batch *b, struct batched *r, int32_t row)
 {
     const int32_t id = sample(b, r->ask.sampler, row);
     if (!r->ask.on_token(r->ask.user, id)) {
@@ -254,10 +262,40 @@ static void token_take(struct batch *b, struct request *r, int32_t row)
         return;
     }
     sampler_accept(r->ask.sampler, id);
-    r->token = id;
+    r->text[r->n_text++] = id;
     r->generated++;
     if (r->ask.most >= 0 && r->generated >= r->ask.most)
         request_end(r, BATCH_LIMIT);
+}
+
+/* After a step: what was fed of a request, and its share of the time. */
+static void fed_add(struct batch *b, struct batched *r, const struct engine_input *in, uint64_t ns)
+{
+    r->fed += in->n;
+    r->service_ns += ns;
+    r->again_ns += ns;
+    if (r->prompting && r->again)
+        b->times.recomputed_tokens += (uint64_t)in->n;
+    if (r->fed < r->n_text || !r->prompting)
+        return;
+    r->prompting = false;
+    if (r->again)
+        batch_restore_tell(
+            b, &(struct batch_restored){
+                   .id = r->id, .what = RESTORE_RECOMPUTE, .tokens = r->fed, .ns = r->again_ns});
+    r->again = false;
+}
+
+static void times_add(struct batch *b, int32_t prompt, const struct room *room, uint64_t ns)
+{
+    if (prompt) {
+        b->times.prompt_tokens += (uint64_t)prompt;
+        b->times.prompt_ns += ns;
+    } else {
+        b->times.decode_tokens += (uint64_t)room->tokens;
+        b->times.decode_ns += ns;
+        b->times.decode_steps++;
+    }
 }
 
 oato_status batch_step(struct batch *b, struct oato_error *err)
@@ -265,11 +303,11 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     struct room room = {.pages = 0};
     if (b->options.before_step)
         b->options.before_step(b->options.user, b);
-    for (struct request *r = b->first; r; r = r->next)
+    for (struct batched *r = b->first; r; r = r->next)
         if (r->cancelled)
             request_end(r, BATCH_CANCELLED);
     sweep(b);
-    oato_status status = admit(b, err);
+    oato_status status = batch_admit(b, err);
     if (status)
         return status;
     const uint64_t begin_ns = now_ns();
@@ -277,24 +315,20 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     const int32_t prompt = compose(b, &room);
     if (room.inputs)
         status = engine_step(b->engine, b->inputs, room.inputs, err);
+    else if (room.paused)
+        make_room(b);
+    const uint64_t step_ns = now_ns() - begin_ns;
     for (int32_t i = 0, row = 0; i < room.inputs && !status; i++) {
-        struct request *r = b->of[i];
-        if (b->inputs[i].prompt)
-            r->fed += b->inputs[i].n;
-        if (b->inputs[i].logits == LOGITS_LAST)
+        struct batched *r = b->of[i];
+        const struct engine_input *in = &b->inputs[i];
+        fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
+        if (in->logits == LOGITS_LAST)
             token_take(b, r, row++);
-        else if (r->fed == r->ask.n_ids)
+        else if (r->fed == r->n_text)
             request_end(r, BATCH_LIMIT); /* nothing was to be generated */
     }
-    const uint64_t ns = now_ns() - begin_ns;
-    if (prompt && !status) {
-        b->times.prompt_tokens += (uint64_t)prompt;
-        b->times.prompt_ns += ns;
-    } else if (room.inputs && !status) {
-        b->times.decode_tokens += (uint64_t)room.tokens;
-        b->times.decode_ns += ns;
-        b->times.decode_steps++;
-    }
+    if (room.inputs && !status)
+        times_add(b, prompt, &room, now_ns() - begin_ns);
     sweep(b);
     return status;
 }

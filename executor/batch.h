@@ -7,17 +7,25 @@
  * time; every callback runs on that thread, inside batch_step, and may call batch_add and
  * batch_cancel.
  *
- * Admission is first come, first served: a request waits until a sequence is free and the KV cache
- * has room for its prompt and the most that it may generate, in addition to everything that
- * admitted requests may still need. An admitted request is therefore never cut short or evicted by
- * another. A request without a limit reserves the whole context and so may run alone.
+ * Without a schedule, admission is first come, first served: a request waits until a sequence is
+ * free and the KV cache has room for its prompt and the most that it may generate, in addition to
+ * everything that admitted requests may still need. An admitted request is therefore never cut
+ * short or evicted by another. A request without a limit reserves the whole context and so may run
+ * alone.
+ *
+ * A schedule (batch_options) decides instead before every step who runs, and may take the KV cache
+ * of a running request away: swap it out to host memory, or drop it, to be computed again from the
+ * prompt and the answer so far. No token is sampled twice. Computed again, an answer is fed as a
+ * prompt is: its further tokens are the same where both phases have the same arithmetic, as on one
+ * CPU and with engine_options.deterministic.
  */
 #ifndef OATO_BATCH_H
 #define OATO_BATCH_H
 
 #include "executor/executor.h"
 
-struct batch; /* opaque */
+struct batch;   /* opaque */
+struct batched; /* a request of it */
 
 enum batch_end {
     BATCH_STOPPED,   /* on_token returned false: the text is complete */
@@ -26,8 +34,57 @@ enum batch_end {
     BATCH_CANCELLED, /* batch_cancel, or batch_free */
 };
 
+/* Where a request is. */
+enum batch_state { BATCH_WAITING, BATCH_RUNNING, BATCH_SWAPPED };
+
+/* What a schedule wants of it. What is impossible (no sequence or no pages are free) is left for a
+ * later step. */
+enum batch_action {
+    BATCH_KEEP,     /* stays as it is */
+    BATCH_RUN,      /* waiting or swapped: takes part in steps from now on */
+    BATCH_SWAP_OUT, /* running: its KV and state go to host memory, until it runs again */
+    BATCH_EVICT,    /* running or swapped: its KV is dropped; it waits, and is computed again */
+};
+
+/* A request before a step, for the schedule. */
+struct batch_view {
+    uint64_t id;
+    void *user; /* of the request */
+    enum batch_state state;
+    int32_t prompt, generated; /* tokens */
+    int32_t most;              /* of batch_request */
+    int32_t fed; /* of prompt + generated: how many are in its KV; a waiting one's are fed first */
+    int32_t length;      /* positions that it holds, running or swapped */
+    int32_t pages;       /* that it alone holds: what taking them frees; swapped: what it needs */
+    uint64_t bytes;      /* that swapping it out, or back in, copies */
+    int32_t extents;     /* in so many pieces */
+    bool pinned;         /* on a sequence of the caller's: always runs */
+    uint64_t arrived_ns; /* now_ns() of batch_add */
+    uint64_t service_ns; /* its share of the steps that it took part in */
+    enum batch_action action; /* for the schedule to set; BATCH_KEEP */
+    struct batched *request;  /* of batch.c: to be left alone */
+};
+
+struct batch_room {
+    int32_t pages, pages_free; /* of KV_PAGE_POSITIONS positions */
+    int32_t seqs;              /* that may run at a time */
+    int32_t ubatch;            /* tokens of a step */
+    uint64_t now_ns;
+};
+
+/* What a preemption or its end took, for those who predict it. */
+enum batch_restore { RESTORE_SWAP_OUT, RESTORE_SWAP_IN, RESTORE_RECOMPUTE, RESTORE_KINDS };
+struct batch_restored {
+    uint64_t id;
+    enum batch_restore what;
+    int32_t tokens; /* positions */
+    uint64_t bytes;
+    int32_t extents;
+    uint64_t ns; /* RECOMPUTE: its share of the steps */
+};
+
 struct batch_request {
-    const int32_t *ids; /* the prompt, at least one token; borrowed until on_end */
+    const int32_t *ids; /* the prompt, at least one token; copied */
     int32_t n_ids;
     int32_t most; /* maximum tokens to generate; -1: no limit */
     int32_t seq;  /* the caller's sequence to continue, which no other request uses and which shares
@@ -47,12 +104,18 @@ struct batch_options {
     /* Called before every step, even one that has nothing to do: the place to add requests that
      * arrived and to cancel abandoned ones. May be NULL. */
     void (*before_step)(void *user, struct batch *b);
+    /* Sets the actions of n requests and may reorder them: prompts are fed in that order, and when
+     * pages run short the last ones pause first. If nobody could go on, the last one of several is
+     * evicted. NULL: admission as above, and nobody is preempted. */
+    void (*schedule)(void *user, struct batch_view *v, int32_t n, const struct batch_room *room);
+    void (*restored)(void *user, const struct batch_restored *r); /* may be NULL */
     void *user;
 };
 
 /* A step with any prompt tokens counts as prompt; decode_* cover the other steps. */
 struct batch_times {
     uint64_t prompt_tokens, prompt_ns, decode_tokens, decode_ns, decode_steps;
+    uint64_t evictions, recomputed_tokens, swaps_out, swaps_in, swapped_bytes;
 };
 
 /* The engine is borrowed until batch_free. */
@@ -69,6 +132,9 @@ oato_status batch_add(struct batch *b, const struct batch_request *r, uint64_t *
 void batch_cancel(struct batch *b, uint64_t id);
 /* Requests that have not ended, waiting ones included. */
 int32_t batch_requests(const struct batch *b);
+/* Views of all of them, in the order in which they are served; valid until the next call of a
+ * function of the batch. */
+const struct batch_view *batch_views(struct batch *b, int32_t *n);
 
 /* One step: ends cancelled requests, admits waiting ones, computes at most `ubatch` tokens,
  * samples. After an error all requests are as before the step, except those that ended. Allocates

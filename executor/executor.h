@@ -77,6 +77,26 @@ oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
                                 struct oato_error *err);
 /* 0 when there is no such sequence. */
 int32_t engine_seq_length(const struct engine *e, int32_t seq);
+/* What a sequence holds. */
+struct engine_seq_size {
+    int32_t length; /* positions */
+    int32_t pages;  /* of layers without a window, that no other sequence shares */
+    int32_t extents;
+    uint64_t bytes; /* that saving it copies, in that many pieces */
+};
+struct engine_seq_size engine_seq_size(const struct engine *e, int32_t seq);
+/* A copy, in host memory, of what a sequence holds on all devices: KV pages and recurrent state,
+ * but not the checkpoints. The sequence stays as it is. Free the copy before the engine is closed.
+ */
+struct engine_saved;
+oato_status engine_seq_save(struct engine *e, int32_t seq, struct engine_saved **out,
+                            struct oato_error *err);
+/* Makes a new sequence of it; any number of times. OATO_EFIT when no sequence, or too few pages,
+ * are free: nothing is changed then. */
+oato_status engine_seq_restore(struct engine *e, const struct engine_saved *s, int32_t *seq,
+                               struct oato_error *err);
+struct engine_seq_size engine_saved_size(const struct engine_saved *s);
+void engine_saved_free(struct engine_saved *s);
 /* Of layers without a window; those of the others always suffice. */
 int32_t engine_free_pages(const struct engine *e);
 

@@ -96,8 +96,15 @@ oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
  * first to p->copies. */
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err);
 void kv_commit(struct kv_pool *p);
+/* Gives an empty sequence as many pages, and a slot if that had one, as one that was saved; their
+ * contents are for the caller to fill. Nothing is taken on OATO_EFIT. */
+oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
+                    struct oato_error *err);
 void kv_rollback(struct kv_pool *p);
-/* state.c: the same for the sequence's slot. Does nothing where there are no slots. */
+/* state.c: a slot of its own for a sequence without one. */
+void state_take(struct state_pool *p, struct kv_seq *s);
+/* What kv_reserve, kv_commit and kv_rollback do, for the sequence's slot. Does nothing where there
+ * are no slots. */
 void state_reserve(struct state_pool *p, struct kv_seq *s, int32_t seq);
 void state_commit(struct state_pool *p);
 void state_rollback(struct state_pool *p, struct kv_seq *seqs);

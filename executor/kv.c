@@ -233,6 +233,29 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
     return OATO_OK;
 }
 
+oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
+                    struct oato_error *err)
+{
+    struct kv_seq *s = &p->seqs[seq];
+    for (int k = 0; k < kinds_of(p); k++) {
+        const int32_t wanted = saved->table[k].n - saved->table[k].first;
+        if (k == KV_WINDOW && wanted > p->pages[k].n_free)
+            windows_give_back(p);
+        if (wanted > p->pages[k].n_free)
+            return oato_fail(err, OATO_EFIT, "the KV cache has no room for %d more pages", wanted);
+    }
+    for (int k = 0; k < kinds_of(p); k++) {
+        struct kv_table *t = &s->table[k];
+        t->first = saved->table[k].first;
+        for (t->n = t->first; t->n < saved->table[k].n; t->n++)
+            t->pages[t->n] = page_take(&p->pages[k]);
+    }
+    s->length = saved->length;
+    if (saved->state >= 0)
+        state_take(&p->state, s);
+    return OATO_OK;
+}
+
 oato_status kv_reserve(struct kv_pool *p, int32_t seq, int32_t n, struct oato_error *err)
 {
     for (int k = 0; k < kinds_of(p); k++)

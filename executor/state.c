@@ -46,6 +46,11 @@ static int32_t slot_share(struct state_pool *p, int32_t slot)
 
 /* ------------------------------------------------------------------------------ sequences */
 
+void state_take(struct state_pool *p, struct kv_seq *s)
+{
+    s->state = slot_take(p);
+}
+
 void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *to)
 {
     to->state = slot_share(p, from->state);

@@ -132,6 +132,15 @@ struct oato_device; /* first member: const struct device_ops *ops */
 struct compiled;    /* a program compiled by a device */
 struct kv_cache;    /* pages of KV on a device */
 
+/* Where page `page` of a layer of the cache lies, or slot `page` of a layer of states: so many
+ * bytes at an offset from memory of the device, for its upload and download. Pages, or slots, of a
+ * layer follow each other. */
+struct kv_place {
+    void *data;
+    uint64_t offset, bytes;
+};
+struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page);
+
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;

@@ -138,6 +138,13 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
     return total <= SIZE_MAX - KV_PADDING;
 }
 
+struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page)
+{
+    const int64_t state = kv->layers[layer].state;
+    const uint64_t bytes = state ? (uint64_t)state * sizeof(float) : kv_page_bytes(kv, layer);
+    return (struct kv_place){kv->data, kv->layer_offset[layer] + (uint64_t)page * bytes, bytes};
+}
+
 oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers, int n,
                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
                          struct oato_error *err)

@@ -1,6 +1,6 @@
 /*
- * test_batch.c - requests that share an engine get what each gets alone, however they come and go;
- * none is cut short by another; ends are told once, with their reason.
+ * test_batch.c - requests that share an engine get what each gets alone, however they come and go
+ * and whoever is preempted; none is cut short by another; ends are told once, with their reason.
  */
 #include "executor/batch.h"
 #include "tests/executor/harness.h"
@@ -80,13 +80,18 @@ static void add(struct batch *b, struct asked *x, uint64_t seed)
         fail_msg("%s", err.text);
 }
 
-static struct batch *batch_on(struct engine *e)
+static struct batch *batch_with(struct engine *e, const struct batch_options *options)
 {
     struct batch *b;
     struct oato_error err;
-    if (batch_create(e, NULL, &b, &err))
+    if (batch_create(e, options, &b, &err))
         fail_msg("%s", err.text);
     return b;
+}
+
+static struct batch *batch_on(struct engine *e)
+{
+    return batch_with(e, NULL);
 }
 
 static struct asked *ask_randomly(struct random *r, int32_t n)
@@ -110,10 +115,65 @@ static void free_asked(struct asked *all, int32_t n)
     free(all);
 }
 
-/* Requests join and leave at random steps; some are cancelled on the way. */
-static void company_changes_no_token(const struct model *m, const struct plan *p,
-                                     struct engine_options options)
+/* A schedule by dice: requests run, are swapped out and evicted in any order. */
+struct dice {
+    struct random random;
+    int32_t requests; /* at the last look */
+    uint64_t told[RESTORE_KINDS], bytes[RESTORE_KINDS];
+};
+
+static void dice_schedule(void *user, struct batch_view *v, int32_t n,
+                          const struct batch_room *room)
 {
+    struct dice *d = user;
+    int32_t running = 0, pages = room->pages_free;
+    d->requests = n;
+    for (int32_t i = n - 1; i > 0; i--) {
+        const int32_t j = (int32_t)random_below(&d->random, (uint32_t)i + 1);
+        const struct batch_view x = v[i];
+        v[i] = v[j];
+        v[j] = x;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const uint32_t die = random_below(&d->random, 16);
+        assert_true(v[i].fed <= v[i].prompt + v[i].generated);
+        assert_int_equal(v[i].length, v[i].state == BATCH_WAITING ? 0 : v[i].fed);
+        assert_int_equal(v[i].pages, kv_pages_of(v[i].length));
+        running += v[i].state == BATCH_RUNNING;
+        pages += v[i].state == BATCH_RUNNING ? v[i].pages : 0;
+        if (v[i].state != BATCH_RUNNING)
+            v[i].action = die < 8 ? BATCH_RUN : die == 15 ? BATCH_EVICT : BATCH_KEEP;
+        else
+            v[i].action = die < 2 ? BATCH_SWAP_OUT : die < 3 ? BATCH_EVICT : BATCH_KEEP;
+    }
+    assert_true(running <= room->seqs);
+    assert_int_equal(pages, room->pages);
+}
+
+static void dice_told(void *user, const struct batch_restored *r)
+{
+    struct dice *d = user;
+    d->told[r->what]++;
+    d->bytes[r->what] += r->bytes;
+}
+
+static void dice_tell(const struct dice *d, const struct batch_times *t)
+{
+    assert_true(d->told[RESTORE_SWAP_OUT] > 8 && d->told[RESTORE_SWAP_IN] > 4);
+    assert_true(d->told[RESTORE_RECOMPUTE] > 4);
+    assert_int_equal(d->told[RESTORE_SWAP_OUT], t->swaps_out);
+    assert_int_equal(d->told[RESTORE_SWAP_IN], t->swaps_in);
+    assert_int_equal(d->bytes[RESTORE_SWAP_IN] + d->bytes[RESTORE_SWAP_OUT], t->swapped_bytes);
+    assert_true(t->evictions >= d->told[RESTORE_RECOMPUTE] && t->recomputed_tokens > 0);
+}
+
+/* Requests join and leave at random steps; some are cancelled on the way. With dice they are
+ * preempted, too, and pages are so few that a step cannot always serve all. */
+static void company_changes_no_token(const struct model *m, const struct plan *p,
+                                     struct engine_options options, struct dice *dice)
+{
+    const struct batch_options by_dice = {
+        .schedule = dice_schedule, .restored = dice_told, .user = dice};
     struct random r = seeded();
     struct asked *alone = ask_randomly(&r, REQUESTS), *together;
     together = malloc(REQUESTS * sizeof *together);
@@ -134,9 +194,12 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
     engine_close(e);
 
     options.seqs = SEQS;
+    options.context = dice ? CONTEXT / 2 : CONTEXT;
     e = open_engine(m, p, options);
     const int32_t pages = engine_free_pages(e);
-    struct batch *b = batch_on(e);
+    struct batch *b = batch_with(e, dice ? &by_dice : NULL);
+    if (dice)
+        *dice = (struct dice){.random = r};
     bool cancelled[REQUESTS] = {false};
     for (int32_t next = 0; next < REQUESTS || batch_requests(b);) {
         for (; next < REQUESTS && random_below(&r, 2); next++)
@@ -163,6 +226,10 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
             fail_msg("request %d says something else in company", i);
     }
     assert_true(whole > REQUESTS / 2);
+    struct batch_times times;
+    batch_get_times(b, &times);
+    if (dice)
+        dice_tell(dice, &times);
     batch_free(b);
     assert_int_equal(engine_free_pages(e), pages);
     engine_close(e);
@@ -175,15 +242,16 @@ static void one_class_gives_each_request_its_own_tokens(void **state)
     struct model *m = tiny_model(DT_Q4_K, 5);
     (void)state;
     company_changes_no_token(
-        m, NULL, (struct engine_options){.threads = 2, .ubatch = 48, .deterministic = true});
+        m, NULL, (struct engine_options){.threads = 2, .ubatch = 48, .deterministic = true}, NULL);
     company_changes_no_token(
         m, NULL,
         (struct engine_options){
-            .threads = 1, .ubatch = 16, .kv = DT_F32, .kv_given = true, .deterministic = true});
+            .threads = 1, .ubatch = 16, .kv = DT_F32, .kv_given = true, .deterministic = true},
+        NULL);
     model_close(m);
     m = tiny_model_of("qwen35", DT_Q4_0, 5);
     company_changes_no_token(
-        m, NULL, (struct engine_options){.threads = 2, .ubatch = 48, .deterministic = true});
+        m, NULL, (struct engine_options){.threads = 2, .ubatch = 48, .deterministic = true}, NULL);
     model_close(m);
 }
 
@@ -216,14 +284,44 @@ static void each_phase_gives_each_request_its_own_tokens(void **state)
     struct model *m = tiny_model(DT_Q4_K, 5), *f16 = tiny_model(DT_F16, 5);
     struct plan p;
     struct graph fused;
-    company_changes_no_token(m, NULL, (struct engine_options){.threads = 2, .ubatch = 48});
-    company_changes_no_token(f16, NULL, (struct engine_options){.threads = 2, .ubatch = 48});
+    company_changes_no_token(m, NULL, (struct engine_options){.threads = 2, .ubatch = 48}, NULL);
+    company_changes_no_token(f16, NULL, (struct engine_options){.threads = 2, .ubatch = 48}, NULL);
     plan_streamed_prefill(&p, f16, &fused);
-    company_changes_no_token(f16, &p, (struct engine_options){.threads = 2, .ubatch = 48});
+    company_changes_no_token(f16, &p, (struct engine_options){.threads = 2, .ubatch = 48}, NULL);
     graph_free(&fused);
     plan_free(&p);
     model_close(m);
     model_close(f16);
+}
+
+/* Whether its KV is in pages of windows, states, or on several devices. */
+static void preemption_changes_no_token(void **state)
+{
+    struct engine_options options = {.threads = 2, .ubatch = 48, .deterministic = true};
+    struct dice dice;
+    struct model *m = tiny_model(DT_Q4_K, 5);
+    (void)state;
+    company_changes_no_token(m, NULL, options, &dice);
+    options.kv_given = true;
+    options.kv = DT_Q8_0;
+    options.threads = 1;
+    company_changes_no_token(m, NULL, options, &dice);
+    model_close(m);
+    options.kv_given = false;
+    static const char *const others[] = {"qwen35", "gemma3"};
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        struct plan p;
+        struct graph fused;
+        struct random r = seeded();
+        m = tiny_model_of(others[i], DT_Q8_0, 5);
+        plan_begin(&p, m, 2, "vram=64MiB");
+        plan_fuse_all(&p, m, &fused);
+        plan_place_randomly(&p, &fused, &r);
+        company_changes_no_token(m, &p, options, &dice);
+        graph_free(&fused);
+        plan_free(&p);
+        model_close(m);
+    }
 }
 
 /* A request that waits for pages gets them all; none that was admitted is cut short. */
@@ -386,6 +484,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_class_gives_each_request_its_own_tokens),
         cmocka_unit_test(each_phase_gives_each_request_its_own_tokens),
+        cmocka_unit_test(preemption_changes_no_token),
         cmocka_unit_test(the_cache_is_promised_once),
         cmocka_unit_test(the_context_ends_an_answer),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),

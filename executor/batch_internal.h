@@ -1,0 +1,47 @@
+/*
+ * batch_internal.h - shared by batch.c, which makes steps, and batch_schedule.c, which decides who
+ * takes part in them.
+ */
+#ifndef OATO_BATCH_INTERNAL_H
+#define OATO_BATCH_INTERNAL_H
+
+#include "executor/batch.h"
+
+struct batched {
+    struct batched *next;
+    uint64_t id;
+    struct batch_request ask; /* its ids are those of `text` */
+    int32_t *text;            /* prompt, then answer; room for all of it */
+    int32_t n_text;
+    int32_t seq;     /* -1: waiting for admission, or swapped */
+    int32_t begin;   /* positions that the caller's sequence had before */
+    int32_t longest; /* once admitted without a schedule: what its sequence may grow to */
+    int32_t fed, generated;
+    bool prompting; /* text is fed as a prompt, until all of it is */
+    bool again;     /* it was fed before, and evicted */
+    bool cancelled, ended;
+    enum batch_end why;
+    struct engine_saved *saved; /* swapped out */
+    uint64_t arrived_ns, service_ns, again_ns;
+};
+
+struct batch {
+    struct engine *engine;
+    struct batch_options options;
+    struct batched *first; /* in the order in which they are served */
+    uint64_t ids;          /* ids handed out so far */
+    int32_t n_requests, vocab, context, ubatch, seqs, pages;
+    struct engine_input *inputs; /* of a step, seqs */
+    struct batched **of;
+    struct batch_view *views; /* room for n_views */
+    int32_t n_views;
+    struct batch_times times;
+};
+
+/* Decides who runs: by the schedule, or first come, first served. */
+oato_status batch_admit(struct batch *b, struct oato_error *err);
+/* Drops what it has in the KV cache; it waits and will be computed again. */
+void batch_evict(struct batch *b, struct batched *r);
+void batch_restore_tell(const struct batch *b, const struct batch_restored *what);
+
+#endif
