@@ -257,7 +257,7 @@ static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t ro
 static void token_take(struct batch *b, struct batched *r, int32_t row)
 {
     const int32_t id = sample(b, r->ask.sampler, row);
-    if (!r->ask.on_token(r->ask.user, id)) {
+    if (id < 0 || !r->ask.on_token(r->ask.user, id)) {
         request_end(r, BATCH_STOPPED);
         return;
     }

@@ -28,7 +28,7 @@ struct batch;   /* opaque */
 struct batched; /* a request of it */
 
 enum batch_end {
-    BATCH_STOPPED,   /* on_token returned false: the text is complete */
+    BATCH_STOPPED,   /* on_token returned false, or the sampler allows no token: the text is over */
     BATCH_LIMIT,     /* `most` tokens were generated */
     BATCH_CONTEXT,   /* the context is full */
     BATCH_CANCELLED, /* batch_cancel, or batch_free */

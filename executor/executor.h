@@ -184,26 +184,64 @@ struct oato_device *engine_borrow_device(struct engine *e, const char *id);
 
 /* ---------------------------------------------------------------------------- sampling ---- */
 
+struct logit_bias {
+    int32_t id;
+    float bias; /* -INFINITY: the token is never picked, unless nothing else is left */
+};
+
 struct sampler_options {
     float temperature;    /* 0: the most likely token */
     int32_t top_k;        /* 0: off */
     float top_p, min_p;   /* 1 and 0: off */
-    float repeat_penalty; /* 1: off */
-    int32_t repeat_last;  /* number of recent tokens that repeat_penalty covers */
+    float repeat_penalty; /* divides (a negative logit: multiplies); 1: off */
+    /* Subtracted from the logit of a recent token: once, and once per occurrence; 0: off */
+    float presence_penalty, frequency_penalty;
+    int32_t repeat_last; /* number of recent tokens that the three penalties cover */
     uint64_t seed;
+    const struct logit_bias *bias; /* added to logits first; copied; ids outside the vocabulary are
+                                      ignored; NULL: none */
+    int32_t n_bias;
+    bool logprobs;        /* sampler_probs is wanted */
+    int32_t top_logprobs; /* how many of the most likely tokens it lists besides the picked one */
 };
+
+/* What may come next. Borrowed by a sampler; called by sampler_next only. */
+struct sampler_constraint {
+    bool (*allows)(void *user, int32_t id); /* may this token come next */
+    /* The tokens that may come next: bit id % 64 of word id / 64; borrowed until the next call */
+    const uint64_t *(*mask)(void *user);
+    void (*take)(void *user, int32_t id); /* this token comes next */
+    void *user;
+};
+
 struct sampler;
 struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab); /* NULL: memory */
 void sampler_free(struct sampler *s);
+/* From now on only tokens that c (copied) allows are picked; NULL: any. A constrained sampler needs
+ * whole rows. The token that is drawn without regard to c is asked about first, and the mask is
+ * made only when c refuses it, which without top-k, top-p and min-p gives the same distribution. */
+void sampler_constrain(struct sampler *s, const struct sampler_constraint *c);
 /* Adds a token of the text (prompt or generated) to the recent tokens. */
 void sampler_accept(struct sampler *s, int32_t id);
-/* Picks the next token. The same seed and logits give the same token on any machine. */
+/* Picks the next token and tells the constraint, if any, that it comes next. The same seed and
+ * logits give the same token on any machine. -1: the constraint allows no token. */
 int32_t sampler_next(struct sampler *s, const float *logits);
-/* How many of a row's largest logits suffice to sample with these options, for
+/* How many of a row's largest logits suffice to sample with these options and no constraint, for
  * engine_options.top_logits; 0: all are needed. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab);
 /* The same token as sampler_next gives for the whole row, from n candidates: n ids, then their
  * logits, as engine_candidates returns them. n must be at least sampler_candidates. */
 int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n);
+
+struct token_prob {
+    int32_t id;
+    float logprob; /* natural logarithm of its probability */
+};
+/* Of the row that sampler_next saw last: the token that it picked, then the options.top_logprobs
+ * most likely ones, by the softmax of the logits as the model gave them. *n of them, valid until
+ * the next call; none without options.logprobs or when nothing was picked. */
+const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n);
+/* The logarithm of the sum of the exponentials of a row of logits. */
+double logits_log_sum(const float *logits, int32_t vocab);
 
 #endif

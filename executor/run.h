@@ -32,8 +32,6 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err);
 /* run_compare.c: perplexity --compare, of a text of at least one window; ids may be changed. */
 oato_status compare_text(struct session *s, const struct run_args *a, int32_t *ids, size_t n_ids,
                          struct oato_error *err);
-/* The logarithm of the sum of the exponentials of a row of logits. */
-double logits_log_sum(const float *logits, int32_t vocab);
 
 /* Text of a whole file, or of standard input for "-"; empty on failure. */
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err);

@@ -29,18 +29,6 @@ struct comparison {
     size_t windows;        /* done */
 };
 
-double logits_log_sum(const float *logits, int32_t vocab)
-{
-    float max = logits[0];
-    double sum = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - max);
-    // cppcheck-suppress invalidFunctionArg ; the largest logit alone adds 1
-    return max + log(sum);
-}
-
 static int32_t likeliest(const float *logits, int32_t vocab)
 {
     int32_t best = 0;

@@ -1,12 +1,13 @@
 /*
- * sampler.c - picks the next token: repeat penalty, then top-k, top-p, min-p on the sorted
- * candidates, then temperature and one random number, in llama.cpp's order. Where options keep only
- * the first k tokens of a row, a device's candidates replace the row. Ties fall to the smaller id,
- * and the generator is PCG32 (O'Neill 2014), so that the same seed and logits give the same token
- * on any machine.
+ * sampler.c - picks the next token: biases, what a constraint allows, penalties, then top-k, top-p,
+ * min-p on the sorted candidates, then temperature and one random number, in llama.cpp's order.
+ * Where options keep only the first k tokens of a row, a device's candidates replace the row. Ties
+ * fall to the smaller id, and the generator is PCG32 (O'Neill 2014), so that the same seed and
+ * logits give the same token on any machine.
  */
 #include "executor/executor.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,11 @@ struct sampler {
     struct candidate *candidates; /* vocab */
     int32_t *recent;              /* ring of options.repeat_last */
     int32_t n_recent, at;
-    uint8_t *penalised; /* per id, scratch */
+    int32_t *counts; /* per id, scratch: occurrences among the recent tokens */
+    struct logit_bias *bias;
+    struct sampler_constraint constraint; /* none: allows is NULL */
+    struct token_prob *probs;             /* 1 + options.top_logprobs */
+    int32_t n_probs;
 };
 
 static uint32_t pcg32(uint64_t *state)
@@ -40,19 +45,25 @@ struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab)
     if (!s)
         return NULL;
     s->options = *o;
+    s->options.top_logprobs = (int32_t)min_i64(max_i64(o->top_logprobs, 0), vocab);
     s->vocab = vocab;
     s->state = o->seed * 2 + 1;
     pcg32(&s->state);
     s->state += o->seed;
     pcg32(&s->state);
-    int32_t last = o->repeat_last > 0 ? o->repeat_last : 1;
+    const size_t last = o->repeat_last > 0 ? (size_t)o->repeat_last : 1;
+    const size_t n_bias = o->n_bias > 0 ? (size_t)o->n_bias : 0;
     s->candidates = malloc((size_t)vocab * sizeof *s->candidates);
-    s->recent = malloc((size_t)last * sizeof *s->recent);
-    s->penalised = calloc((size_t)vocab, 1);
-    if (!s->candidates || !s->recent || !s->penalised) {
+    s->recent = malloc(last * sizeof *s->recent);
+    s->counts = calloc((size_t)vocab, sizeof *s->counts);
+    s->bias = malloc((n_bias + 1) * sizeof *s->bias);
+    s->probs = malloc((1 + (size_t)s->options.top_logprobs) * sizeof *s->probs);
+    if (!s->candidates || !s->recent || !s->counts || !s->bias || !s->probs) {
         sampler_free(s);
         return NULL;
     }
+    if (n_bias)
+        memcpy(s->bias, o->bias, n_bias * sizeof *s->bias);
     return s;
 }
 
@@ -62,8 +73,15 @@ void sampler_free(struct sampler *s)
         return;
     free(s->candidates);
     free(s->recent);
-    free(s->penalised);
+    free(s->counts);
+    free(s->bias);
+    free(s->probs);
     free(s);
+}
+
+void sampler_constrain(struct sampler *s, const struct sampler_constraint *c)
+{
+    s->constraint = c ? *c : (struct sampler_constraint){0};
 }
 
 void sampler_accept(struct sampler *s, int32_t id)
@@ -76,9 +94,10 @@ void sampler_accept(struct sampler *s, int32_t id)
         s->n_recent++;
 }
 
-static float penalty(float logit, float by)
+static float penalty(const struct sampler_options *o, float logit, int32_t count)
 {
-    return logit > 0 ? logit / by : logit * by;
+    logit = logit > 0 ? logit / o->repeat_penalty : logit * o->repeat_penalty;
+    return logit - ((float)count * o->frequency_penalty + o->presence_penalty);
 }
 
 /* NaN last, ties by smaller id: the same order as OP_TOP_K, so that host and device pick the same
@@ -127,16 +146,23 @@ static void keep_largest(struct candidate *c, int32_t n, int32_t k)
     }
 }
 
-/* Sets or clears the mark of each recent token. */
-static void mark_recent(struct sampler *s, bool mark)
-{
-    for (int32_t i = 0; i < s->n_recent; i++)
-        s->penalised[s->recent[i]] = mark;
-}
-
 static bool penalises(const struct sampler_options *o)
 {
-    return o->repeat_penalty != 1 && o->repeat_last > 0;
+    return o->repeat_last > 0 &&
+           (o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0);
+}
+
+/* Among the first n candidates. */
+static void penalise(struct sampler *s, int32_t n)
+{
+    struct candidate *c = s->candidates;
+    for (int32_t i = 0; i < s->n_recent; i++)
+        s->counts[s->recent[i]]++;
+    for (int32_t i = 0; i < n; i++)
+        if (s->counts[c[i].id])
+            c[i].logit = penalty(&s->options, c[i].logit, s->counts[c[i].id]);
+    for (int32_t i = 0; i < s->n_recent; i++)
+        s->counts[s->recent[i]] = 0;
 }
 
 /* Picks among the first n candidates. */
@@ -174,39 +200,100 @@ static int32_t pick(struct sampler *s, int32_t n)
     return c[kept - 1].id;
 }
 
-/* Picks among the first n candidates, after the penalty. */
+/* Picks among the first n candidates, after the penalties. */
 static int32_t penalise_and_pick(struct sampler *s, int32_t n)
 {
-    if (!penalises(&s->options))
-        return pick(s, n);
-    mark_recent(s, true);
-    for (int32_t i = 0; i < n; i++)
-        if (s->penalised[s->candidates[i].id])
-            s->candidates[i].logit = penalty(s->candidates[i].logit, s->options.repeat_penalty);
-    mark_recent(s, false);
+    if (penalises(&s->options))
+        penalise(s, n);
     return pick(s, n);
+}
+
+static void take_row(struct sampler *s, const float *logits)
+{
+    for (int32_t i = 0; i < s->vocab; i++)
+        s->candidates[i] = (struct candidate){logits[i], i};
+}
+
+/* Picks from a row: among the tokens of the mask; NULL: among all. */
+static int32_t pick_of_row(struct sampler *s, const float *logits, const uint64_t *mask)
+{
+    int32_t n = 0;
+    take_row(s, logits);
+    for (int32_t i = 0; i < s->options.n_bias; i++)
+        if (s->bias[i].id >= 0 && s->bias[i].id < s->vocab)
+            s->candidates[s->bias[i].id].logit += s->bias[i].bias;
+    for (int32_t i = 0; i < s->vocab && mask; i++)
+        if (mask[i / 64] >> (i % 64) & 1)
+            s->candidates[n++] = s->candidates[i];
+    if (!mask)
+        n = s->vocab;
+    return n ? penalise_and_pick(s, n) : -1;
+}
+
+double logits_log_sum(const float *logits, int32_t vocab)
+{
+    float max = logits[0];
+    double sum = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        max = logits[i] > max ? logits[i] : max;
+    for (int32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - max);
+    // cppcheck-suppress invalidFunctionArg ; the largest logit alone adds 1
+    return max + log(sum);
+}
+
+static void note_probs(struct sampler *s, const float *logits, int32_t picked)
+{
+    const double sum = logits_log_sum(logits, s->vocab);
+    const int32_t top = s->options.top_logprobs;
+    take_row(s, logits);
+    if (top > 0 && top < s->vocab)
+        keep_largest(s->candidates, s->vocab, top);
+    qsort(s->candidates, (size_t)top, sizeof *s->candidates, by_logit);
+    s->probs[0] = (struct token_prob){picked, (float)(logits[picked] - sum)};
+    for (int32_t i = 0; i < top; i++)
+        s->probs[i + 1] =
+            (struct token_prob){s->candidates[i].id, (float)(s->candidates[i].logit - sum)};
+    s->n_probs = 1 + top;
 }
 
 int32_t sampler_next(struct sampler *s, const float *logits)
 {
-    for (int32_t i = 0; i < s->vocab; i++)
-        s->candidates[i] = (struct candidate){logits[i], i};
-    return penalise_and_pick(s, s->vocab);
+    const struct sampler_constraint *c = &s->constraint;
+    int32_t id = pick_of_row(s, logits, NULL);
+    if (c->allows && !c->allows(c->user, id))
+        id = pick_of_row(s, logits, c->mask(c->user));
+    if (c->allows && id >= 0)
+        c->take(c->user, id);
+    s->n_probs = 0;
+    if (s->options.logprobs && id >= 0)
+        note_probs(s, logits, id);
+    return id;
 }
 
-/* A penalty above 1 only moves recent tokens back, so a token in the top k afterwards was preceded
- * by at most k - 1 others plus the recent ones. A penalty below 1 may bring tokens forward from
- * anywhere, and without top-k every token counts; both need the whole row. */
+const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n)
+{
+    *n = s->n_probs;
+    return s->probs;
+}
+
+/* Biases may move any token, and probabilities need all logits. A penalty that lowers logits only
+ * moves recent tokens back, so a token in the top k afterwards was preceded by at most k - 1 others
+ * plus the recent ones. One that raises them may bring tokens forward from anywhere, and without
+ * top-k every token counts; both need the whole row. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
 {
     const int64_t taken = o->temperature <= 0 ? 1 : o->top_k;
     const int64_t most = taken + (penalises(o) ? o->repeat_last : 0);
-    const bool forward = penalises(o) && !(o->repeat_penalty > 1);
-    return taken <= 0 || forward || most >= vocab ? 0 : (int32_t)most;
+    const bool lowers =
+        o->repeat_penalty >= 1 && o->presence_penalty >= 0 && o->frequency_penalty >= 0;
+    const bool all = o->n_bias > 0 || o->logprobs || (penalises(o) && !lowers);
+    return taken <= 0 || all || most >= vocab ? 0 : (int32_t)most;
 }
 
 int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n)
 {
+    assert(!s->constraint.allows && !s->options.logprobs && s->options.n_bias <= 0);
     for (int32_t i = 0; i < n; i++)
         s->candidates[i] = (struct candidate){candidates[n + i], (int32_t)candidates[i]};
     return penalise_and_pick(s, n);

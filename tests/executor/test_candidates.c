@@ -284,6 +284,8 @@ static struct sampler_options random_options(struct random *r)
         .top_p = random_below(r, 2) ? (float)random_below(r, 100) / 100 : 1,
         .min_p = random_below(r, 2) ? (float)random_below(r, 100) / 1000 : 0,
         .repeat_penalty = random_below(r, 2) ? 0.8f + (float)random_below(r, 100) / 100 : 1,
+        .presence_penalty = random_below(r, 4) ? 0 : (float)random_below(r, 100) / 50,
+        .frequency_penalty = random_below(r, 4) ? 0 : (float)random_below(r, 100) / 80 - 0.1f,
         .repeat_last = (int32_t)random_below(r, 70),
         .seed = random_below(r, 1 << 30)};
 }
@@ -334,6 +336,11 @@ static void settings_that_look_at_all_tokens_need_whole_rows(void **state)
     assert_int_equal(sampler_candidates(&o, VOCAB), 0);
     o.repeat_last = 0;
     assert_int_equal(sampler_candidates(&o, VOCAB), 1);
+    o = greedy;
+    o.presence_penalty = 0.5f;
+    assert_int_equal(sampler_candidates(&o, VOCAB), 65);
+    o.frequency_penalty = -0.5f;
+    assert_int_equal(sampler_candidates(&o, VOCAB), 0);
     o = greedy;
     o.temperature = 1;
     assert_int_equal(sampler_candidates(&o, VOCAB), 0);

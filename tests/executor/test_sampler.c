@@ -134,6 +134,138 @@ static void the_seed_fixes_the_draws(void **state)
     assert_true(same < N / 4);
 }
 
+/* llama.cpp's formula: frequency for each occurrence, presence once, after the repeat penalty. */
+static void presence_and_frequency_are_subtracted(void **state)
+{
+    struct sampler_options o = all;
+    float logits[] = {4, 3, 2.5f, 1};
+    (void)state;
+    o.temperature = 0;
+    o.presence_penalty = 1.25f;
+    assert_int_equal(draw(o, logits, 4, 0), 1);
+    o.presence_penalty = 0;
+    o.frequency_penalty = 0.6f;
+    struct sampler *s = sampler_create(&o, 4);
+    static const int32_t expected[] = {0, 0, 1, 0, 2, 1};
+    assert_non_null(s);
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++) {
+        const int32_t id = sampler_next(s, logits);
+        assert_int_equal(id, expected[i]);
+        sampler_accept(s, id);
+    }
+    sampler_free(s);
+}
+
+static void biases_are_added_to_logits(void **state)
+{
+    enum { N = 4, DRAWS = 4000 };
+    const struct logit_bias bias[] = {{1, -INFINITY}, {3, 4}, {77, 9}, {-1, 9}};
+    float logits[N] = {3, 9, 2, 0};
+    int counts[N];
+    struct sampler_options o = all;
+    (void)state;
+    o.bias = bias;
+    o.n_bias = ARRAY_LEN(bias);
+    o.temperature = 0;
+    assert_int_equal(draw(o, logits, N, -1), 3);
+    o.temperature = 10;
+    histogram(o, logits, N, DRAWS, counts);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(counts[i] > 0, i != 1);
+    assert_int_equal(sampler_candidates(&o, 1000), 0);
+}
+
+/* Allows the ids of a mask and counts what it is asked. */
+struct allowed {
+    uint64_t mask[2];
+    int asked, masks, taken;
+};
+
+static bool allowed_ask(void *user, int32_t id)
+{
+    struct allowed *x = user;
+    x->asked++;
+    return x->mask[id / 64] >> (id % 64) & 1;
+}
+
+static const uint64_t *allowed_mask(void *user)
+{
+    struct allowed *x = user;
+    x->masks++;
+    return x->mask;
+}
+
+static void allowed_take(void *user, int32_t id)
+{
+    struct allowed *x = user;
+    assert_true(x->mask[id / 64] >> (id % 64) & 1);
+    x->taken++;
+}
+
+static void a_constraint_leaves_the_distribution_of_what_it_allows(void **state)
+{
+    enum { N = 70, DRAWS = 60000 };
+    struct allowed x = {.mask = {1u << 2 | 1u << 5, 1u << 4}};
+    const struct sampler_constraint c = {allowed_ask, allowed_mask, allowed_take, &x};
+    struct sampler_options o = all;
+    float logits[N] = {[2] = 1, [3] = 2, [5] = 2.5f, [68] = 0.5f};
+    const double sum = exp(1) + exp(2.5) + exp(0.5);
+    int counts[N] = {0};
+    (void)state;
+    struct sampler *s = sampler_create(&o, N);
+    assert_non_null(s);
+    sampler_constrain(s, &c);
+    for (int i = 0; i < DRAWS; i++)
+        counts[sampler_next(s, logits)]++;
+    for (int i = 0; i < N; i++) {
+        const double p = i == 2 || i == 5 || i == 68 ? exp(logits[i]) / sum : 0;
+        assert_true(fabs((double)counts[i] / DRAWS - p) <= 5 * sqrt(p * (1 - p) / DRAWS));
+    }
+    assert_int_equal(x.asked, DRAWS);
+    assert_int_equal(x.taken, DRAWS);
+    assert_true(x.masks > DRAWS / 2 && x.masks < DRAWS); /* only for what was refused */
+    x.mask[0] = x.mask[1] = 0;
+    assert_int_equal(sampler_next(s, logits), -1);
+    assert_int_equal(x.taken, DRAWS);
+    sampler_constrain(s, NULL);
+    assert_true(sampler_next(s, logits) >= 0);
+    sampler_free(s);
+}
+
+static void log_probabilities_are_those_of_the_plain_softmax(void **state)
+{
+    enum { N = 5 };
+    const struct logit_bias never = {2, -INFINITY};
+    float logits[N] = {1, -3, 4, 3, 0};
+    double sum = 0;
+    int32_t n;
+    struct sampler_options o = all;
+    (void)state;
+    o.temperature = 0;
+    o.bias = &never;
+    o.n_bias = 1;
+    o.logprobs = true;
+    for (int i = 0; i < N; i++)
+        sum += exp(logits[i]);
+    for (int32_t top = 0; top <= N + 1; top++) {
+        static const int32_t order[N] = {2, 3, 0, 4, 1};
+        o.top_logprobs = top;
+        struct sampler *s = sampler_create(&o, N);
+        assert_non_null(s);
+        (void)sampler_probs(s, &n);
+        assert_int_equal(n, 0);
+        assert_int_equal(sampler_next(s, logits), 3);
+        const struct token_prob *p = sampler_probs(s, &n);
+        assert_int_equal(n, 1 + (top < N ? top : N));
+        for (int32_t i = 0; i < n; i++) {
+            assert_int_equal(p[i].id, i ? order[i - 1] : 3);
+            assert_true(fabs(p[i].logprob - log(exp(logits[p[i].id]) / sum)) < 1e-6);
+        }
+        sampler_free(s);
+    }
+    assert_int_equal(sampler_candidates(&o, 1000), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +274,10 @@ int main(void)
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(cuts_keep_what_they_say),
         cmocka_unit_test(the_seed_fixes_the_draws),
+        cmocka_unit_test(presence_and_frequency_are_subtracted),
+        cmocka_unit_test(biases_are_added_to_logits),
+        cmocka_unit_test(a_constraint_leaves_the_distribution_of_what_it_allows),
+        cmocka_unit_test(log_probabilities_are_those_of_the_plain_softmax),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
