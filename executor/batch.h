@@ -46,6 +46,12 @@ enum batch_action {
     BATCH_EVICT,    /* running or swapped: its KV is dropped; it waits, and is computed again */
 };
 
+/* What a schedule keeps with a request from step to step; zeros at first. */
+struct batch_memo {
+    int64_t charged;   /* of its tokens */
+    int32_t preempted; /* times */
+};
+
 /* A request before a step, for the schedule. */
 struct batch_view {
     uint64_t id;
@@ -62,6 +68,7 @@ struct batch_view {
     uint64_t arrived_ns; /* now_ns() of batch_add */
     uint64_t service_ns; /* its share of the steps that it took part in */
     enum batch_action action; /* for the schedule to set; BATCH_KEEP */
+    struct batch_memo *memo;  /* for the schedule to change */
     struct batched *request;  /* of batch.c: to be left alone */
 };
 

@@ -23,6 +23,7 @@ struct batched {
     enum batch_end why;
     struct engine_saved *saved; /* swapped out */
     uint64_t arrived_ns, service_ns, again_ns;
+    struct batch_memo memo;
 };
 
 struct batch {

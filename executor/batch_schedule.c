@@ -63,6 +63,7 @@ static void view_fill(const struct batch *b, struct batched *r, struct batch_vie
                              .pinned = r->ask.seq >= 0,
                              .arrived_ns = r->arrived_ns,
                              .service_ns = r->service_ns,
+                             .memo = &r->memo,
                              .request = r};
     if (r->seq >= 0) {
         const struct engine_seq_size size = engine_seq_size(b->engine, r->seq);
