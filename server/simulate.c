@@ -95,8 +95,8 @@ static double step_ns(const struct simulated_machine *m, int64_t tokens, int64_t
 static double swap_ns(const struct simulated_machine *m, int32_t pages)
 {
     const double bytes = (double)pages * (double)m->page_bytes;
-    const double extents = (pages + EXTENT_PAGES - 1) / EXTENT_PAGES;
-    return bytes / m->swap_bytes_per_s * 1e9 + extents * m->extent_ns;
+    const int32_t extents = (pages + EXTENT_PAGES - 1) / EXTENT_PAGES;
+    return bytes / m->swap_bytes_per_s * 1e9 + (double)extents * m->extent_ns;
 }
 
 /* Computing n tokens beside others: their arithmetic, and the KV that their pieces see. */
@@ -334,9 +334,9 @@ oato_status simulate(const struct simulated_machine *m, enum scheduler_policy po
     s.views = calloc(room, sizeof *s.views);
     s.scheduler = scheduler_create(&options);
     oato_status status = OATO_OK;
-    if (!got || !scratch || !s.live || !s.views || !s.scheduler)
+    if (!got || !scratch || !s.live || !s.views || !s.scheduler) {
         status = oato_fail_memory(err, room * sizeof *s.views, "a simulation");
-    if (!status) {
+    } else {
         run(&s, r, n, error, got);
         results(&s, r, n, scratch);
         *out = s.result;
