@@ -11,6 +11,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(OPENBLAS REQUIRED openblas) # its headers: the library is opened when it is used
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(MICROHTTPD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
@@ -32,6 +33,7 @@ set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)
 set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/session.h executor/session_options.h)
 set(OATO_SHOWS_profiler profiler/profiler.h)
 set(OATO_SHOWS_solver solver/solver.h)
+set(OATO_SHOWS_server server/server.h)
 
 # oato_sees(TARGET VIEW OWN USES...): the target finds its own headers (files or a folder of the source
 # tree) and those that the rooms it uses show, however far to the left, and no others: an include that

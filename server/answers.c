@@ -1,0 +1,279 @@
+/*
+ * answers.c - answers as JSON, whole or as server-sent events, in the forms of OpenAI's completions
+ * and of llama.cpp's /completion. What is sent follows from the choices alone.
+ */
+#include "server/server_internal.h"
+
+#include <string.h>
+
+void json_add_slice(struct text *t, const char *key, const char *s, size_t n)
+{
+    json_key(t, key);
+    text_printf(t, "\"");
+    text_add_json(t, or_empty(s), n);
+    text_printf(t, "\"");
+}
+
+/* What a stream has not sent yet, or all. */
+struct delta {
+    const char *says, *thinks;
+    size_t n_says, n_thinks;
+    const int32_t *tokens;
+    size_t n_tokens;
+};
+
+static struct delta delta_of(const struct choice *c)
+{
+    return (struct delta){or_empty(c->says.data) + c->sent_says,
+                          or_empty(c->thinks.data) + c->sent_thinks,
+                          c->says.len - c->sent_says,
+                          c->thinks.len - c->sent_thinks,
+                          c->tokens + c->sent_tokens,
+                          c->n_tokens - c->sent_tokens};
+}
+
+static void delta_sent(struct choice *c)
+{
+    c->sent_says = c->says.len;
+    c->sent_thinks = c->thinks.len;
+    c->sent_tokens = c->n_tokens;
+}
+
+static void tokens_add(struct text *t, const char *key, const int32_t *ids, size_t n)
+{
+    json_open(t, key, '[');
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, "%s%d", i ? "," : "", ids[i]);
+    json_close(t, ']');
+}
+
+static double ms(uint64_t from_ns, uint64_t to_ns)
+{
+    return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-6 : 0;
+}
+
+/* The wait for the first token counts as the prompt's. */
+static void timings_add(struct text *t, const struct choice *c)
+{
+    const double prompt = ms(c->asked_ns, c->first_ns), answer = ms(c->first_ns, c->last_ns);
+    const double steps = c->n_tokens > 1 ? (double)(c->n_tokens - 1) : 1;
+    json_add_object(t, "timings", JSON("cache_n", 0), JSON("prompt_n", c->n_ids),
+                    JSON("prompt_ms", prompt), JSON("prompt_per_token_ms", prompt / c->n_ids),
+                    JSON("prompt_per_second", prompt > 0 ? 1e3 * c->n_ids / prompt : 0.0),
+                    JSON("predicted_n", c->n_tokens), JSON("predicted_ms", answer),
+                    JSON("predicted_per_token_ms", answer / steps),
+                    JSON("predicted_per_second", answer > 0 ? 1e3 * steps / answer : 0.0));
+}
+
+static void usage_add(struct text *t, const struct job *j)
+{
+    uint64_t prompt = 0, answer = 0;
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        prompt += i % j->ask.n ? 0 : (uint64_t)j->choices[i]->n_ids;
+        answer += j->choices[i]->n_tokens;
+    }
+    json_open(t, "usage", '{');
+    json_add(t, JSON("prompt_tokens", prompt), JSON("completion_tokens", answer),
+             JSON("total_tokens", prompt + answer));
+    json_add_object(t, "prompt_tokens_details", JSON("cached_tokens", 0));
+    json_close(t, '}');
+}
+
+/* ------------------------------------------------------------------------------- OpenAI --- */
+
+static void head_add(struct text *t, const struct job *j, bool chunk)
+{
+    static const char *const objects[][2] = {
+        [ASK_TEXT] = {"text_completion", "text_completion"},
+        [ASK_CHAT] = {"chat.completion", "chat.completion.chunk"}};
+    json_open(t, NULL, '{');
+    json_add(t, JSON("id", (const char *)j->ask.id), JSON("object", objects[j->ask.kind][chunk]),
+             JSON("created", (uint64_t)j->ask.created),
+             JSON("model", (const char *)j->server->model),
+             JSON("system_fingerprint", "b-oato-" OATO_VERSION));
+}
+
+static void finish_add(struct text *t, const struct choice *c, bool last)
+{
+    json_key(t, "finish_reason");
+    text_printf(t, last ? "\"%s\"" : "null", choice_finish(c));
+}
+
+static void text_choice_add(struct text *t, const struct job *j, const struct choice *c,
+                            const struct delta *d, int32_t index, bool last, bool all)
+{
+    json_open(t, NULL, '{');
+    json_key(t, "text");
+    text_printf(t, "\"");
+    if (j->ask.echo && (all || !c->begun))
+        text_add_json(t, or_empty(c->prompt.data), c->prompt.len);
+    text_add_json(t, d->says, d->n_says);
+    text_printf(t, "\"");
+    json_add(t, JSON("index", index));
+    json_key(t, "logprobs");
+    text_printf(t, "null");
+    finish_add(t, c, last);
+    json_close(t, '}');
+}
+
+static void openai_whole(struct job *j, struct text *t)
+{
+    head_add(t, j, false);
+    json_open(t, "choices", '[');
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        const struct delta d = delta_of(j->choices[i]);
+        text_choice_add(t, j, j->choices[i], &d, i, true, true);
+    }
+    json_close(t, ']');
+    usage_add(t, j);
+    timings_add(t, j->choices[0]);
+    json_close(t, '}');
+}
+
+static void event_begin(struct text *t)
+{
+    text_printf(t, "data: ");
+}
+
+static void event_end(struct text *t)
+{
+    text_printf(t, "\n\n");
+}
+
+/* An event is JSON of its own: what is in front of it must not count as an open bracket. */
+static void openai_event(struct job *j, struct choice *c, const struct delta *d, int32_t index,
+                         bool last, struct text *t)
+{
+    struct text event;
+    text_init(&event);
+    head_add(&event, j, true);
+    json_open(&event, "choices", '[');
+    text_choice_add(&event, j, c, d, index, last, false);
+    json_close(&event, ']');
+    if (j->ask.timings || last)
+        timings_add(&event, c);
+    json_close(&event, '}');
+    event_begin(t);
+    text_add(t, or_empty(event.data), event.len);
+    event_end(t);
+    text_free_part(&event, t);
+}
+
+static void usage_event(struct job *j, struct text *t)
+{
+    struct text event;
+    text_init(&event);
+    head_add(&event, j, true);
+    json_open(&event, "choices", '[');
+    json_close(&event, ']');
+    usage_add(&event, j);
+    json_close(&event, '}');
+    event_begin(t);
+    text_add(t, or_empty(event.data), event.len);
+    event_end(t);
+    text_free_part(&event, t);
+}
+
+/* ---------------------------------------------------------------------------- llama.cpp --- */
+
+static void settings_add(struct text *t, const struct job *j)
+{
+    const struct sampler_options *o = &j->ask.sampling;
+    json_open(t, "generation_settings", '{');
+    json_add(t, JSON("n_predict", (double)j->ask.most), JSON("seed", o->seed),
+             JSON("temperature", o->temperature), JSON("top_k", o->top_k), JSON("top_p", o->top_p),
+             JSON("min_p", o->min_p), JSON("repeat_penalty", o->repeat_penalty),
+             JSON("repeat_last_n", o->repeat_last), JSON("presence_penalty", o->presence_penalty),
+             JSON("frequency_penalty", o->frequency_penalty), json_bool("stream", j->ask.stream),
+             json_bool("ignore_eos", j->ask.ignore_end));
+    json_open(t, "stop", '[');
+    for (int32_t i = 0; i < j->ask.stops.n; i++)
+        json_add(t, JSON(NULL, (const char *)j->ask.stops.word[i]));
+    json_close(t, ']');
+    json_close(t, '}');
+}
+
+static void native_add(struct text *t, const struct job *j, const struct choice *c,
+                       const struct delta *d, int32_t index, bool last)
+{
+    const bool ends = c->why == BATCH_STOPPED;
+    json_open(t, NULL, '{');
+    json_add(t, JSON("index", index));
+    json_add_slice(t, "content", d->says, d->n_says);
+    tokens_add(t, "tokens", d->tokens, j->ask.stream || j->ask.tokens ? d->n_tokens : 0);
+    json_add(t, json_bool("stop", last), JSON("id_slot", 0), JSON("tokens_predicted", c->n_tokens),
+             JSON("tokens_evaluated", c->n_ids));
+    if (last) {
+        json_add(t, JSON("model", (const char *)j->server->model));
+        settings_add(t, j);
+        json_add_slice(t, "prompt", c->prompt.data, c->prompt.len);
+        json_add(t,
+                 json_bool("has_new_line", c->says.len && memchr(c->says.data, '\n', c->says.len)),
+                 json_bool("truncated", c->why == BATCH_CONTEXT),
+                 JSON("stop_type", c->stop.hit ? "word"
+                                   : ends      ? "eos"
+                                               : "limit"),
+                 JSON("stopping_word", or_empty(c->stop.hit)),
+                 JSON("tokens_cached", (size_t)c->n_ids + c->n_tokens));
+    }
+    if (last || j->ask.timings)
+        timings_add(t, c);
+    json_close(t, '}');
+}
+
+static void native_whole(struct job *j, struct text *t)
+{
+    if (j->n_choices > 1)
+        json_open(t, NULL, '[');
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        const struct delta d = delta_of(j->choices[i]);
+        native_add(t, j, j->choices[i], &d, i, true);
+    }
+    if (j->n_choices > 1)
+        json_close(t, ']');
+}
+
+static void native_event(struct job *j, struct choice *c, const struct delta *d, int32_t index,
+                         bool last, struct text *t)
+{
+    struct text event;
+    text_init(&event);
+    native_add(&event, j, c, d, index, last);
+    event_begin(t);
+    text_add(t, or_empty(event.data), event.len);
+    event_end(t);
+    text_free_part(&event, t);
+}
+
+/* --------------------------------------------------------------------------------- both --- */
+
+void answer_whole(struct job *j, struct text *out)
+{
+    if (j->ask.kind == ASK_NATIVE)
+        native_whole(j, out);
+    else
+        openai_whole(j, out);
+}
+
+/* The last event of a choice has no text. */
+void answer_events(struct job *j, struct text *out)
+{
+    void (*event)(struct job *, struct choice *, const struct delta *, int32_t, bool,
+                  struct text *) = j->ask.kind == ASK_NATIVE ? native_event : openai_event;
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        struct choice *c = j->choices[i];
+        struct delta d = delta_of(c);
+        if (d.n_says || d.n_thinks || (j->ask.echo && !c->begun)) {
+            event(j, c, &d, i, false, out);
+            c->begun = true;
+            delta_sent(c);
+            d = delta_of(c);
+        }
+        if (c->ended && !c->sent_end) {
+            event(j, c, &d, i, true, out);
+            c->sent_end = true;
+        }
+    }
+    if (j->n_ended == j->n_choices && j->ask.usage && j->ask.kind != ASK_NATIVE)
+        usage_event(j, out);
+}

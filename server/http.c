@@ -1,0 +1,433 @@
+/*
+ * http.c - libmicrohttpd underneath: connections, bodies within their limit, keys, and answers that
+ * arrive later. While an answer is being made its connection is suspended and costs no thread;
+ * job_wake lets it go on.
+ */
+#include "server/server_internal.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    HTTP_THREADS = 4,
+    HEADERS_BYTES = 32 << 10, /* of one request */
+    DISCARD_BYTES = 64 << 20  /* of a body that is too large before its connection is closed */
+};
+
+/* --------------------------------------------------------------------------------- replies --- */
+
+static void header(struct MHD_Response *r, const char *name, const char *value)
+{
+    MHD_add_response_header(r, name, value);
+}
+
+/* A page of any site may ask, as llama.cpp has it: keys, not origins, keep others out. */
+static void headers_add(struct exchange *x, struct MHD_Response *r)
+{
+    const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
+    if (origin)
+        header(r, "Access-Control-Allow-Origin", origin);
+    header(r, "Server", "oato-serve");
+}
+
+static enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
+                               struct MHD_Response *r)
+{
+    if (!r)
+        return MHD_NO;
+    headers_add(x, r);
+    header(r, "Content-Type", type);
+    if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
+        header(r, "Retry-After", "1");
+    if (status == MHD_HTTP_UNAUTHORIZED)
+        header(r, "WWW-Authenticate", "Bearer");
+    const enum MHD_Result result = MHD_queue_response(x->connection, status, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
+                      size_t n)
+{
+    return respond(x, status, type,
+                   MHD_create_response_from_buffer(n, (void *)text, MHD_RESPMEM_MUST_COPY));
+}
+
+enum MHD_Result reply_json(struct exchange *x, struct text *t)
+{
+    enum MHD_Result result =
+        t->failed ? reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short")
+                  : reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", t->data, t->len);
+    text_free(t);
+    return result;
+}
+
+static const char *error_type(unsigned status)
+{
+    switch (status) {
+    case MHD_HTTP_UNAUTHORIZED: return "authentication_error";
+    case MHD_HTTP_NOT_FOUND: return "not_found_error";
+    case MHD_HTTP_NOT_IMPLEMENTED: return "not_supported_error";
+    case MHD_HTTP_SERVICE_UNAVAILABLE: return "unavailable_error";
+    case MHD_HTTP_INTERNAL_SERVER_ERROR: return "server_error";
+    default: return "invalid_request_error";
+    }
+}
+
+void error_json(struct text *t, unsigned status, const char *message)
+{
+    json_open(t, NULL, '{');
+    json_add_object(t, "error", JSON("code", status), JSON("message", message),
+                    JSON("type", error_type(status)));
+    json_close(t, '}');
+}
+
+enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
+{
+    struct text t;
+    char message[600];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    text_init(&t);
+    error_json(&t, status, message);
+    const enum MHD_Result result =
+        t.failed ? MHD_NO : reply(x, status, "application/json; charset=utf-8", t.data, t.len);
+    text_free(&t);
+    return result;
+}
+
+static unsigned failure_status(const struct oato_error *err)
+{
+    const bool theirs = !oato_failed_memory(err) && err->status != OATO_EDEVICE;
+    return theirs ? MHD_HTTP_BAD_REQUEST : MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
+{
+    return reply_error(x, failure_status(err), "%s", err->text);
+}
+
+/* --------------------------------------------------------------- answers that come later --- */
+
+/* What a stream sends next. With the job's lock. False: nothing yet. */
+static bool stream_fill(struct job *j)
+{
+    j->out.len = j->out_sent = 0;
+    const bool ended = j->n_ended == j->n_choices;
+    if (j->error.status && ended) {
+        text_printf(&j->out, "data: ");
+        error_json(&j->out, failure_status(&j->error), j->error.text);
+        text_printf(&j->out, "\n\n");
+    } else {
+        answer_events(j, &j->out);
+    }
+    if (ended && j->ask.kind != ASK_NATIVE)
+        text_printf(&j->out, "data: [DONE]\n\n");
+    j->out_last = ended;
+    return j->out.len > 0;
+}
+
+static ssize_t stream_read(void *cls, uint64_t at, char *to, size_t max)
+{
+    struct job *j = cls;
+    (void)at;
+    if (j->out_sent == j->out.len && j->out_last)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    pthread_mutex_lock(&j->lock);
+    bool more = j->out_sent < j->out.len || (!j->cancelled && stream_fill(j));
+    const bool gone = (j->cancelled && !more) || j->out.failed;
+    if (!more && !gone && !j->out_last) {
+        j->suspended = true;
+        MHD_suspend_connection(j->connection);
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (gone)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (!more)
+        return j->out_last ? MHD_CONTENT_READER_END_OF_STREAM : 0;
+    const size_t n = (size_t)min_i64((int64_t)(j->out.len - j->out_sent), (int64_t)max);
+    memcpy(to, j->out.data + j->out_sent, n);
+    j->out_sent += n;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result stream_begin(struct exchange *x)
+{
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, stream_read, x->job, NULL);
+    if (r)
+        header(r, "Cache-Control", "no-cache");
+    return respond(x, MHD_HTTP_OK, "text/event-stream", r);
+}
+
+/* Called with a new job, and again whenever its connection was let go on. A stream begins with its
+ * first text, so that what fails before that has a status of its own. */
+static enum MHD_Result job_answer(struct exchange *x)
+{
+    struct job *j = x->job;
+    struct text whole;
+    struct oato_error error;
+    pthread_mutex_lock(&j->lock);
+    const bool ended = j->n_ended == j->n_choices, gone = j->cancelled && !ended;
+    bool begun = false;
+    for (int32_t i = 0; i < j->n_choices; i++)
+        begun = begun || j->choices[i]->n_tokens;
+    const bool wait = !gone && !ended && !(j->ask.stream && begun);
+    error = j->error;
+    if (wait) {
+        j->suspended = true;
+        MHD_suspend_connection(j->connection);
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (wait)
+        return MHD_YES;
+    if (error.status && (!j->ask.stream || !begun))
+        return reply_failure(x, &error);
+    if (gone)
+        return MHD_NO;
+    if (j->ask.stream)
+        return stream_begin(x);
+    text_init(&whole);
+    answer_whole(j, &whole);
+    return reply_json(x, &whole);
+}
+
+enum MHD_Result job_begin(struct exchange *x, struct job *j)
+{
+    x->job = j;
+    j->connection = x->connection;
+    if (loop_submit(j))
+        return job_answer(x);
+    x->job = NULL;
+    job_release(j);
+    return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests wait; try again later");
+}
+
+/* -------------------------------------------------------------------------------- requests --- */
+
+/* Takes the same time whatever the key, up to its length. */
+static bool same_key(const char *given, const char *key)
+{
+    const size_t n = strlen(key), m = strlen(given);
+    unsigned differs = n != m;
+    for (size_t i = 0; i < m; i++)
+        differs |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n ? i % n : 0]);
+    return !differs;
+}
+
+static bool may_ask(const struct exchange *x)
+{
+    const char *const *key = x->server->keys;
+    const char *bearer =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    const char *other = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
+    const char *given = bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : other;
+    bool good = !key || (x->route && x->route->open);
+    for (; key && given && *key; key++)
+        good |= same_key(given, *key);
+    return good;
+}
+
+static enum MHD_Result preflight(struct exchange *x)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (!r)
+        return MHD_NO;
+    header(r, "Access-Control-Allow-Credentials", "true");
+    header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+    header(r, "Access-Control-Allow-Headers", "*");
+    return respond(x, MHD_HTTP_OK, "text/html", r);
+}
+
+static const struct route *route_find(const char *path, bool *known, bool post)
+{
+    const struct route *found = NULL;
+    *known = false;
+    for (const struct route *r = routes; r->path; r++) {
+        if (strcmp(r->path, path) != 0)
+            continue;
+        *known = true;
+        if (r->post == post)
+            found = r;
+    }
+    return found;
+}
+
+static enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
+{
+    const bool post = !strcmp(method, "POST");
+    const bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    const int state = atomic_load(&x->server->state);
+    bool known;
+    if (!strcmp(method, "OPTIONS"))
+        return preflight(x);
+    x->route = route_find(path, &known, post);
+    if (!may_ask(x))
+        return reply_error(x, MHD_HTTP_UNAUTHORIZED,
+                           "Invalid API Key: send a valid one as \"Authorization: Bearer KEY\"");
+    if (!known)
+        return reply_error(x, MHD_HTTP_NOT_FOUND,
+                           "there is no %.80s here; /health, /v1/models, "
+                           "/v1/completions, /v1/chat/completions and others are",
+                           path);
+    if (!x->route || !(post || get))
+        return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path,
+                           post ? "GET" : "POST");
+    if (x->too_large)
+        return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
+                           "the request is larger than %d KiB; --body-limit KIB allows more",
+                           x->server->options->body_kib);
+    if (x->body.failed)
+        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    if (state == SERVER_LOADING && !x->route->loading)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    if (state > SERVER_READY && !x->route->loading)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+    return x->route->answer(x);
+}
+
+static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return MHD_NO;
+    *context = x;
+    x->server = s;
+    x->connection = c;
+    text_init(&x->body);
+    atomic_fetch_add(&s->exchanges, 1);
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    int64_t bytes = 0;
+    if (!length || (parse_i64(length, 0, INT64_MAX, &bytes) && bytes <= DISCARD_BYTES))
+        return MHD_YES;
+    return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
+                       "the request is larger than %d KiB; --body-limit KIB allows more",
+                       s->options->body_kib);
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n, void **context)
+{
+    struct exchange *x = *context;
+    (void)version;
+    if (!x)
+        return begin(cls, c, context);
+    if (x->job)
+        return job_answer(x);
+    if (!*n)
+        return dispatch(x, method, path);
+    const size_t limit = (size_t)x->server->options->body_kib << 10;
+    x->too_large = x->too_large || x->body.len + *n > limit;
+    if (!x->too_large)
+        text_add(&x->body, data, *n);
+    else
+        x->body.len += *n; /* counted, not kept */
+    *n = 0;
+    return x->body.len > DISCARD_BYTES ? MHD_NO : MHD_YES;
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **context,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct exchange *x = *context;
+    struct server *s = cls;
+    (void)c;
+    (void)how;
+    if (!x)
+        return;
+    if (x->job) {
+        pthread_mutex_lock(&x->job->lock);
+        x->job->connection = NULL;
+        x->job->cancelled = true;
+        pthread_mutex_unlock(&x->job->lock);
+        job_release(x->job);
+    }
+    text_free(&x->body);
+    json_decref(x->json);
+    free(x);
+    *context = NULL;
+    atomic_fetch_sub(&s->exchanges, 1);
+}
+
+/* --------------------------------------------------------------------------- the listener --- */
+
+static oato_status listen_at(struct server *s, const struct addrinfo *at, struct oato_error *err)
+{
+    const struct server_options *o = s->options;
+    const int one = 1;
+    s->listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s->listener >= 0 && !setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
+        !bind(s->listener, at->ai_addr, at->ai_addrlen) && !listen(s->listener, 511))
+        return OATO_OK;
+    oato_fail(err, OATO_EIO, "cannot listen at %s, port %d: %s", o->host, o->port, strerror(errno));
+    if (s->listener >= 0)
+        close(s->listener);
+    return err->status;
+}
+
+/* For --port 0, and to be read by whoever started the server. */
+static void tell_address(const struct server *s)
+{
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    char port[16] = "?";
+    if (!getsockname(s->listener, (struct sockaddr *)&at, &n))
+        getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
+    const bool v6 = strchr(s->options->host, ':') != NULL;
+    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "",
+              s->options->host, v6 ? "]" : "", port, s->model);
+}
+
+oato_status http_open(struct server *s, struct oato_error *err)
+{
+    const struct server_options *o = s->options;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *at = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%d", o->port);
+    const int found = getaddrinfo(o->host, port, &hints, &at);
+    if (found)
+        return oato_fail(err, OATO_EUSAGE, "--host %s: %s; give one address or name", o->host,
+                         gai_strerror(found));
+    oato_status status = listen_at(s, at, err);
+    const unsigned v6 = at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
+    freeaddrinfo(at);
+    if (status)
+        return status;
+    s->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | v6, 0, NULL, NULL,
+        on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
+        MHD_OPTION_END);
+    if (!s->daemon) {
+        close(s->listener);
+        return oato_fail(err, OATO_EIO,
+                         "cannot start the HTTP threads; allow more open files "
+                         "(ulimit -n) or fewer --connections");
+    }
+    tell_address(s);
+    return OATO_OK;
+}
+
+void http_quiesce(struct server *s)
+{
+    const int listener = MHD_quiesce_daemon(s->daemon);
+    if (listener != MHD_INVALID_SOCKET)
+        close(listener);
+}
+
+void http_close(struct server *s)
+{
+    MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+}

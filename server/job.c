@@ -1,0 +1,196 @@
+/*
+ * job.c - the answers of a request: made by an HTTP thread, filled by the engine thread. Two own a
+ * job, its connection and the engine thread; the second to let go frees it.
+ */
+#include "server/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct job *job_create(struct server *s, const struct ask *ask)
+{
+    struct job *j = calloc(1, sizeof *j);
+    if (!j)
+        return NULL;
+    j->server = s;
+    j->ask = *ask;
+    j->owners = 1;
+    pthread_mutex_init(&j->lock, NULL);
+    text_init(&j->out);
+    return j;
+}
+
+static void choice_free(struct choice *c)
+{
+    for (size_t i = 0; i < c->n_calls; i++) {
+        free(c->calls[i].name);
+        free(c->calls[i].arguments);
+    }
+    free(c->calls);
+    free(c->tokens);
+    free(c->ids);
+    sampler_free(c->sampler);
+    answer_text_free(&c->told);
+    text_free(&c->prompt);
+    text_free(&c->stop.held);
+    text_free(&c->says);
+    text_free(&c->thinks);
+    free(c);
+}
+
+void job_release(struct job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    const int32_t left = --j->owners;
+    pthread_mutex_unlock(&j->lock);
+    if (left)
+        return;
+    for (int32_t i = 0; i < j->n_choices; i++)
+        choice_free(j->choices[i]);
+    free(j->choices);
+    ask_free(&j->ask);
+    text_free(&j->out);
+    pthread_mutex_destroy(&j->lock);
+    free(j);
+}
+
+void job_wake(struct job *j)
+{
+    if (!j->suspended)
+        return;
+    j->suspended = false;
+    MHD_resume_connection(j->connection);
+}
+
+/* -------------------------------------------------------------------- what the engine tells --- */
+
+static void on_text(void *user, enum chat_part part, const char *s, size_t n)
+{
+    struct choice *c = user;
+    text_add(part == CHAT_THINKS ? &c->thinks : &c->says, s, n);
+}
+
+static void on_call(void *user, const char *name, const char *arguments)
+{
+    struct choice *c = user;
+    struct call *calls = array_room(c->calls, c->n_calls, &c->calls_cap, sizeof *calls);
+    const struct call call = {strdup(name), strdup(arguments)};
+    if (calls)
+        c->calls = calls;
+    if (!calls || !call.name || !call.arguments) {
+        free(call.name);
+        free(call.arguments);
+        c->failed = true;
+        return;
+    }
+    c->calls[c->n_calls++] = call;
+}
+
+static void on_filter(void *user, const char *s, size_t n, bool last, struct text *out)
+{
+    struct choice *c = user;
+    stop_filter_push(&c->stop, s, n, last, out);
+}
+
+static void prompt_decode(struct choice *c)
+{
+    const char *bytes;
+    size_t n;
+    for (int32_t i = 0; i < c->n_ids; i++)
+        if (tokenizer_piece(c->told.tokenizer, c->ids[i], true, &bytes, &n))
+            text_add(&c->prompt, bytes, n);
+}
+
+oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err)
+{
+    const struct session *s = &j->server->session;
+    struct choice **more = realloc(j->choices, (size_t)(j->n_choices + 1) * sizeof *more);
+    struct choice *c = calloc(1, sizeof *c);
+    if (more)
+        j->choices = more;
+    if (!more || !c) {
+        free(ids);
+        free(c);
+        return oato_fail_memory(err, sizeof *c, "an answer");
+    }
+    struct sampler_options sampling = j->ask.sampling;
+    sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
+    *c = (struct choice){.job = j, .ids = ids, .n_ids = n_ids, .asked_ns = now_ns()};
+    c->stop.of = &j->ask.stops;
+    c->told = (struct answer_text){
+        .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
+    if (j->ask.kind == ASK_NATIVE || j->ask.echo)
+        prompt_decode(c);
+    c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
+    j->choices[j->n_choices++] = c;
+    return c->sampler && !c->prompt.failed ? OATO_OK : oato_fail_memory(err, 1 << 20, "an answer");
+}
+
+bool loop_submit(struct job *j)
+{
+    struct server *s = j->server;
+    pthread_mutex_lock(&s->lock);
+    const bool taken =
+        !s->stop && s->n_live + j->n_choices <= s->options->session.engine.seqs + s->options->queue;
+    if (taken) {
+        j->owners++;
+        s->n_live += j->n_choices;
+        s->counts.requests++;
+        *s->incoming_end = j;
+        s->incoming_end = &j->next;
+        pthread_cond_signal(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+bool choice_token(void *user, int32_t id)
+{
+    struct choice *c = user;
+    struct job *j = c->job;
+    if (tokenizer_is_end(c->told.tokenizer, id) && !j->ask.ignore_end)
+        return false;
+    pthread_mutex_lock(&j->lock);
+    c->last_ns = now_ns();
+    if (!c->n_tokens)
+        c->first_ns = c->last_ns;
+    int32_t *tokens = array_room(c->tokens, c->n_tokens, &c->tokens_cap, sizeof *tokens);
+    if (tokens) {
+        c->tokens = tokens;
+        tokens[c->n_tokens++] = id;
+    }
+    c->failed = c->failed || !tokens || !answer_text_push(&c->told, id);
+    if (j->ask.stream)
+        job_wake(j);
+    pthread_mutex_unlock(&j->lock);
+    return !c->stop.hit && !c->failed;
+}
+
+void choice_end(void *user, enum batch_end why)
+{
+    struct choice *c = user;
+    struct job *j = c->job;
+    struct server *s = j->server;
+    pthread_mutex_lock(&j->lock);
+    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED) || c->failed || c->says.failed ||
+                c->thinks.failed;
+    if (c->failed)
+        oato_fail_memory(&j->error, c->says.len, "the answer");
+    c->why = why;
+    c->ended = true;
+    const bool last = ++j->n_ended == j->n_choices;
+    if (j->ask.stream || last)
+        job_wake(j);
+    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&s->lock);
+    s->n_live--;
+    s->counts.prompt_tokens += (uint64_t)c->n_ids;
+    s->counts.answer_tokens += c->n_tokens;
+    s->counts.cancelled += why == BATCH_CANCELLED;
+    pthread_mutex_unlock(&s->lock);
+}
+
+const char *choice_finish(const struct choice *c)
+{
+    return c->n_calls ? "tool_calls" : c->why == BATCH_STOPPED ? "stop" : "length";
+}

@@ -1,0 +1,167 @@
+/*
+ * loop.c - the engine thread. It opens the session, takes jobs from the queue before every step,
+ * cancels those whose client went, and sleeps while there is nothing to do. No lock is held during
+ * a step.
+ */
+#include "server/server_internal.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+enum { LOOK_NS = 100000000 }; /* how often waiting connections are looked at */
+
+/* A connection that waits is not watched by the HTTP threads. */
+static bool client_went(const struct job *j)
+{
+    char byte;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(j->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+static void job_add_choices(struct server *s, struct batch *b, struct job *j)
+{
+    struct oato_error err = {0};
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        struct choice *c = j->choices[i];
+        const struct batch_request r = {.ids = c->ids,
+                                        .n_ids = c->n_ids,
+                                        .most = j->ask.most,
+                                        .seq = -1,
+                                        .sampler = c->sampler,
+                                        .on_token = choice_token,
+                                        .on_end = choice_end,
+                                        .user = c};
+        if (!s->now && !batch_add(b, &r, &c->id, &err))
+            continue;
+        pthread_mutex_lock(&j->lock);
+        if (err.status)
+            j->error = err;
+        pthread_mutex_unlock(&j->lock);
+        choice_end(c, BATCH_CANCELLED);
+    }
+}
+
+static void jobs_take(struct server *s, struct batch *b)
+{
+    pthread_mutex_lock(&s->lock);
+    struct job *incoming = s->incoming;
+    s->incoming = NULL;
+    s->incoming_end = &s->incoming;
+    pthread_mutex_unlock(&s->lock);
+    while (incoming) {
+        struct job *j = incoming;
+        incoming = j->next;
+        j->next = s->active;
+        s->active = j;
+        job_add_choices(s, b, j);
+    }
+}
+
+/* Cancels what nobody waits for; lets go of what has ended. */
+static void jobs_look(struct server *s, struct batch *b, bool closely)
+{
+    for (struct job **at = &s->active; *at;) {
+        struct job *j = *at;
+        pthread_mutex_lock(&j->lock);
+        const bool ended = j->n_ended == j->n_choices;
+        if (!ended && closely && j->suspended && client_went(j)) {
+            j->cancelled = true;
+            job_wake(j);
+        }
+        const bool cancel = j->cancelled || j->error.status || s->now;
+        pthread_mutex_unlock(&j->lock);
+        for (int32_t i = 0; i < j->n_choices && cancel && !ended; i++)
+            if (j->choices[i]->id)
+                batch_cancel(b, j->choices[i]->id);
+        if (ended) {
+            *at = j->next;
+            job_release(j);
+        } else {
+            at = &j->next;
+        }
+    }
+}
+
+static void before_step(void *user, struct batch *b)
+{
+    struct server *s = user;
+    const uint64_t now = now_ns();
+    const bool closely = now - s->looked_ns >= LOOK_NS;
+    s->looked_ns = closely ? now : s->looked_ns;
+    jobs_take(s, b);
+    jobs_look(s, b, closely);
+}
+
+/* False: the thread is to end. */
+static bool loop_wait(struct server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->incoming && !s->active && !s->stop)
+        pthread_cond_wait(&s->wake, &s->lock);
+    const bool goes_on = s->incoming || s->active;
+    pthread_mutex_unlock(&s->lock);
+    return goes_on;
+}
+
+/* All jobs end with the message. */
+static void jobs_fail(struct server *s, const struct oato_error *err)
+{
+    for (struct job *j = s->active; j; j = j->next) {
+        pthread_mutex_lock(&j->lock);
+        j->error = *err;
+        pthread_mutex_unlock(&j->lock);
+    }
+}
+
+static oato_status loop_open(struct server *s)
+{
+    struct session_args args = s->options->session;
+    struct engine_stats stats;
+    args.any_sampling = true;
+    args.batch.before_step = before_step;
+    args.batch.user = s;
+    oato_status status =
+        session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
+    if (status)
+        return status;
+    engine_get_stats(s->session.engine, &stats);
+    s->context = stats.context;
+    const int64_t trained = s->session.model->shape.context_length;
+    if (!args.engine.context && trained > 0 && trained < s->context)
+        s->context = (int32_t)trained;
+    return OATO_OK;
+}
+
+void *loop_run(void *server)
+{
+    struct server *s = server;
+    oato_status status = loop_open(s);
+    if (!status) {
+        atomic_store(&s->state, SERVER_READY);
+        text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", s->model,
+                  s->context, s->options->session.engine.seqs);
+    }
+    while (!status && loop_wait(s)) {
+        struct oato_error err;
+        if (!batch_step(s->session.batch, &err))
+            continue;
+        jobs_fail(s, &err);
+        if (err.status == OATO_EDEVICE) { /* it fails for all; memory may come back */
+            s->error = err;
+            status = err.status;
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stop = s->now = true;
+    pthread_mutex_unlock(&s->lock);
+    atomic_store(&s->state, SERVER_ENDED);
+    if (s->session.batch) {
+        jobs_take(s, s->session.batch);
+        batch_free(s->session.batch);
+        s->session.batch = NULL;
+        jobs_look(s, NULL, false);
+    }
+    return NULL;
+}

@@ -1,0 +1,144 @@
+/*
+ * main.c - oato-serve: the command line.
+ */
+#include "executor/session_options.h"
+#include "server/server.h"
+
+#include <stddef.h>
+#include <string.h>
+
+struct serve_args {
+    struct server_options server;
+    bool help, version;
+};
+
+static oato_status take_model(const struct options *o, void *to, struct oato_error *err)
+{
+    struct serve_args *a = to;
+    if (a->server.session.model)
+        return oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and '%s'; one server has one",
+                         a->server.session.model, o->value);
+    a->server.session.model = o->value;
+    return OATO_OK;
+}
+
+/* llama.cpp's; always the case here. */
+static oato_status take_nothing(const struct options *o, void *to, struct oato_error *err)
+{
+    (void)o;
+    (void)to;
+    (void)err;
+    return OATO_OK;
+}
+
+enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 };
+
+#define AS(take, member) take, offsetof(struct serve_args, member), 0, 0
+#define TEXT(member)     AS(option_text, server.member)
+#define COUNT(member, least, most)                                                                 \
+    session_take_int, offsetof(struct serve_args, server.member), least, most
+#define NOTHING take_nothing, 0, 0, 0
+
+static const struct option_of table[] = {
+    {"model", 'm', "FILE", "the GGUF file (or the operand)", ALL, take_model, 0, 0, 0},
+    SESSION_PLAN(ALL, SESSION_AT_SERVE),
+    {"host", 0, "ADDRESS", "where to listen (default 127.0.0.1)", ALL, TEXT(host)},
+    {"port", 0, "N", "at which port (default 8080; 0: any free one)", ALL, COUNT(port, 0, 65535)},
+    {"api-key", 0, "KEYS", "refuse clients that send none of these (commas between)", ALL,
+     TEXT(api_key)},
+    {"api-key-file", 0, "FILE", "more of them, a line each", ALL, TEXT(api_key_file)},
+    {"alias", 'a', "NAME", "name of the model in answers (default: of its file)", ALL, TEXT(alias)},
+    {"parallel", 0, "N", "answers computed at the same time (default 4)", ALL,
+     COUNT(session.engine.seqs, 1, 4096)},
+    {"np", 0, "N", NULL, ALL, COUNT(session.engine.seqs, 1, 4096)},
+    {"queue", 0, "N", "answers that may wait; beyond that 503 (default 256)", ALL,
+     COUNT(queue, 0, 1 << 20)},
+    {"connections", 0, "N", "open at the same time (default 1024)", ALL,
+     COUNT(connections, 8, 1 << 20)},
+    {"idle", 0, "S", "close connections silent for S seconds (default 60)", ALL,
+     COUNT(idle_s, 1, 86400)},
+    {"drain", 0, "S", "on a signal give running answers S seconds (default 30)", ALL,
+     COUNT(drain_s, 0, 86400)},
+    {"body-limit", 0, "KIB", "largest request (default 4096)", ALL, COUNT(body_kib, 1, 65536)},
+    {"generate", 'n', "N", "max. tokens of an answer (default -1: the context)", ALL,
+     COUNT(n_predict, -1, INT32_MAX)},
+    {"predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
+    {"n-predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
+    SESSION_SAMPLING(ALL, SESSION_AT_SERVE),
+    {"chat-template", 0, "NAME", "use this template instead of the model's", ALL,
+     TEXT(session.chat_template)},
+    {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ALL,
+     TEXT(session.variables)},
+    SESSION_ENGINE(ALL, SESSION_AT_SERVE),
+    {"cb", 0, NULL, NULL, ALL, NOTHING},
+    {"cont-batching", 0, NULL, NULL, ALL, NOTHING},
+    {"jinja", 0, NULL, NULL, ALL, NOTHING},
+    {"no-webui", 0, NULL, NULL, ALL, NOTHING},
+    {"no-ui", 0, NULL, NULL, ALL, NOTHING},
+    {"kv-unified", 0, NULL, NULL, ALL, NOTHING},
+    {"no-context-shift", 0, NULL, NULL, ALL, NOTHING},
+    {"help", 'h', NULL, "this text", ALL, AS(option_flag, help)},
+    {"version", 0, NULL, "version", ALL, AS(option_flag, version)},
+};
+
+static void help(const struct option_row *rows)
+{
+    printf("Usage: oato-serve MODEL.gguf [OPTIONS]\n"
+           "Answers clients of OpenAI's and llama.cpp's HTTP interfaces. Options:\n");
+    options_help(rows, stdout);
+    printf(
+        "Exit status: 0 ended by a signal, 2 usage, 3 bad file, 4 does not fit, 5 device failed, "
+        "6 input/output\nfailed. See man oato-serve.\n");
+}
+
+static oato_status run(int argc, char **argv, struct oato_error *err)
+{
+    struct serve_args a = {.server = {.host = "127.0.0.1",
+                                      .port = 8080,
+                                      .n_predict = -1,
+                                      .queue = 256,
+                                      .connections = 1024,
+                                      .idle_s = 60,
+                                      .drain_s = 30,
+                                      .body_kib = 4096,
+                                      .session = {.sampling = {.temperature = 0.8f,
+                                                               .top_k = 40,
+                                                               .top_p = 0.95f,
+                                                               .min_p = 0.05f,
+                                                               .repeat_penalty = 1,
+                                                               .repeat_last = 64,
+                                                               .seed = UINT64_MAX},
+                                                  .engine = {.seqs = 4}}}};
+    struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
+    const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);
+    memcpy(rows + n, llama_options, sizeof llama_options);
+    struct options o;
+    options_init(&o, rows, argc - 1, argv + 1);
+    while (!a.help && !a.version) {
+        const int id = options_take(&o, table, &a, err);
+        if (id == OPT_END)
+            break;
+        if (id == OPT_ERROR || (id == OPT_OPERAND && take_model(&o, &a, err)))
+            return err->status;
+    }
+    if (a.help)
+        help(rows);
+    else if (a.version)
+        puts("oato-serve " OATO_VERSION);
+    if (a.help || a.version)
+        return stdout_check(err);
+    if (!a.server.session.model)
+        return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
+    interrupt_catch();
+    return server_run(&a.server, err);
+}
+
+int main(int argc, char **argv)
+{
+    struct oato_error err = {0};
+    program_begin("oato-serve");
+    const oato_status status = run(argc, argv, &err);
+    if (status)
+        fprintf(stderr, "oato-serve: %s\n", err.text);
+    return (int)status;
+}

@@ -1,0 +1,363 @@
+/*
+ * params.c - what a request asks for. Nothing that a client sends is trusted: types and ranges are
+ * checked here, before anything is made of them, and what cannot be honoured is refused by name.
+ */
+#include "server/server_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { ANSWERS_MAX = 128, STOP_BYTES = 1024 };
+
+json_t *body_json(struct exchange *x, struct oato_error *err)
+{
+    json_error_t why;
+    x->json = json_loadb(or_empty(x->body.data), x->body.len, 0, &why);
+    if (!x->json)
+        oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
+                  why.position);
+    else if (!json_is_object(x->json))
+        oato_fail(err, OATO_EUSAGE, "the request is no JSON object");
+    return json_is_object(x->json) ? x->json : NULL;
+}
+
+/* ---------------------------------------------------------------------------- members ----- */
+
+/* The first of several names that is there and not null. */
+static const json_t *member(const json_t *o, const char *name)
+{
+    const json_t *v = json_object_get(o, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
+                     struct oato_error *err)
+{
+    const json_t *v = member(o, name);
+    const double d = json_number_value(v);
+    if (!v)
+        return OATO_OK;
+    if (!json_is_number(v) || d < (double)least || d > (double)most || d != floor(d))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld", name,
+                         (long long)least, (long long)most);
+    *out = json_is_integer(v) ? (int64_t)json_integer_value(v) : (int64_t)d;
+    return OATO_OK;
+}
+
+oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err)
+{
+    const json_t *v = member(o, name);
+    if (v && !json_is_boolean(v))
+        return oato_fail(err, OATO_EUSAGE, "%s wants true or false", name);
+    *out = v ? json_is_true(v) : *out;
+    return OATO_OK;
+}
+
+/* Numbers of struct ask, by the names that OpenAI and llama.cpp give them. */
+static const struct number {
+    const char *name;
+    bool whole;
+    size_t at;
+    double least, most;
+} numbers[] = {
+    {"temperature", false, offsetof(struct ask, sampling.temperature), 0, 100},
+    {"top_k", true, offsetof(struct ask, sampling.top_k), -1, INT32_MAX},
+    {"top_p", false, offsetof(struct ask, sampling.top_p), 0, 1},
+    {"min_p", false, offsetof(struct ask, sampling.min_p), 0, 1},
+    {"repeat_penalty", false, offsetof(struct ask, sampling.repeat_penalty), 0.01, 100},
+    {"presence_penalty", false, offsetof(struct ask, sampling.presence_penalty), -100, 100},
+    {"frequency_penalty", false, offsetof(struct ask, sampling.frequency_penalty), -100, 100},
+    {"repeat_last_n", true, offsetof(struct ask, sampling.repeat_last), -1, INT32_MAX},
+    {"max_completion_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
+    {"max_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
+    {"n_predict", true, offsetof(struct ask, most), -1, INT32_MAX},
+    {"n", true, offsetof(struct ask, n), 1, ANSWERS_MAX},
+    {"n_cmpl", true, offsetof(struct ask, n), 1, ANSWERS_MAX},
+};
+
+static const struct {
+    const char *name;
+    size_t at;
+} flags[] = {
+    {"stream", offsetof(struct ask, stream)},
+    {"return_tokens", offsetof(struct ask, tokens)},
+    {"ignore_eos", offsetof(struct ask, ignore_end)},
+    {"timings_per_token", offsetof(struct ask, timings)},
+};
+
+static oato_status number_read(const json_t *o, const struct number *n, struct ask *ask,
+                               struct oato_error *err)
+{
+    const json_t *v = member(o, n->name);
+    void *to = (char *)ask + n->at;
+    if (!v)
+        return OATO_OK;
+    const double d = json_number_value(v);
+    if (!json_is_number(v) || !(d >= n->least && d <= n->most) || (n->whole && d != floor(d)))
+        return oato_fail(err, OATO_EUSAGE, "%s wants a %snumber from %g to %g", n->name,
+                         n->whole ? "whole " : "", n->least, n->most);
+    if (n->whole)
+        *(int32_t *)to = (int32_t)d;
+    else
+        *(float *)to = (float)d;
+    return OATO_OK;
+}
+
+static oato_status stop_add(struct ask *ask, const json_t *word, struct oato_error *err)
+{
+    const size_t n = json_string_length(word);
+    if (!json_is_string(word) || n > STOP_BYTES || ask->stops.n == STOPS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "stop wants at most %d texts of at most %d bytes",
+                         STOPS_MAX, STOP_BYTES);
+    if (!n)
+        return OATO_OK;
+    char *copy = strdup(json_string_value(word));
+    if (!copy)
+        return oato_fail_memory(err, n, "a stop word");
+    ask->stops.word[ask->stops.n++] = copy;
+    return OATO_OK;
+}
+
+static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_error *err)
+{
+    const json_t *v = member(o, "stop"), *word;
+    size_t i;
+    oato_status status = OATO_OK;
+    if (!v)
+        return OATO_OK;
+    if (!json_is_array(v))
+        return stop_add(ask, v, err);
+    json_array_foreach(v, i, word)
+    {
+        if (!status)
+            status = stop_add(ask, word, err);
+    }
+    return status;
+}
+
+/* What would change an answer, and is not to be had: better refused than ignored. */
+static oato_status refusals_check(const json_t *o, struct oato_error *err)
+{
+    static const char *const names[] = {
+        "grammar",        "json_schema", "lora",    "mirostat", "dry_multiplier", "xtc_probability",
+        "dynatemp_range", "n_indent",    "best_of", "suffix",   "input_prefix",   "input_suffix"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const json_t *v = member(o, names[i]);
+        const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
+                         (json_is_number(v) && json_number_value(v) == 0) ||
+                         (json_is_array(v) && !json_array_size(v)) ||
+                         (!strcmp(names[i], "best_of") && json_number_value(v) == 1);
+        if (!off)
+            return oato_fail(err, OATO_EUSAGE, "%s is not supported here; leave it out", names[i]);
+    }
+    return OATO_OK;
+}
+
+static oato_status seed_read(const json_t *o, struct ask *ask, struct oato_error *err)
+{
+    int64_t seed = ask->sampling.seed == UINT64_MAX ? -1 : (int64_t)ask->sampling.seed;
+    if (json_int(o, "seed", INT64_MIN / 2, INT64_MAX / 2, &seed, err))
+        return err->status;
+    ask->sampling.seed = (uint64_t)seed;
+    if (seed < 0 && getrandom(&ask->sampling.seed, sizeof ask->sampling.seed, 0) < 0)
+        ask->sampling.seed = now_ns();
+    ask->sampling.seed &= INT64_MAX;
+    return OATO_OK;
+}
+
+static void id_make(struct ask *ask)
+{
+    uint64_t r[2];
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
+        r[0] = r[1] = now_ns();
+    snprintf(ask->id, sizeof ask->id, "%s-%08llx%016llx",
+             ask->kind == ASK_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)(r[0] & 0xffffffff),
+             (unsigned long long)r[1]);
+}
+
+/* Where a request says nothing the command line decides; where the command line limits, it does. */
+static void bounds_apply(const struct server *s, struct ask *ask)
+{
+    const int32_t most = s->options->n_predict;
+    if (most >= 0 && (ask->most < 0 || ask->most > most))
+        ask->most = most;
+    if (ask->sampling.top_k < 0)
+        ask->sampling.top_k = 0;
+    if (ask->sampling.repeat_last < 0 || ask->sampling.repeat_last > s->context)
+        ask->sampling.repeat_last = s->context;
+}
+
+oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
+                     struct oato_error *err)
+{
+    oato_status status = refusals_check(o, err);
+    *ask = (struct ask){.kind = kind,
+                        .sampling = s->options->session.sampling,
+                        .most = s->options->n_predict,
+                        .n = 1,
+                        .created = time(NULL)};
+    for (size_t i = 0; i < ARRAY_LEN(numbers) && !status; i++)
+        status = number_read(o, &numbers[i], ask, err);
+    for (size_t i = 0; i < ARRAY_LEN(flags) && !status; i++)
+        status = json_flag(o, flags[i].name, (bool *)((char *)ask + flags[i].at), err);
+    const json_t *streaming = member(o, "stream_options");
+    if (!status && streaming)
+        status = json_flag(streaming, "include_usage", &ask->usage, err);
+    if (!status && kind == ASK_TEXT)
+        status = json_flag(o, "echo", &ask->echo, err);
+    if (!status)
+        status = seed_read(o, ask, err);
+    if (!status)
+        status = stops_read(o, ask, err);
+    bounds_apply(s, ask);
+    id_make(ask);
+    if (status)
+        ask_free(ask);
+    return status;
+}
+
+void ask_free(struct ask *ask)
+{
+    for (int32_t i = 0; i < ask->stops.n; i++)
+        free(ask->stops.word[i]);
+    ask->stops.n = 0;
+}
+
+/* ----------------------------------------------------------------------------- prompts ---- */
+
+struct ids {
+    int32_t *id;
+    size_t n, cap;
+};
+
+static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
+                          struct oato_error *err)
+{
+    int32_t *more = array_room(to->id, to->n, &to->cap, sizeof *more);
+    if (!more)
+        return oato_fail_memory(err, to->n * sizeof *more, "a prompt");
+    to->id = more;
+    if (id < 0 || id >= s->session.model->shape.vocab)
+        return oato_fail(err, OATO_EUSAGE, "token id %lld is outside the vocabulary of %d",
+                         (long long)id, s->session.model->shape.vocab);
+    more[to->n++] = (int32_t)id;
+    return OATO_OK;
+}
+
+static oato_status text_ids(const struct server *s, const json_t *text, struct ids *to,
+                            struct oato_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    const int flags_wanted = TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_SPECIAL);
+    oato_status status = tokenizer_encode(s->session.tokenizer, json_string_value(text),
+                                          json_string_length(text), flags_wanted, &ids, &n, err);
+    for (size_t i = 0; i < n && !status; i++)
+        status = id_add(to, ids[i], s, err);
+    free(ids);
+    return status;
+}
+
+/* A text, {"prompt_string": a text}, or a list of texts and token ids. */
+static oato_status part_add(const struct server *s, const json_t *part, struct ids *to,
+                            struct oato_error *err)
+{
+    if (json_is_object(part)) {
+        if (member(part, "multimodal_data"))
+            return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
+        part = member(part, "prompt_string");
+    }
+    if (json_is_string(part))
+        return text_ids(s, part, to, err);
+    if (json_is_integer(part))
+        return id_add(to, json_integer_value(part), s, err);
+    return oato_fail(err, OATO_EUSAGE, "prompt wants a text, token ids, or a list of prompts");
+}
+
+static oato_status ids_check(const struct job *j, struct ids *ids, struct oato_error *err)
+{
+    const struct server *s = j->server;
+    const int32_t bos = tokenizer_bos(s->session.tokenizer);
+    if (!ids->n && bos < 0)
+        return oato_fail(err, OATO_EUSAGE, "the prompt is empty and the model has no BOS token");
+    if (!ids->n && id_add(ids, bos, s, err))
+        return err->status;
+    if (ids->n >= (size_t)s->context)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the request has %zu tokens, which exceeds the available context size of "
+                         "%d tokens; send less, or start the server with -c %zu or more",
+                         ids->n, s->context, (ids->n + 256) / 256 * 256);
+    return OATO_OK;
+}
+
+oato_status prompt_ids_add(struct job *j, int32_t *ids, size_t n, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t k = 0; k < j->ask.n && !status; k++) {
+        int32_t *copy = malloc(n * sizeof *copy);
+        if (!copy)
+            return oato_fail_memory(err, n * sizeof *copy, "a prompt");
+        memcpy(copy, ids, n * sizeof *copy);
+        status = job_add(j, copy, (int32_t)n, err);
+    }
+    return status;
+}
+
+static oato_status prompt_add(struct job *j, const json_t *prompt, struct oato_error *err)
+{
+    struct ids ids = {0};
+    oato_status status = OATO_OK;
+    const json_t *part;
+    size_t i;
+    if (json_is_array(prompt)) {
+        json_array_foreach(prompt, i, part)
+        {
+            if (!status)
+                status = part_add(j->server, part, &ids, err);
+        }
+    } else {
+        status = part_add(j->server, prompt, &ids, err);
+    }
+    if (!status)
+        status = ids_check(j, &ids, err);
+    if (!status)
+        status = prompt_ids_add(j, ids.id, ids.n, err);
+    free(ids.id);
+    return status;
+}
+
+/* A list that has a number is one prompt; else its elements are prompts. */
+static bool is_several(const json_t *prompt)
+{
+    const json_t *part;
+    size_t i;
+    if (!json_is_array(prompt))
+        return false;
+    json_array_foreach(prompt, i, part)
+    {
+        if (json_is_number(part))
+            return false;
+    }
+    return json_array_size(prompt) > 0;
+}
+
+oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    const json_t *one;
+    size_t i;
+    if (!prompt || json_is_null(prompt))
+        return oato_fail(err, OATO_EUSAGE, "prompt is missing");
+    if (!is_several(prompt))
+        return prompt_add(j, prompt, err);
+    if (json_array_size(prompt) * (size_t)j->ask.n > ANSWERS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "a request may ask for at most %d answers", ANSWERS_MAX);
+    json_array_foreach(prompt, i, one)
+    {
+        if (!status)
+            status = prompt_add(j, one, err);
+    }
+    return status;
+}

@@ -1,0 +1,78 @@
+/*
+ * routes.c - what each address answers.
+ */
+#include "server/server_internal.h"
+
+static enum MHD_Result health(struct exchange *x)
+{
+    static const char ok[] = "{\"status\":\"ok\"}";
+    const int state = atomic_load(&x->server->state);
+    if (state == SERVER_LOADING)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    if (state != SERVER_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
+}
+
+static enum MHD_Result models(struct exchange *x)
+{
+    const struct server *s = x->server;
+    const bool ready = atomic_load(&s->state) == SERVER_READY;
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("object", "list"));
+    json_open(&t, "data", '[');
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("id", (const char *)s->model), JSON("object", "model"),
+             JSON("created", (uint64_t)s->started), JSON("owned_by", "oato"));
+    if (ready) {
+        const struct model_shape *shape = &s->session.model->shape;
+        json_add_object(&t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", s->context),
+                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
+    }
+    json_close(&t, '}');
+    json_close(&t, ']');
+    json_close(&t, '}');
+    return reply_json(x, &t);
+}
+
+static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
+{
+    struct oato_error err = {0};
+    struct ask ask;
+    const json_t *o = body_json(x, &err);
+    if (!o || ask_read(x->server, o, kind, &ask, &err))
+        return reply_failure(x, &err);
+    struct job *j = job_create(x->server, &ask);
+    if (!j) {
+        ask_free(&ask);
+        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    }
+    if (prompts_add(j, json_object_get(o, "prompt"), &err)) {
+        job_release(j);
+        return reply_failure(x, &err);
+    }
+    return job_begin(x, j);
+}
+
+static enum MHD_Result completion(struct exchange *x)
+{
+    return complete(x, ASK_NATIVE);
+}
+
+static enum MHD_Result text_completion(struct exchange *x)
+{
+    return complete(x, ASK_TEXT);
+}
+
+const struct route routes[] = {
+    {"/health", false, true, true, health},
+    {"/v1/health", false, true, true, health},
+    {"/models", false, true, true, models},
+    {"/v1/models", false, true, true, models},
+    {"/completion", true, false, false, completion},
+    {"/completions", true, false, false, completion},
+    {"/v1/completions", true, false, false, text_completion},
+    {0},
+};

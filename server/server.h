@@ -1,0 +1,28 @@
+/*
+ * server.h - oato-serve: one model behind HTTP, for clients of OpenAI's and llama.cpp's interfaces.
+ */
+#ifndef OATO_SERVER_H
+#define OATO_SERVER_H
+
+#include "executor/session.h"
+
+/* Texts are borrowed until server_run returns. */
+struct server_options {
+    struct session_args session; /* engine.seqs: answers computed at the same time */
+    const char *host;            /* address or name to listen at */
+    int32_t port;                /* 0: any that is free */
+    const char *alias;           /* name of the model in answers; NULL: that of its file */
+    const char *api_key;      /* clients must send one of these, separated by commas; NULL: none */
+    const char *api_key_file; /* further ones, a line each; NULL: none */
+    int32_t n_predict;        /* most tokens of an answer; -1: no limit but the context */
+    int32_t queue;            /* answers that may wait for their turn */
+    int32_t connections;      /* open at the same time */
+    int32_t idle_s, drain_s;  /* a silent connection; running answers after a signal to end */
+    int32_t body_kib;         /* of a request */
+};
+
+/* Serves until SIGINT or SIGTERM (interrupt_catch), then lets running answers end. Returns what
+ * keeps it from starting, or OATO_EDEVICE when a device fails later. */
+oato_status server_run(const struct server_options *o, struct oato_error *err);
+
+#endif

@@ -1,0 +1,212 @@
+/*
+ * server_internal.h - the parts of the server and the two kinds of threads between them. HTTP
+ * threads parse requests and write answers; the engine thread (loop.c) owns session, batch and
+ * samplers. A `job` is what they share: made by an HTTP thread, answered by the engine thread.
+ */
+#ifndef OATO_SERVER_INTERNAL_H
+#define OATO_SERVER_INTERNAL_H
+
+#include "server/server.h"
+
+#include <jansson.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+/* --------------------------------------------------------------------- stop words (stops.c) --- */
+
+enum { STOPS_MAX = 16 };
+
+struct stops {
+    char *word[STOPS_MAX]; /* of malloc; none is empty */
+    int32_t n;
+};
+/* Looks for the words in text that arrives in pieces, and holds back what may begin one. */
+struct stop_filter {
+    const struct stops *of;
+    struct text held;
+    const char *hit; /* the word that was found: nothing passes any more */
+};
+/* Appends to out the text that no word touches; last: nothing follows, so nothing is held back. */
+void stop_filter_push(struct stop_filter *f, const char *s, size_t n, bool last, struct text *out);
+
+/* ------------------------------------------------------------------------------- jobs (job.c) */
+
+enum ask_kind { ASK_NATIVE, ASK_TEXT, ASK_CHAT }; /* /completion, /v1/completions, chat */
+
+/* What a request asks for besides its prompts. */
+struct ask {
+    enum ask_kind kind;
+    struct sampler_options sampling;
+    struct stops stops;
+    int32_t most; /* tokens of an answer; -1: no limit */
+    int32_t n;    /* answers to each prompt */
+    bool stream, usage, tokens, ignore_end, echo, timings;
+    char id[40];
+    time_t created;
+};
+
+struct call {
+    char *name, *arguments;
+};
+
+/* One answer. What the engine thread writes is under the job's lock. */
+struct choice {
+    struct job *job;
+    int32_t *ids, n_ids; /* the prompt */
+    struct text prompt;  /* its text, where answers repeat it */
+    struct sampler *sampler;
+    struct answer_text told;
+    struct stop_filter stop;
+    struct text says, thinks;
+    struct call *calls;
+    int32_t *tokens;
+    size_t n_calls, n_tokens, calls_cap, tokens_cap;
+    bool ended, failed; /* failed: memory was short */
+    enum batch_end why;
+    uint64_t asked_ns, first_ns, last_ns;
+    uint64_t id; /* in the batch; 0: not there */
+    /* of an HTTP thread: what a stream has sent */
+    size_t sent_says, sent_thinks, sent_calls, sent_tokens;
+    bool begun, sent_end;
+};
+
+/* The answers that a request waits for. Freed by the second of its two owners. */
+struct job {
+    struct server *server;
+    struct ask ask;
+    struct choice **choices;
+    int32_t n_choices, n_ended;
+    pthread_mutex_t lock;
+    int32_t owners;
+    bool cancelled;                    /* the client went */
+    bool suspended;                    /* its connection waits for job_wake */
+    struct MHD_Connection *connection; /* NULL once it is closed */
+    struct oato_error error;           /* status 0: none */
+    struct job *next;                  /* in the list of the engine thread */
+    struct text out;                   /* of an HTTP thread: what a stream is about to send */
+    size_t out_sent;
+    bool out_last;
+};
+
+/* NULL when memory is short; then *ask is still the caller's. */
+struct job *job_create(struct server *s, const struct ask *ask);
+/* Adds an answer to a prompt, whose ids are taken over even on failure. Before loop_submit. */
+oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err);
+void job_release(struct job *j);
+/* With the job's lock: lets its connection go on, if it waits. */
+void job_wake(struct job *j);
+/* Callbacks of the batch; user is a choice. */
+bool choice_token(void *user, int32_t id);
+void choice_end(void *user, enum batch_end why);
+/* Why an answer ended: "stop", "length", and with calls "tool_calls". */
+const char *choice_finish(const struct choice *c);
+
+/* ------------------------------------------------------------------------ the server (server.c) */
+
+enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED };
+
+struct server_counts {
+    uint64_t prompt_tokens, answer_tokens, requests, cancelled;
+};
+
+struct server {
+    const struct server_options *options;
+    struct session session; /* of the engine thread; model and tokenizer are only read by others */
+    struct chat_template *template;
+    int32_t context;   /* most positions of one request */
+    char model[128];   /* its name in answers */
+    const char **keys; /* NULL-terminated; NULL: none is asked for */
+    struct text key_text;
+    time_t started;
+    atomic_int state;      /* enum server_state */
+    atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
+    atomic_int exchanges;  /* requests whose answers are not sent yet */
+    struct MHD_Daemon *daemon;
+    int listener;
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* of the engine thread */
+    struct job *incoming, **incoming_end;
+    int32_t n_live; /* answers that were asked for and have not ended */
+    struct server_counts counts;
+    /* of the engine thread */
+    struct job *active;
+    uint64_t looked_ns;
+    struct oato_error error;
+};
+
+/* Hands a job with all its answers to the engine thread. False: the queue is full. */
+bool loop_submit(struct job *j);
+/* The engine thread; returns when told to stop or when the engine fails. */
+void *loop_run(void *server);
+
+/* ------------------------------------------------------------------------------- HTTP (http.c) */
+
+/* One request and its answer. */
+struct exchange {
+    struct server *server;
+    struct MHD_Connection *connection;
+    const struct route *route;
+    struct text body;
+    bool too_large, counted;
+    struct job *job;
+    json_t *json; /* the body, where it was parsed */
+};
+
+/* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
+enum MHD_Result job_begin(struct exchange *x, struct job *j);
+oato_status http_open(struct server *s, struct oato_error *err);
+/* Takes no more connections. */
+void http_quiesce(struct server *s);
+void http_close(struct server *s);
+enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
+                      size_t n);
+/* t is freed. */
+enum MHD_Result reply_json(struct exchange *x, struct text *t);
+/* {"error": ..}, as OpenAI has it. */
+enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* That of a message: its status tells whose fault it is. */
+enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
+void error_json(struct text *t, unsigned status, const char *message);
+
+/* ------------------------------------------------------------- requests (params.c) --- */
+
+/* The request as a JSON object; NULL, and err says why. Borrowed from x. */
+json_t *body_json(struct exchange *x, struct oato_error *err);
+/* Reads what is asked for; members that are not known are ignored. */
+oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
+                     struct oato_error *err);
+void ask_free(struct ask *ask);
+/* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
+oato_status prompt_ids_add(struct job *j, int32_t *ids, size_t n, struct oato_error *err);
+oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
+/* A whole number of a member within bounds; it keeps its value when the member is missing. */
+oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
+                     struct oato_error *err);
+oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err);
+
+/* ------------------------------------------------------------------------ answers (answers.c) */
+
+/* The whole answer, once all choices have ended. */
+void answer_whole(struct job *j, struct text *out);
+/* Appends what is new to a stream, as server-sent events. With the job's lock. */
+void answer_events(struct job *j, struct text *out);
+/* A member that is a text with zeros. */
+void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
+
+/* ---------------------------------------------------------------------- routes (routes.c) --- */
+
+struct route {
+    const char *path;
+    bool post;
+    bool open;    /* without a key */
+    bool loading; /* also before the model is there */
+    enum MHD_Result (*answer)(struct exchange *x);
+};
+/* NULL-terminated by path. */
+extern const struct route routes[];
+
+#endif
