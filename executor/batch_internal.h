@@ -14,10 +14,10 @@ struct batched {
     int32_t *text;            /* prompt, then answer; room for all of it */
     int32_t n_text;
     int32_t seq;     /* -1: waiting for admission, or swapped */
-    int32_t begin;   /* positions that the caller's sequence had before */
     int32_t longest; /* once admitted without a schedule: what its sequence may grow to */
     int32_t fed, generated;
     bool prompting; /* text is fed as a prompt, until all of it is */
+    bool begun;     /* on_begin was called */
     bool again;     /* it was fed before, and evicted */
     bool cancelled, ended;
     enum batch_end why;

@@ -19,6 +19,23 @@ static int32_t longest(const struct batch *b, const struct batched *r)
                : (int32_t)min_i64(b->context, engine_seq_length(b->engine, r->ask.seq) + tokens);
 }
 
+/* Gives a waiting request a sequence, with what is there already of its text. False: none is free.
+ */
+static bool start(const struct batch *b, struct batched *r, struct oato_error *err)
+{
+    r->seq = r->ask.seq;
+    if (r->seq < 0 && engine_seq_create(b->engine, &r->seq, err)) {
+        r->seq = -1;
+        return false;
+    }
+    if (r->ask.seq < 0)
+        r->fed = engine_seq_begin(b->engine, r->seq, r->text, r->n_text);
+    if (r->ask.on_begin && !r->begun)
+        r->ask.on_begin(r->ask.user, r->fed);
+    r->begun = true;
+    return true;
+}
+
 /* ------------------------------------------------------------------------ first come, .. -- */
 
 static oato_status admit_in_order(struct batch *b, struct oato_error *err)
@@ -38,11 +55,8 @@ static oato_status admit_in_order(struct batch *b, struct oato_error *err)
             kv_pages_of(r->longest) - kv_pages_of(engine_seq_length(b->engine, r->ask.seq));
         if (running && (wanted > pages || running == b->seqs))
             return OATO_OK;
-        r->seq = r->ask.seq;
-        if (r->seq < 0 && engine_seq_create(b->engine, &r->seq, err)) {
-            r->seq = -1; /* the caller's own sequences occupy all for now */
+        if (!start(b, r, err)) /* the caller's own sequences occupy all for now */
             return running ? OATO_OK : err->status;
-        }
         pages -= wanted;
         running++;
     }
@@ -147,10 +161,8 @@ static void run(struct batch *b, struct batched *r)
     struct oato_error ignored;
     if (r->saved)
         swap_in(b, r);
-    else if (r->seq < 0 && r->ask.seq < 0 && engine_seq_create(b->engine, &r->seq, &ignored))
-        r->seq = -1;
-    else if (r->seq < 0 && r->ask.seq >= 0)
-        r->seq = r->ask.seq;
+    else
+        start(b, r, &ignored);
 }
 
 static int32_t running(const struct batch *b)

@@ -137,6 +137,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = kv_pool_init(&e->pool, &e->arena, e->context, e->max_seqs, e->ubatch,
                               graph_window(&e->graph), err);
+    if (!status && !options->no_prefixes && !e->pool.window && !graph_state_bytes(&e->graph))
+        status = prefix_init(&e->pool.prefix, &e->arena, e->pool.pages[KV_ALL].n, err);
     if (!status && graph_state_bytes(&e->graph))
         status = state_pool_init(&e->pool.state, &e->arena, e->max_seqs, err);
     if (!status)
@@ -456,8 +458,12 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         return status;
     }
     kv_commit(&e->pool);
-    for (int32_t i = 0; i < n; i++)
-        e->pool.seqs[inputs[i].seq].length += inputs[i].n;
+    for (int32_t i = 0; i < n; i++) {
+        struct kv_seq *s = &e->pool.seqs[inputs[i].seq];
+        prefix_put(&e->pool.prefix, s, inputs[i].ids, inputs[i].n,
+                   phase_of(&inputs[i]) == PHASE_DECODE && !e->phases_alike);
+        s->length += inputs[i].n;
+    }
     for (int32_t i = 0; i < n; i++)
         if (inputs[i].prompt)
             state_mark_add(&e->pool.state, &e->pool.seqs[inputs[i].seq], inputs[i].seq);
@@ -519,6 +525,9 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
                                          .workspace_bytes = d->lowered->workspace_bytes,
                                          .staging_bytes = d->lowered->staging_bytes};
     }
+    out->pages = e->pool.pages[KV_ALL].n;
+    out->pages_free = e->pool.pages[KV_ALL].n_free;
+    out->pages_cached = kv_pages_cached(&e->pool);
     memcpy(out->candidates, e->lowered.candidates, sizeof out->candidates);
     memcpy(out->copies, e->lowered.copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->lowered.copy_bytes, sizeof out->copy_bytes);

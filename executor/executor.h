@@ -31,6 +31,7 @@ struct engine_options {
     int32_t top_logits;
     oato_dtype kv;      /* F16, Q8_0 or F32 */
     bool kv_given;      /* false: use the plan's type, or F16 */
+    bool no_prefixes;   /* engine_seq_begin shares nothing */
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
@@ -69,6 +70,11 @@ oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_er
 /* *to shares the pages and the state of `from` until either writes (copy on write), but not its
  * checkpoints. */
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
+/* Gives an empty sequence the pages of KV, still there from any sequence, that hold what the first
+ * of n ids begin with: whole pages, but at least one token is left to be fed. Returns its length
+ * then. 0 where nothing can be shared: with engine_options.no_prefixes, and for models with windows
+ * or recurrent state. */
+int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int32_t n);
 /* Forgets all positions from `length` on. A model with recurrent state goes back to the last of a
  * few checkpoints at or before it, or to 0, and one with windows to 0 when pages that they need
  * there have been given back: engine_seq_length tells how many positions are left, and those after
@@ -169,6 +175,8 @@ struct engine_stats {
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host */
     struct engine_expert_stats experts; /* since engine_open */
+    /* Of layers without a window; cached: free ones that engine_seq_begin may find */
+    int32_t pages, pages_free, pages_cached;
     uint64_t load_ns;
     uint64_t mapped_bytes; /* of weights found in prepared_cache */
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or virtual

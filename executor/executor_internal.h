@@ -50,6 +50,15 @@ struct kv_undo {
     int32_t seq, kind, index, page; /* the old page at `index`; -1: none */
 };
 
+/* prefix.c: the texts of full pages. Empty (no pages): nothing is shared. */
+struct prefix_cache {
+    struct prefix_page *pages; /* by page */
+    int32_t *tokens;           /* KV_PAGE_POSITIONS of each */
+    int32_t *buckets;          /* first page of each; -1: none */
+    uint32_t n_buckets;
+    uint64_t texts; /* numbers given out */
+};
+
 /* Slots of recurrent state, shared like pages: what a sequence was at some length is kept by naming
  * its slot once more, and who writes to a shared slot takes another, into which it is copied. */
 struct state_pool {
@@ -70,11 +79,15 @@ struct state_pool {
 /* KV pages of 64 positions with reference counts, and sequences with block tables. A step reserves
  * pages, then commits or rolls back. */
 struct kv_pool {
+    /* Free pages are in a list, the next to be taken first. Those whose text may be wanted again
+     * come last, the longest unused first. */
     struct kv_pages {
         int32_t n, n_free;
-        int32_t *free_list, *references;
+        int32_t first, last, *before, *after; /* -1: none */
+        int32_t *references;
     } pages[KV_KINDS];
-    int32_t window; /* the widest of any layer; 0: there are no pages of KV_WINDOW */
+    struct prefix_cache prefix; /* of KV_ALL */
+    int32_t window;             /* the widest of any layer; 0: there are no pages of KV_WINDOW */
     int32_t n_seqs;
     struct kv_seq *seqs;
     int32_t *tables; /* storage of the sequences' tables */
@@ -89,6 +102,18 @@ struct kv_pool {
  * seldom filled: free them. */
 oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, int32_t seqs,
                          int32_t tokens, int32_t window, struct oato_error *err);
+oato_status prefix_init(struct prefix_cache *x, struct arena *a, int32_t pages,
+                        struct oato_error *err);
+/* The page that holds these KV_PAGE_POSITIONS tokens behind the text that ends with page `after`
+ * (-1: at the beginning); -1: none. */
+int32_t prefix_find(const struct prefix_cache *x, int32_t after, const int32_t *ids);
+/* Takes note of n tokens that a step has appended to the sequence, whose length is as before the
+ * step. mixed: by an arithmetic that other tokens of a prompt would not have. */
+void prefix_put(struct prefix_cache *x, const struct kv_seq *s, const int32_t *ids, int32_t n,
+                bool mixed);
+void prefix_copy(struct prefix_cache *x, int32_t from, int32_t to); /* of a page that goes on */
+void prefix_forget(struct prefix_cache *x, int32_t page);           /* it is written anew */
+bool prefix_holds(const struct prefix_cache *x, int32_t page);      /* it can be found */
 /* Slots for that many sequences and the checkpoints. */
 oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
                             struct oato_error *err);
@@ -101,6 +126,7 @@ void kv_commit(struct kv_pool *p);
 oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
                     struct oato_error *err);
 void kv_rollback(struct kv_pool *p);
+int32_t kv_pages_cached(const struct kv_pool *p); /* free ones with a text */
 /* state.c: a slot of its own for a sequence without one. */
 void state_take(struct state_pool *p, struct kv_seq *s);
 /* What kv_reserve, kv_commit and kv_rollback do, for the sequence's slot. Does nothing where there

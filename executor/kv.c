@@ -7,8 +7,9 @@
  * from to see are given back when a page is wanted and none is free: kv_window_pages is enough for
  * all others, and until then a sequence can still be truncated to where it needs them.
  *
- * Invariant: references[p] = block tables that name p; free pages have 0 and stand in free_list. A
- * page that was copied is released only at commit, because the step still reads it.
+ * Invariant: references[p] = block tables that name p; free pages have 0 and are in the list. A
+ * page that was copied is released only at commit, because the step still reads it. A free page
+ * keeps its text until it is taken (prefix.c).
  */
 #include "executor/executor_internal.h"
 
@@ -17,13 +18,18 @@
 
 static bool pages_init(struct kv_pages *k, struct arena *a, int32_t n)
 {
-    k->free_list = arena_alloc(a, (size_t)n, sizeof *k->free_list);
+    k->before = arena_alloc(a, (size_t)n, sizeof *k->before);
+    k->after = arena_alloc(a, (size_t)n, sizeof *k->after);
     k->references = arena_alloc(a, (size_t)n, sizeof *k->references);
-    if (!k->free_list || !k->references)
+    if (!k->before || !k->after || !k->references)
         return false;
     k->n = k->n_free = n;
-    for (int32_t i = 0; i < n; i++)
-        k->free_list[i] = n - 1 - i; /* page 0 is handed out first */
+    for (int32_t i = 0; i < n; i++) { /* page 0 is handed out first */
+        k->before[i] = i - 1;
+        k->after[i] = i + 1 < n ? i + 1 : -1;
+    }
+    k->first = n ? 0 : -1;
+    k->last = n - 1;
     return true;
 }
 
@@ -62,17 +68,41 @@ oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, in
     return OATO_OK;
 }
 
-static int32_t page_take(struct kv_pages *k)
+/* One more block table names the page, which may be free. */
+static void page_share(struct kv_pages *k, int32_t page)
 {
-    int32_t page = k->free_list[--k->n_free];
-    k->references[page] = 1;
+    if (k->references[page]++)
+        return;
+    const int32_t before = k->before[page], after = k->after[page];
+    *(before < 0 ? &k->first : &k->after[before]) = after;
+    *(after < 0 ? &k->last : &k->before[after]) = before;
+    k->n_free--;
+}
+
+static int32_t page_take(struct kv_pool *p, int kind)
+{
+    const int32_t page = p->pages[kind].first;
+    page_share(&p->pages[kind], page);
+    if (kind == KV_ALL)
+        prefix_forget(&p->prefix, page);
     return page;
 }
 
-static void page_drop(struct kv_pages *k, int32_t page)
+static void page_drop(struct kv_pool *p, int kind, int32_t page)
 {
-    if (--k->references[page] == 0)
-        k->free_list[k->n_free++] = page;
+    struct kv_pages *k = &p->pages[kind];
+    if (--k->references[page])
+        return;
+    const bool kept = kind == KV_ALL && prefix_holds(&p->prefix, page);
+    k->before[page] = kept ? k->last : -1;
+    k->after[page] = kept ? -1 : k->first;
+    if (k->n_free)
+        *(kept ? &k->after[k->last] : &k->before[k->first]) = page;
+    if (kept || !k->n_free)
+        k->last = page;
+    if (!kept || !k->n_free)
+        k->first = page;
+    k->n_free++;
 }
 
 /* ------------------------------------------------------------------------------ windows ---- */
@@ -89,7 +119,7 @@ static void windows_give_back(struct kv_pool *p)
         const struct kv_seq *s = &p->seqs[i];
         struct kv_table *t = &p->seqs[i].table[KV_WINDOW];
         while (s->used && t->first < t->n && t->first < window_first(p, s->length))
-            page_drop(&p->pages[KV_WINDOW], t->pages[t->first++]);
+            page_drop(p, KV_WINDOW, t->pages[t->first++]);
     }
 }
 
@@ -130,7 +160,7 @@ static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
     for (int k = 0; k < kinds_of(p); k++) {
         struct kv_table *t = &s->table[k];
         while (t->n > kv_pages_of(length) && t->n > t->first)
-            page_drop(&p->pages[k], t->pages[--t->n]);
+            page_drop(p, k, t->pages[--t->n]);
         if (!length)
             t->first = t->n = 0;
     }
@@ -151,7 +181,7 @@ static void table_fork(struct kv_pages *k, const struct kv_table *from, struct k
     to->n = from->n;
     for (int32_t i = from->first; i < from->n; i++) {
         to->pages[i] = from->pages[i];
-        k->references[from->pages[i]]++;
+        page_share(k, from->pages[i]);
     }
 }
 
@@ -172,6 +202,26 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
     return OATO_OK;
 }
 
+int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int32_t n)
+{
+    struct kv_pool *p = &e->pool;
+    struct oato_error ignored;
+    struct kv_seq *s = &p->seqs[seq];
+    if (engine_seq_check(e, seq, &ignored) || s->length)
+        return 0;
+    struct kv_table *t = &s->table[KV_ALL];
+    while (s->length + KV_PAGE_POSITIONS < n) {
+        const int32_t page =
+            prefix_find(&p->prefix, t->n ? t->pages[t->n - 1] : -1, ids + s->length);
+        if (page < 0)
+            break;
+        page_share(&p->pages[KV_ALL], page);
+        t->pages[t->n++] = page;
+        s->length += KV_PAGE_POSITIONS;
+    }
+    return s->length;
+}
+
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
                                 struct oato_error *err)
 {
@@ -188,6 +238,16 @@ int32_t engine_seq_length(const struct engine *e, int32_t seq)
 {
     struct oato_error ignored;
     return engine_seq_check(e, seq, &ignored) ? 0 : e->pool.seqs[seq].length;
+}
+
+int32_t kv_pages_cached(const struct kv_pool *p)
+{
+    const struct kv_pages *k = &p->pages[KV_ALL];
+    int32_t n = 0;
+    for (int32_t page = k->last; n < k->n_free && prefix_holds(&p->prefix, page);
+         page = k->before[page])
+        n++;
+    return n;
 }
 
 int32_t engine_free_pages(const struct engine *e)
@@ -220,15 +280,19 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
                          "but only %d of %d are free; raise --context",
                          seq, more + copy, KV_PAGE_POSITIONS, k->n_free, k->n);
     if (copy) {
-        const int32_t page = page_take(k);
+        const int32_t page = page_take(p, kind);
+        if (kind == KV_ALL)
+            prefix_copy(&p->prefix, t->pages[last], page);
         p->copies[p->n_copies++] =
             (struct step_page_copy){t->pages[last], page, inside, kind == KV_WINDOW};
         remember(p, (struct kv_undo){seq, kind, last, t->pages[last]});
         t->pages[last] = page;
+    } else if (inside && kind == KV_ALL && prefix_holds(&p->prefix, t->pages[last])) {
+        prefix_forget(&p->prefix, t->pages[last]); /* it was full, and the sequence cut back */
     }
     for (int32_t i = 0; i < more; i++) {
         remember(p, (struct kv_undo){seq, kind, t->n, -1});
-        t->pages[t->n++] = page_take(k);
+        t->pages[t->n++] = page_take(p, kind);
     }
     return OATO_OK;
 }
@@ -248,7 +312,7 @@ oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
         struct kv_table *t = &s->table[k];
         t->first = saved->table[k].first;
         for (t->n = t->first; t->n < saved->table[k].n; t->n++)
-            t->pages[t->n] = page_take(&p->pages[k]);
+            t->pages[t->n] = page_take(p, k);
     }
     s->length = saved->length;
     if (saved->state >= 0)
@@ -269,7 +333,7 @@ void kv_commit(struct kv_pool *p)
 {
     for (int32_t i = 0; i < p->n_undo; i++)
         if (p->undo[i].page >= 0)
-            page_drop(&p->pages[p->undo[i].kind], p->undo[i].page);
+            page_drop(p, p->undo[i].kind, p->undo[i].page);
     p->n_undo = p->n_copies = 0;
     state_commit(&p->state);
 }
@@ -279,7 +343,7 @@ void kv_rollback(struct kv_pool *p)
     while (p->n_undo > 0) {
         struct kv_undo u = p->undo[--p->n_undo];
         struct kv_table *t = &p->seqs[u.seq].table[u.kind];
-        page_drop(&p->pages[u.kind], t->pages[u.index]);
+        page_drop(p, u.kind, t->pages[u.index]);
         if (u.page >= 0)
             t->pages[u.index] = u.page;
         else

@@ -308,12 +308,15 @@ static void preemption_changes_no_token(void **state)
     company_changes_no_token(m, NULL, options, &dice);
     model_close(m);
     options.kv_given = false;
-    static const char *const others[] = {"qwen35", "gemma3"};
+    static const char *const others[][2] = {
+        {"qwen35", NULL},
+        {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3"}};
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         struct plan p;
         struct graph fused;
         struct random r = seeded();
-        m = tiny_model_of(others[i], DT_Q8_0, 5);
+        m = others[i][1] ? tiny_model_with(others[i][0], others[i][1], DT_Q8_0, 5)
+                         : tiny_model_of(others[i][0], DT_Q8_0, 5);
         plan_begin(&p, m, 2, "vram=64MiB");
         plan_fuse_all(&p, m, &fused);
         plan_place_randomly(&p, &fused, &r);

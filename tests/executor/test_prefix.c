@@ -1,0 +1,190 @@
+/*
+ * test_prefix.c - a prompt that starts behind pages of an earlier text has the bits of one that
+ * does not, whatever became of those who wrote the pages; and pages are shared wherever they can
+ * be.
+ */
+#include "executor/batch.h"
+#include "tests/executor/harness.h"
+
+#include <stdlib.h>
+
+enum { TEXTS = 4, LENGTH = 300, VOCAB = 320, CONTEXT = 640, SEQS = 3, ROUNDS = 80 };
+
+static void feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n)
+{
+    struct oato_error err;
+    if (n && engine_feed(e, seq, ids, n, LOGITS_LAST, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+}
+
+static int32_t seq_new(struct engine *e)
+{
+    struct oato_error err;
+    int32_t seq;
+    if (engine_seq_create(e, &seq, &err))
+        fail_msg("%s", err.text);
+    return seq;
+}
+
+/* The last logits of the ids on a sequence that begins with what is there; returns how much was. */
+static int32_t begin_and_check(struct engine *e, struct engine *plain, int32_t seq,
+                               const int32_t *ids, int32_t n)
+{
+    const int32_t there = engine_seq_begin(e, seq, ids, n), alone = seq_new(plain);
+    assert_true(there < n && there % KV_PAGE_POSITIONS == 0);
+    assert_int_equal(engine_seq_length(e, seq), there);
+    assert_int_equal(engine_seq_begin(plain, alone, ids, n), 0);
+    feed(e, seq, ids + there, n - there);
+    feed(plain, alone, ids, n);
+    assert_same_bits(engine_logits(e, 0), engine_logits(plain, 0), VOCAB);
+    engine_seq_free(plain, alone);
+    return there;
+}
+
+static void decode(struct engine *e, int32_t seq, int32_t id)
+{
+    const struct engine_input in = {seq, &id, 1, LOGITS_LAST, false};
+    struct oato_error err;
+    if (engine_step(e, &in, 1, &err))
+        fail_msg("%s", err.text);
+}
+
+/* Beginnings of a few texts, with other ends; sequences are cut back, forked, saved and go on. */
+static void any_history(oato_dtype dtype, struct engine_options options)
+{
+    static int32_t texts[TEXTS][LENGTH], ids[LENGTH + 1];
+    struct random r = {now_ns()};
+    struct model *m = tiny_model(dtype, 5);
+    int32_t shared = 0;
+    print_message("seed %llu\n", (unsigned long long)r.state);
+    options.context = CONTEXT;
+    options.seqs = SEQS;
+    struct engine *e = open_engine(m, NULL, options);
+    options.no_prefixes = true;
+    struct engine *plain = open_engine(m, NULL, options);
+    const int32_t pages = engine_free_pages(e);
+    for (int i = 0; i < TEXTS; i++) {
+        fill_ids(texts[i], LENGTH, VOCAB, r.state + (uint64_t)i / 2);
+        fill_ids(texts[i] + 130, LENGTH - 130, VOCAB, r.state + 7 + (uint64_t)i);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        struct engine_saved *saved = NULL;
+        struct oato_error err;
+        const int32_t *text = texts[random_below(&r, TEXTS)];
+        const int32_t same = (int32_t)random_below(&r, LENGTH);
+        const int32_t n = same + 1 + (int32_t)random_below(&r, (uint32_t)(LENGTH - same));
+        memcpy(ids, text, sizeof texts[0]);
+        fill_ids(ids + same, n - same, VOCAB, r.state);
+        const int32_t seq = seq_new(e);
+        shared += begin_and_check(e, plain, seq, ids, n);
+        for (uint32_t i = random_below(&r, 40); i; i--)
+            decode(e, seq, (int32_t)random_below(&r, VOCAB));
+        if (!random_below(&r, 3)) { /* cut back within a page, and on */
+            const int32_t at = (int32_t)random_below(&r, (uint32_t)n);
+            assert_int_equal(engine_seq_truncate(e, seq, at, &err), OATO_OK);
+            feed(e, seq, ids + at / 2, (n - at) / 2);
+        }
+        if (!random_below(&r, 3)) {
+            int32_t fork;
+            assert_int_equal(engine_seq_fork(e, seq, &fork, &err), OATO_OK);
+            feed(e, fork, ids, 20);
+            engine_seq_free(e, fork);
+        }
+        if (!random_below(&r, 3)) {
+            assert_int_equal(engine_seq_save(e, seq, &saved, &err), OATO_OK);
+            engine_seq_free(e, seq);
+            int32_t back;
+            assert_int_equal(engine_seq_restore(e, saved, &back, &err), OATO_OK);
+            engine_saved_free(saved);
+            feed(e, back, ids, 70);
+            engine_seq_free(e, back);
+        } else {
+            engine_seq_free(e, seq);
+        }
+        struct engine_stats stats;
+        engine_get_stats(e, &stats);
+        assert_int_equal(stats.pages_free, pages);
+        assert_in_range(stats.pages_cached, 0, pages);
+    }
+    print_message("%d positions of %d rounds were there\n", shared, ROUNDS);
+    assert_true(shared > ROUNDS * KV_PAGE_POSITIONS / 4);
+    engine_close(plain);
+    engine_close(e);
+    model_close(m);
+}
+
+static void shared_pages_have_the_bits_of_computed_ones(void **state)
+{
+    (void)state;
+    any_history(DT_Q4_K, (struct engine_options){.threads = 2, .ubatch = 48});
+    any_history(DT_F16, (struct engine_options){.threads = 1, .ubatch = 64});
+}
+
+/* Which pages are there: full ones, the longest unused are given away first, those at the end of a
+ * text before those at its beginning. */
+static void pages_are_found_while_they_last(void **state)
+{
+    static int32_t a[LENGTH], b[LENGTH];
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    struct engine *e =
+        open_engine(m, NULL, (struct engine_options){.context = 6 * KV_PAGE_POSITIONS, .seqs = 1});
+    (void)state;
+    fill_ids(a, LENGTH, VOCAB, 1);
+    fill_ids(b, LENGTH, VOCAB, 2);
+    int32_t seq = seq_new(e);
+    feed(e, seq, a, 200); /* three full pages */
+    engine_seq_free(e, seq);
+    seq = seq_new(e);
+    assert_int_equal(engine_seq_begin(e, seq, a, 64), 0); /* one token is left to be fed */
+    assert_int_equal(engine_seq_begin(e, seq, a, 65), 64);
+    assert_int_equal(engine_seq_begin(e, seq, a, 200), 0); /* it is not empty */
+    engine_seq_free(e, seq);
+    seq = seq_new(e);
+    assert_int_equal(engine_seq_begin(e, seq, a, 193), 192);
+    engine_seq_free(e, seq);
+    seq = seq_new(e);
+    feed(e, seq, b, 256); /* four of six pages: one of a's must go, its last */
+    engine_seq_free(e, seq);
+    seq = seq_new(e);
+    assert_int_equal(engine_seq_begin(e, seq, a, 200), 128);
+    engine_seq_free(e, seq);
+    a[63]++;
+    a[63] %= VOCAB;
+    seq = seq_new(e);
+    assert_int_equal(engine_seq_begin(e, seq, a, 200), 0); /* not behind another beginning */
+    engine_seq_free(e, seq);
+    engine_close(e);
+    model_close(m);
+}
+
+/* Windows and recurrent states: a page alone is not what a token sees. */
+static void models_that_cannot_share_do_not(void **state)
+{
+    static const char *const models[][2] = {
+        {"qwen35", NULL},
+        {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3"}};
+    static int32_t ids[LENGTH];
+    (void)state;
+    fill_ids(ids, LENGTH, VOCAB, 1);
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        struct model *m = models[i][1] ? tiny_model_with(models[i][0], models[i][1], DT_Q8_0, 3)
+                                       : tiny_model_of(models[i][0], DT_Q8_0, 3);
+        struct engine *e =
+            open_engine(m, NULL, (struct engine_options){.context = CONTEXT, .seqs = 2});
+        const int32_t seq = seq_new(e);
+        feed(e, seq, ids, 200);
+        assert_int_equal(engine_seq_begin(e, seq_new(e), ids, 200), 0);
+        engine_close(e);
+        model_close(m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shared_pages_have_the_bits_of_computed_ones),
+        cmocka_unit_test(pages_are_found_while_they_last),
+        cmocka_unit_test(models_that_cannot_share_do_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
