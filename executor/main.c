@@ -5,6 +5,7 @@
 #include "executor/run.h"
 #include "executor/session_options.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -55,6 +56,32 @@ static oato_status take_file(const struct options *o, void *to, struct oato_erro
     return OATO_OK;
 }
 
+/* ID+BIAS or ID-BIAS; -inf: never. */
+static oato_status take_bias(const struct options *o, void *to, struct oato_error *err)
+{
+    struct run_args *a = to;
+    const size_t digits = strspn(o->value, "0123456789");
+    char id[16] = "";
+    int64_t token;
+    double bias = 0;
+    const char *sign = o->value + digits;
+    if (digits < sizeof id)
+        memcpy(id, o->value, digits);
+    const bool never = !strcmp(sign, "-inf");
+    if (!parse_i64(id, 0, INT32_MAX, &token) || (*sign != '+' && *sign != '-') ||
+        (!never && !parse_f64(sign + 1, 0, 1e9, &bias)))
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s wants a token's id and a bias, such as 15043+1 or 15043-inf, not '%s'",
+                         o->name, o->value);
+    if (a->open.sampling.n_bias == BIASES_MAX)
+        return oato_fail(err, OATO_EUSAGE, "more than %d %s; give fewer", BIASES_MAX, o->name);
+    a->bias[a->open.sampling.n_bias++] =
+        (struct logit_bias){(int32_t)token, never          ? -INFINITY
+                                            : *sign == '-' ? (float)-bias
+                                                           : (float)bias};
+    return OATO_OK;
+}
+
 static oato_status take_model(const struct options *o, void *to, struct oato_error *err)
 {
     struct run_args *a = to;
@@ -88,6 +115,10 @@ static const struct option_of table[] = {
     {"predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
     SESSION_SAMPLING(ANSWER, offsetof(struct run_args, open)),
+    {"logit-bias", 0, "ID+B", "add B to the logit of a token (ID-inf: never); repeat for more",
+     ANSWER, ARGS(take_bias)},
+    {"grammar", 0, "TEXT", "answers follow this grammar (GBNF)", ANSWER, TEXT(grammar)},
+    {"grammar-file", 0, "FILE", "the same from a file", ANSWER, TEXT(grammar_file)},
     {"chat", 0, NULL, "prompts are user messages in the model's chat template", GENERATE,
      FLAG(chat)},
     {"chat-template", 0, "NAME", "use this template instead of the model's", ANSWER,
@@ -184,6 +215,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         device_list(stdout);
     if (a.help || a.version || a.list_devices)
         return stdout_check(err);
+    a.open.sampling.bias = a.bias;
+    a.open.any_sampling = constraint_given(&a);
     if (!a.open.model)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");

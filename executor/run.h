@@ -5,13 +5,16 @@
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
 
+#include "executor/grammar.h"
 #include "executor/session.h"
 
-enum { PROMPTS_MAX = 64 };
+enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 
 struct run_args {
     struct session_args open;
     const char *file, *output, *compare, *ids, *system;
+    const char *grammar, *grammar_file;
+    struct logit_bias bias[BIASES_MAX]; /* open.sampling.n_bias of them */
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */
@@ -36,6 +39,26 @@ oato_status compare_text(struct session *s, const struct run_args *a, int32_t *i
 /* Text of a whole file, or of standard input for "-"; empty on failure. */
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err);
 
+/* ---------------------------------------------------------- constraints (run_constraint.c) --- */
+
+/* What answers must follow; grammar NULL: nothing. */
+struct constraint {
+    const struct run_args *args; /* borrowed */
+    struct grammar *grammar;
+    struct grammar_vocab *vocab; /* made when it is first needed */
+};
+/* An option that needs an answer's whole rows of logits is given. */
+bool constraint_given(const struct run_args *a);
+/* Compiles what the options ask for. */
+oato_status constraint_open(struct constraint *c, const struct run_args *a, struct oato_error *err);
+/* Constrains the sampler to an answer from its beginning; OATO_EUSAGE where a bias is of no token.
+ * *state (freed first; the caller's to
+ * free) is what it follows then; NULL without a grammar. */
+oato_status constraint_begin(struct constraint *c, const struct tokenizer *t,
+                             struct sampler *sampler, struct grammar_state **state,
+                             struct oato_error *err);
+void constraint_close(struct constraint *c);
+
 /* ------------------------------------------------------------- answering (run_answer.c) --- */
 
 /* One sequence that is being answered. */
@@ -43,7 +66,8 @@ struct answer {
     int32_t *ids; /* the prompt; borrowed while it is answered */
     int32_t n_ids;
     struct sampler *sampler;
-    int32_t *out; /* receives the generated ids; NULL: not needed */
+    struct grammar_state *allowed; /* NULL: anything */
+    int32_t *out;                  /* receives the generated ids; NULL: not needed */
     int32_t n_out;
     struct text text;    /* what is said; with calls of functions, if they are not kept apart */
     struct text thought; /* the reasoning before it */

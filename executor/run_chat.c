@@ -24,7 +24,8 @@ struct chat {
     struct chat_message messages[MESSAGES_MAX];
     size_t n_messages;
     struct answer answer;
-    int32_t *tokens; /* of the conversation; context + 1 */
+    struct constraint constraint; /* of each answer */
+    int32_t *tokens;              /* of the conversation; context + 1 */
     int32_t n_cached, context;
     int32_t seq;
     bool terminal;
@@ -255,6 +256,9 @@ static oato_status turn(struct chat *c, const char *line, struct oato_error *err
     if (!status)
         status = conversation_fit(c, &ids, &n, &fits, err);
     if (!status && fits)
+        status =
+            constraint_begin(&c->constraint, c->session.tokenizer, x->sampler, &x->allowed, err);
+    if (!status && fits)
         status = turn_begin(c, ids, (int32_t)n, err);
     if (!status && fits) {
         status = turn_run(c, err);
@@ -335,8 +339,9 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     c->terminal = isatty(STDIN_FILENO) == 1;
     if (c->terminal)
         locale_begin();
-    oato_status status =
-        session_open(&c->session, &a->open, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    oato_status status = constraint_open(&c->constraint, a, err);
+    if (!status)
+        status = session_open(&c->session, &a->open, SESSION_SAMPLES | SESSION_TOKENIZER, err);
     if (!status && !c->session.done) {
         status = chat_open(c, err);
         if (!status)
@@ -349,6 +354,8 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     messages_drop(c, 0, c->n_messages);
     free(c->tokens);
     sampler_free(c->answer.sampler);
+    grammar_state_free(c->answer.allowed);
+    constraint_close(&c->constraint);
     answer_free(&c->answer);
     free(c);
     return status;

@@ -30,7 +30,7 @@ static oato_status prompt_text(const struct chat_template *template, const struc
 
 static oato_status answer_open(struct session *s, const struct chat_template *template,
                                const struct run_args *a, const char *prompt, size_t n,
-                               struct answer *x, struct oato_error *err)
+                               struct constraint *c, struct answer *x, struct oato_error *err)
 {
     struct text text;
     size_t n_ids = 0;
@@ -61,6 +61,8 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     x->sampler = sampler_create(&a->open.sampling, tokenizer_size(s->tokenizer));
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
+    if (constraint_begin(c, s->tokenizer, x->sampler, &x->allowed, err))
+        return err->status;
     if (!a->chat && !a->hide_prompt && !a->json)
         text_add(&x->text, prompt, n);
     return answer_ask(s, a, x, -1, err);
@@ -201,8 +203,11 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     struct text file;
     struct answer *answers = NULL;
     struct chat_template *template = NULL;
+    struct constraint constraint = {0};
     text_init(&file);
     oato_status status = prompts_take(&a, &file, err);
+    if (!status)
+        status = constraint_open(&constraint, &a, err);
     a.open.engine.seqs = a.n_prompts; /* all are answered together */
     if (!status)
         status = session_open(&s, &a.open, SESSION_SAMPLES | SESSION_TOKENIZER, err);
@@ -217,8 +222,9 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     if (a.chat)
         status = session_template(&s, &a.open, &template, err);
     for (int32_t i = 0; i < a.n_prompts && !status; i++)
-        status = answer_open(&s, template, &a, a.prompts[i],
-                             file.len ? file.len : strlen(a.prompts[i]), &answers[i], err);
+        status =
+            answer_open(&s, template, &a, a.prompts[i], file.len ? file.len : strlen(a.prompts[i]),
+                        &constraint, &answers[i], err);
     if (!status)
         status = answer_all(&s, answers, a.n_prompts, a.json, err);
 out:
@@ -226,9 +232,11 @@ out:
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);
         sampler_free(answers[i].sampler);
+        grammar_state_free(answers[i].allowed);
         answer_free(&answers[i]);
     }
     free(answers);
+    constraint_close(&constraint);
     chat_template_free(template);
     text_free(&file);
     return status;

@@ -53,10 +53,22 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
          "divide logits of recent tokens by R (default 1: off)",                                   \
          verbs,                                                                                    \
          SESSION_AT(session_take_float, at, sampling.repeat_penalty, 0.01, 100)},                  \
+        {"presence-penalty",                                                                       \
+         0,                                                                                        \
+         "X",                                                                                      \
+         "subtract X from logits of recent tokens (default 0)",                                    \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.presence_penalty, -100, 100)},                \
+        {"frequency-penalty",                                                                      \
+         0,                                                                                        \
+         "X",                                                                                      \
+         "the same for each occurrence (default 0)",                                               \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.frequency_penalty, -100, 100)},               \
         {"repeat-last-n",                                                                          \
          0,                                                                                        \
          "N",                                                                                      \
-         "tokens that --repeat-penalty covers (default 64)",                                       \
+         "recent tokens that penalties cover (default 64)",                                        \
          verbs,                                                                                    \
          SESSION_AT(session_take_int, at, sampling.repeat_last, 0, 1 << 20)},                      \
     {                                                                                              \

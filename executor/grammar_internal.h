@@ -1,0 +1,51 @@
+/*
+ * grammar_internal.h - a compiled grammar. The symbols of all alternatives lie one after the other,
+ * each alternative closed by SYMBOL_END. A terminal is one code point of a set and is matched byte
+ * by byte with a small automaton, so that a text may be cut anywhere, as tokens do.
+ */
+#ifndef OATO_GRAMMAR_INTERNAL_H
+#define OATO_GRAMMAR_INTERNAL_H
+
+#include "executor/grammar.h"
+
+enum symbol_kind { SYMBOL_END, SYMBOL_RULE, SYMBOL_CHAR };
+struct symbol {
+    enum symbol_kind kind;
+    int32_t arg; /* a rule, or the automaton's first state */
+};
+
+/* States of automata; the others follow. */
+enum { CHAR_REFUSED, CHAR_DONE, CHAR_FIRST };
+
+struct grammar_rule {
+    int32_t first, n; /* alternatives */
+};
+
+struct grammar {
+    struct symbol *symbols;
+    int32_t *alternatives; /* first symbol of each, grouped by rule */
+    struct grammar_rule *rules;
+    uint16_t (
+        *next)[256]; /* of each state of an automaton and each byte; the first two are unused */
+    int32_t root, n_rules;
+};
+
+/* ---------------------------------------------------------- code points (grammar_chars.c) --- */
+
+struct char_range {
+    uint32_t first, last;
+};
+/* Automata that were made, each state once. */
+struct char_automata {
+    uint16_t (*next)[256];
+    int32_t n, cap;
+};
+/* The first state for the code points in n sorted, disjoint ranges; surrogates never match. -1:
+ * memory is short or there are more than 60,000 states. */
+int32_t char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n);
+
+/* *rule: one that can begin with itself, other than as the last symbol all the way; -1: there is
+ * none. Fails when memory is short. */
+oato_status grammar_left_recursion(const struct grammar *g, int32_t *rule, struct oato_error *err);
+
+#endif

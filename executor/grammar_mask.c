@@ -1,0 +1,242 @@
+/*
+ * grammar_mask.c - grammars over the tokens of a vocabulary. The tokens are sorted by their bytes,
+ * so that each shares its beginning with the one before: a mask walks only the bytes behind that,
+ * which lie in one stream, and skips what shares a beginning that was refused.
+ */
+#include "executor/grammar_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct vocab_token {
+    int32_t id;
+    uint16_t shared, rest; /* bytes: in common with the token before, and behind those */
+};
+
+struct grammar_vocab {
+    const struct tokenizer *tokenizer;
+    struct vocab_token *tokens; /* those with text */
+    char *rests;                /* their bytes that are not shared, in their order */
+    int32_t *ends;              /* tokens that end an answer */
+    int32_t n_tokens, n_ends, size, longest;
+};
+
+/* A token's bytes, from the tokenizer; 0 bytes: it has no text that a grammar could match. */
+static size_t token_bytes(const struct tokenizer *t, int32_t id, const char **bytes)
+{
+    size_t n;
+    return tokenizer_piece(t, id, false, bytes, &n) && n <= UINT16_MAX ? n : 0;
+}
+
+struct sortable {
+    const char *bytes;
+    size_t n;
+    int32_t id;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct sortable *x = a, *y = b;
+    const int order = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
+    return order ? order : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->id - y->id;
+}
+
+static size_t in_common(const struct sortable *x, const struct sortable *y)
+{
+    size_t n = 0;
+    while (n < x->n && n < y->n && x->bytes[n] == y->bytes[n])
+        n++;
+    return n;
+}
+
+static void vocab_fill(struct grammar_vocab *v, const struct sortable *sorted)
+{
+    char *rest = v->rests;
+    for (int32_t i = 0; i < v->n_tokens; i++) {
+        const struct sortable *x = &sorted[i];
+        const size_t shared = i ? in_common(x, x - 1) : 0;
+        v->tokens[i] = (struct vocab_token){x->id, (uint16_t)shared, (uint16_t)(x->n - shared)};
+        memcpy(rest, x->bytes + shared, x->n - shared);
+        rest += x->n - shared;
+        v->longest = v->longest < (int32_t)x->n ? (int32_t)x->n : v->longest;
+    }
+}
+
+oato_status grammar_vocab_create(const struct tokenizer *t, struct grammar_vocab **out,
+                                 struct oato_error *err)
+{
+    struct grammar_vocab *v = calloc(1, sizeof *v);
+    const int32_t size = tokenizer_size(t);
+    const size_t room = (size_t)size + 1;
+    struct sortable *sorted = malloc(room * sizeof *sorted);
+    int32_t *ends = malloc(room * sizeof *ends);
+    struct vocab_token *tokens = malloc(room * sizeof *tokens);
+    size_t bytes = 1;
+    *out = NULL;
+    if (!v || !sorted || !ends || !tokens)
+        goto fail;
+    *v = (struct grammar_vocab){.tokenizer = t, .tokens = tokens, .ends = ends, .size = size};
+    for (int32_t id = 0; id < size; id++) {
+        struct sortable x = {.id = id};
+        x.n = token_bytes(t, id, &x.bytes);
+        if (tokenizer_is_end(t, id))
+            ends[v->n_ends++] = id;
+        else if (x.n)
+            sorted[v->n_tokens++] = x;
+        bytes += x.n;
+    }
+    qsort(sorted, (size_t)v->n_tokens, sizeof *sorted, by_bytes);
+    v->rests = malloc(bytes);
+    if (!v->rests)
+        goto fail;
+    vocab_fill(v, sorted);
+    free(sorted);
+    *out = v;
+    return OATO_OK;
+fail:
+    free(v);
+    free(sorted);
+    free(ends);
+    free(tokens);
+    return oato_fail_memory(err, room * sizeof *sorted, "the vocabulary");
+}
+
+void grammar_vocab_free(struct grammar_vocab *v)
+{
+    if (!v)
+        return;
+    free(v->tokens);
+    free(v->rests);
+    free(v->ends);
+    free(v);
+}
+
+static size_t words(const struct grammar_vocab *v)
+{
+    return ((size_t)v->size + 63) / 64;
+}
+
+bool grammar_masks_alloc(struct grammar_state *s)
+{
+    if (!s->vocab)
+        return true;
+    s->path = malloc(((size_t)s->vocab->longest + 1) * sizeof *s->path);
+    bool room = s->path;
+    for (int i = 0; i < MASKS_KEPT && room; i++) {
+        s->masks[i].bits = malloc((words(s->vocab) + 1) * sizeof *s->masks[i].bits);
+        room = s->masks[i].bits;
+    }
+    return room;
+}
+
+void grammar_masks_free(struct grammar_state *s)
+{
+    for (int i = 0; i < MASKS_KEPT; i++)
+        free(s->masks[i].bits);
+    free(s->path);
+}
+
+/* Walks n bytes from where the path has `known`, as far as they are allowed; returns how many bytes
+ * the path then has, or -1: the tables are full. */
+static int32_t path_walk(struct grammar_state *s, int32_t known, const char *bytes, int32_t n)
+{
+    uint32_t set = s->path[known];
+    for (int32_t i = 0; i < n; i++) {
+        set = grammar_step(s, set, (unsigned char)bytes[i]);
+        if (set <= SET_DEAD)
+            return set == SET_DEAD ? known : -1;
+        s->path[++known] = (uint16_t)set;
+    }
+    return known;
+}
+
+/* The same for a whole token with emptied tables. */
+static int32_t path_again(struct grammar_state *s, int32_t id)
+{
+    const char *bytes;
+    if (!grammar_drop(s))
+        return 0;
+    s->path[0] = (uint16_t)s->set;
+    const size_t n = token_bytes(s->vocab->tokenizer, id, &bytes);
+    return (int32_t)max_i64(path_walk(s, 0, bytes, (int32_t)n), 0);
+}
+
+static void mask_set(uint64_t *bits, int32_t id)
+{
+    bits[id / 64] |= (uint64_t)1 << (id % 64);
+}
+
+static void mask_fill(struct grammar_state *s, uint64_t *bits)
+{
+    const struct grammar_vocab *v = s->vocab;
+    const char *rest = v->rests;
+    int32_t known = 0; /* bytes of the path */
+    bool some = false;
+    memset(bits, 0, words(v) * sizeof *bits);
+    s->path[0] = (uint16_t)s->set;
+    for (int32_t i = 0; i < v->n_tokens; i++) {
+        const struct vocab_token x = v->tokens[i];
+        if (x.shared <= known) { /* else the byte behind the path was refused */
+            known = path_walk(s, x.shared, rest, x.rest);
+            if (known < 0)
+                known = path_again(s, x.id);
+            if (known == x.shared + x.rest) {
+                mask_set(bits, x.id);
+                some = true;
+            }
+        }
+        rest += x.rest;
+    }
+    for (int32_t i = 0; i < v->n_ends && (!some || grammar_complete(s)); i++)
+        mask_set(bits, v->ends[i]);
+}
+
+const uint64_t *grammar_mask(struct grammar_state *s)
+{
+    for (int i = 0; i < MASKS_KEPT; i++)
+        if (s->masks[i].set == s->set)
+            return s->masks[i].bits;
+    struct grammar_mask *m = &s->masks[s->next_mask];
+    s->next_mask = (s->next_mask + 1) % MASKS_KEPT;
+    mask_fill(s, m->bits);
+    m->set = s->set; /* which filling may have changed */
+    return m->bits;
+}
+
+bool grammar_allows_token(struct grammar_state *s, int32_t id)
+{
+    const char *bytes;
+    if (tokenizer_is_end(s->vocab->tokenizer, id))
+        return grammar_complete(s);
+    const size_t n = token_bytes(s->vocab->tokenizer, id, &bytes);
+    return n && grammar_allows(s, bytes, n);
+}
+
+bool grammar_accept_token(struct grammar_state *s, int32_t id)
+{
+    const char *bytes;
+    if (tokenizer_is_end(s->vocab->tokenizer, id))
+        return grammar_complete(s);
+    const size_t n = token_bytes(s->vocab->tokenizer, id, &bytes);
+    return n && grammar_accept(s, bytes, n);
+}
+
+static bool constraint_allows(void *user, int32_t id)
+{
+    return grammar_allows_token(user, id);
+}
+
+static const uint64_t *constraint_mask(void *user)
+{
+    return grammar_mask(user);
+}
+
+static void constraint_take(void *user, int32_t id)
+{
+    (void)grammar_accept_token(user, id);
+}
+
+struct sampler_constraint grammar_constraint(struct grammar_state *s)
+{
+    return (struct sampler_constraint){constraint_allows, constraint_mask, constraint_take, s};
+}
