@@ -153,7 +153,7 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     struct text prompt;
     text_init(&prompt);
     oato_status status =
-        chat_template_apply(c->template, c->messages, c->n_messages, true, &prompt, err);
+        chat_template_apply(c->template, c->messages, c->n_messages, true, NULL, &prompt, err);
     if (!status)
         status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len,
                                   TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, n, err);

@@ -25,7 +25,7 @@ static oato_status prompt_text(const struct chat_template *template, const struc
     if (a->system)
         m[count++] = (struct chat_message){"system", a->system};
     m[count++] = (struct chat_message){"user", prompt};
-    return chat_template_apply(template, m, count, true, out, err);
+    return chat_template_apply(template, m, count, true, NULL, out, err);
 }
 
 static oato_status answer_open(struct session *s, const struct chat_template *template,

@@ -3,10 +3,10 @@
  * (tokenizer.chat_template), run by the interpreter of base/jinja, or a named format
  * (chat_formats.c).
  *
- * The program sees messages, add_generation_prompt, bos_token, eos_token and what
- * chat_template_variables gives it. It comes from the file, so whatever it does ends within the
- * limits of jinja_limits_default. A program that cannot be parsed is replaced by the format that it
- * is recognised as, with a warning; a format is a program, too.
+ * The program sees messages, add_generation_prompt, bos_token, eos_token and the caller's
+ * variables. It comes from the file, so whatever it does ends within the limits of
+ * jinja_limits_default. One that cannot be parsed is replaced by the format that it is recognised
+ * as.
  */
 #include "base/jinja/jinja.h"
 #include "models/chat_internal.h"
@@ -203,10 +203,11 @@ static struct value messages_value(struct jinja *x, const struct chat_format *fo
 }
 
 oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
-                                size_t n, bool add_assistant, struct text *out,
-                                struct oato_error *err)
+                                size_t n, bool add_assistant, const char *variables,
+                                struct text *out, struct oato_error *err)
 {
     struct text text;
+    const char *json = variables ? variables : c->variables;
     if (c->format && chat_format_check(c->format, m, n, err))
         return err->status;
     struct jinja *x = jinja_begin(c->program, err);
@@ -217,8 +218,8 @@ oato_status chat_template_apply(const struct chat_template *c, const struct chat
     jinja_set(x, "add_generation_prompt", value_bool(add_assistant));
     jinja_set(x, "bos_token", value_slice(c->bos.data ? c->bos.data : "", c->bos.len));
     jinja_set(x, "eos_token", value_slice(c->eos.data ? c->eos.data : "", c->eos.len));
-    if (c->variables)
-        jinja_set_json(x, c->variables, strlen(c->variables));
+    if (json)
+        jinja_set_json(x, json, strlen(json));
     oato_status status = jinja_run(x, &text);
     jinja_end(x);
     if (status && !oato_failed_memory(err)) {

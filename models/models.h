@@ -160,8 +160,7 @@ int32_t tokenizer_size(const struct tokenizer *t);
 int32_t tokenizer_bos(const struct tokenizer *t);             /* -1 when there is none */
 bool tokenizer_is_end(const struct tokenizer *t, int32_t id); /* EOS, EOT, end of message */
 
-/* Holds back the bytes of an incomplete character, so that only whole UTF-8 characters are printed;
- * invalid bytes pass through. */
+/* Holds back the bytes of an incomplete UTF-8 character; invalid bytes pass through. */
 struct utf8_stream {
     char held[4];
     int n_held;
@@ -177,8 +176,7 @@ struct chat_message {
     const char *content;
 };
 
-/* The Jinja program that the model brings (tokenizer.chat_template), or a named format: chatml,
- * llama2, llama3, gemma, mistral, zephyr, deepseek, phi3 and others. */
+/* The model's Jinja program (tokenizer.chat_template), or a named format: chatml, llama3, .. */
 struct chat_template;
 
 /* The model's own, or the format named by `name` when that is not NULL. A program that cannot be
@@ -196,10 +194,11 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
                                     struct oato_error *err);
 /* The prompt text for the messages, with the opening of an assistant message when add_assistant,
  * without the begin-of-text token that tokenizer_encode adds. The model's program is bound in time,
- * nesting, memory and output; what it refuses (OATO_EFILE) is told in its words. */
+ * nesting, memory and output; what it refuses (OATO_EFILE) is told in its words. variables: a JSON
+ * object whose members it sees last (messages and tools may be among them); NULL: those above. */
 oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
-                                size_t n, bool add_assistant, struct text *out,
-                                struct oato_error *err);
+                                size_t n, bool add_assistant, const char *variables,
+                                struct text *out, struct oato_error *err);
 
 /* ----------------------------------------------------------------------- parts of answers --- */
 

@@ -14,6 +14,26 @@ void json_add_slice(struct text *t, const char *key, const char *s, size_t n)
     text_printf(t, "\"");
 }
 
+/* A control character's token has a text, too. */
+void token_add(struct text *t, const struct server *s, const char *key, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    json_add_slice(t, key, bytes, n);
+}
+
+static void bytes_add(struct text *t, const struct server *s, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    json_open(t, "bytes", '[');
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    json_close(t, ']');
+}
+
 /* What a stream has not sent yet, or all. */
 struct delta {
     const char *says, *thinks;
@@ -37,6 +57,7 @@ static void delta_sent(struct choice *c)
     c->sent_says = c->says.len;
     c->sent_thinks = c->thinks.len;
     c->sent_tokens = c->n_tokens;
+    c->sent_calls = c->n_calls;
 }
 
 static void tokens_add(struct text *t, const char *key, const int32_t *ids, size_t n)
@@ -45,6 +66,82 @@ static void tokens_add(struct text *t, const char *key, const int32_t *ids, size
     for (size_t i = 0; i < n; i++)
         text_printf(t, "%s%d", i ? "," : "", ids[i]);
     json_close(t, ']');
+}
+
+static void prob_add(struct text *t, const struct server *s, const struct token_prob *p)
+{
+    json_add(t, JSON("id", p->id));
+    token_add(t, s, "token", p->id);
+    json_add(t, JSON("logprob", (double)p->logprob));
+    bytes_add(t, s, p->id);
+}
+
+/* Of n tokens from `first` on, each with the most likely ones. */
+static void probs_add(struct text *t, const char *key, const struct choice *c, size_t first,
+                      size_t n)
+{
+    const struct server *s = c->job->server;
+    json_open(t, key, '[');
+    for (size_t i = first; i < first + n; i++) {
+        const struct token_prob *p = c->probs + i * c->per_token;
+        json_open(t, NULL, '{');
+        prob_add(t, s, p);
+        json_open(t, "top_logprobs", '[');
+        for (size_t k = 1; k < c->per_token; k++) {
+            json_open(t, NULL, '{');
+            prob_add(t, s, p + k);
+            json_close(t, '}');
+        }
+        json_close(t, ']');
+        json_close(t, '}');
+    }
+    json_close(t, ']');
+}
+
+/* The form of completions: lists, and an object for each token. */
+static void text_probs_add(struct text *t, const struct choice *c, size_t first, size_t n)
+{
+    const struct server *s = c->job->server;
+    json_open(t, "tokens", '[');
+    for (size_t i = first; i < first + n; i++)
+        token_add(t, s, NULL, c->probs[i * c->per_token].id);
+    json_close(t, ']');
+    json_open(t, "token_logprobs", '[');
+    for (size_t i = first; i < first + n; i++)
+        json_add(t, JSON(NULL, (double)c->probs[i * c->per_token].logprob));
+    json_close(t, ']');
+    json_open(t, "top_logprobs", '[');
+    for (size_t i = first; i < first + n; i++) {
+        json_open(t, NULL, '{');
+        for (size_t k = 1; k < c->per_token; k++) {
+            const struct token_prob *p = c->probs + i * c->per_token + k;
+            const char *bytes = "";
+            size_t length = 0;
+            tokenizer_piece(s->session.tokenizer, p->id, true, &bytes, &length);
+            json_key(t, NULL);
+            text_printf(t, "\"");
+            text_add_json(t, bytes, length);
+            text_printf(t, "\":%.6g", (double)p->logprob);
+        }
+        json_close(t, '}');
+    }
+    json_close(t, ']');
+}
+
+/* "logprobs" of a choice, as the interface has it; null: not asked for. */
+static void logprobs_add(struct text *t, const struct choice *c, size_t first, size_t n)
+{
+    json_key(t, "logprobs");
+    if (!c->job->ask.sampling.logprobs || (!n && c->job->ask.stream)) {
+        text_printf(t, "null");
+        return;
+    }
+    text_printf(t, "{");
+    if (c->job->ask.kind == ASK_CHAT)
+        probs_add(t, "content", c, first, n);
+    else
+        text_probs_add(t, c, first, n);
+    json_close(t, '}');
 }
 
 static double ms(uint64_t from_ns, uint64_t to_ns)
@@ -81,6 +178,12 @@ static void usage_add(struct text *t, const struct job *j)
 
 /* ------------------------------------------------------------------------------- OpenAI --- */
 
+static void null_add(struct text *t, const char *key)
+{
+    json_key(t, key);
+    text_printf(t, "null");
+}
+
 static void head_add(struct text *t, const struct job *j, bool chunk)
 {
     static const char *const objects[][2] = {
@@ -110,9 +213,98 @@ static void text_choice_add(struct text *t, const struct job *j, const struct ch
     text_add_json(t, d->says, d->n_says);
     text_printf(t, "\"");
     json_add(t, JSON("index", index));
-    json_key(t, "logprobs");
-    text_printf(t, "null");
+    logprobs_add(t, c, c->sent_tokens, d->n_tokens);
     finish_add(t, c, last);
+    json_close(t, '}');
+}
+
+static void call_add(struct text *t, const struct job *j, const struct choice *c, size_t i,
+                     bool chunk)
+{
+    json_open(t, NULL, '{');
+    if (chunk)
+        json_add(t, JSON("index", i));
+    json_key(t, "id");
+    text_printf(t, "\"call_%s_%zu\"", j->ask.id + strlen("chatcmpl-"), i);
+    json_add(t, JSON("type", "function"));
+    json_add_object(t, "function", JSON("name", (const char *)c->calls[i].name),
+                    JSON("arguments", (const char *)c->calls[i].arguments));
+    json_close(t, '}');
+}
+
+static void calls_add(struct text *t, const struct job *j, const struct choice *c, bool chunk)
+{
+    if (c->sent_calls == c->n_calls)
+        return;
+    json_open(t, "tool_calls", '[');
+    for (size_t i = c->sent_calls; i < c->n_calls; i++)
+        call_add(t, j, c, i, chunk);
+    json_close(t, ']');
+}
+
+static void message_add(struct text *t, const struct job *j, const struct choice *c,
+                        const struct delta *d)
+{
+    json_open(t, "message", '{');
+    json_add(t, JSON("role", "assistant"));
+    if (d->n_says || !c->n_calls)
+        json_add_slice(t, "content", d->says, d->n_says);
+    else
+        null_add(t, "content");
+    if (d->n_thinks)
+        json_add_slice(t, "reasoning_content", d->thinks, d->n_thinks);
+    calls_add(t, j, c, false);
+    json_close(t, '}');
+}
+
+/* The first has the role alone, the last is empty. */
+static void delta_add(struct text *t, const struct job *j, const struct choice *c,
+                      const struct delta *d, bool last)
+{
+    json_open(t, "delta", '{');
+    if (!c->begun) {
+        json_add(t, JSON("role", "assistant"));
+        null_add(t, "content");
+    }
+    if (c->begun && !last && d->n_thinks)
+        json_add_slice(t, "reasoning_content", d->thinks, d->n_thinks);
+    if (c->begun && !last && d->n_says)
+        json_add_slice(t, "content", d->says, d->n_says);
+    if (c->begun && !last)
+        calls_add(t, j, c, true);
+    json_close(t, '}');
+}
+
+static void chat_choice_add(struct text *t, const struct job *j, const struct choice *c,
+                            const struct delta *d, int32_t index, bool last, bool all)
+{
+    json_open(t, NULL, '{');
+    json_add(t, JSON("index", index));
+    if (all)
+        message_add(t, j, c, d);
+    else
+        delta_add(t, j, c, d, last);
+    logprobs_add(t, c, c->sent_tokens, all || c->begun ? d->n_tokens : 0);
+    finish_add(t, c, last);
+    json_close(t, '}');
+}
+
+static void choice_add(struct text *t, const struct job *j, const struct choice *c,
+                       const struct delta *d, int32_t index, bool last, bool all)
+{
+    if (j->ask.kind == ASK_CHAT)
+        chat_choice_add(t, j, c, d, index, last, all);
+    else
+        text_choice_add(t, j, c, d, index, last, all);
+}
+
+static void verbose_add(struct text *t, const struct job *j)
+{
+    const struct choice *c = j->choices[0];
+    if (!j->ask.verbose)
+        return;
+    json_open(t, "__verbose", '{');
+    json_add_slice(t, "prompt", c->prompt.data, c->prompt.len);
     json_close(t, '}');
 }
 
@@ -122,11 +314,12 @@ static void openai_whole(struct job *j, struct text *t)
     json_open(t, "choices", '[');
     for (int32_t i = 0; i < j->n_choices; i++) {
         const struct delta d = delta_of(j->choices[i]);
-        text_choice_add(t, j, j->choices[i], &d, i, true, true);
+        choice_add(t, j, j->choices[i], &d, i, true, true);
     }
     json_close(t, ']');
     usage_add(t, j);
     timings_add(t, j->choices[0]);
+    verbose_add(t, j);
     json_close(t, '}');
 }
 
@@ -148,9 +341,9 @@ static void openai_event(struct job *j, struct choice *c, const struct delta *d,
     text_init(&event);
     head_add(&event, j, true);
     json_open(&event, "choices", '[');
-    text_choice_add(&event, j, c, d, index, last, false);
+    choice_add(&event, j, c, d, index, last, false);
     json_close(&event, ']');
-    if (j->ask.timings || last)
+    if ((j->ask.timings && c->begun) || last)
         timings_add(&event, c);
     json_close(&event, '}');
     event_begin(t);
@@ -167,6 +360,7 @@ static void usage_event(struct job *j, struct text *t)
     json_open(&event, "choices", '[');
     json_close(&event, ']');
     usage_add(&event, j);
+    timings_add(&event, j->choices[0]);
     json_close(&event, '}');
     event_begin(t);
     text_add(t, or_empty(event.data), event.len);
@@ -176,19 +370,19 @@ static void usage_event(struct job *j, struct text *t)
 
 /* ---------------------------------------------------------------------------- llama.cpp --- */
 
-static void settings_add(struct text *t, const struct job *j)
+void settings_add(struct text *t, const struct ask *ask, const char *key)
 {
-    const struct sampler_options *o = &j->ask.sampling;
-    json_open(t, "generation_settings", '{');
-    json_add(t, JSON("n_predict", (double)j->ask.most), JSON("seed", o->seed),
+    const struct sampler_options *o = &ask->sampling;
+    json_open(t, key, '{');
+    json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed),
              JSON("temperature", o->temperature), JSON("top_k", o->top_k), JSON("top_p", o->top_p),
              JSON("min_p", o->min_p), JSON("repeat_penalty", o->repeat_penalty),
              JSON("repeat_last_n", o->repeat_last), JSON("presence_penalty", o->presence_penalty),
-             JSON("frequency_penalty", o->frequency_penalty), json_bool("stream", j->ask.stream),
-             json_bool("ignore_eos", j->ask.ignore_end));
+             JSON("frequency_penalty", o->frequency_penalty), json_bool("stream", ask->stream),
+             json_bool("ignore_eos", ask->ignore_end));
     json_open(t, "stop", '[');
-    for (int32_t i = 0; i < j->ask.stops.n; i++)
-        json_add(t, JSON(NULL, (const char *)j->ask.stops.word[i]));
+    for (int32_t i = 0; i < ask->stops.n; i++)
+        json_add(t, JSON(NULL, (const char *)ask->stops.word[i]));
     json_close(t, ']');
     json_close(t, '}');
 }
@@ -201,11 +395,13 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
     json_add(t, JSON("index", index));
     json_add_slice(t, "content", d->says, d->n_says);
     tokens_add(t, "tokens", d->tokens, j->ask.stream || j->ask.tokens ? d->n_tokens : 0);
+    if (j->ask.sampling.logprobs && d->n_tokens)
+        probs_add(t, "completion_probabilities", c, c->sent_tokens, d->n_tokens);
     json_add(t, json_bool("stop", last), JSON("id_slot", 0), JSON("tokens_predicted", c->n_tokens),
              JSON("tokens_evaluated", c->n_ids));
     if (last) {
         json_add(t, JSON("model", (const char *)j->server->model));
-        settings_add(t, j);
+        settings_add(t, &j->ask, "generation_settings");
         json_add_slice(t, "prompt", c->prompt.data, c->prompt.len);
         json_add(t,
                  json_bool("has_new_line", c->says.len && memchr(c->says.data, '\n', c->says.len)),
@@ -263,9 +459,15 @@ void answer_events(struct job *j, struct text *out)
     for (int32_t i = 0; i < j->n_choices; i++) {
         struct choice *c = j->choices[i];
         struct delta d = delta_of(c);
-        if (d.n_says || d.n_thinks || (j->ask.echo && !c->begun)) {
-            event(j, c, &d, i, false, out);
+        const bool news = d.n_says || d.n_thinks || c->sent_calls < c->n_calls;
+        const bool first = !c->begun && (j->ask.kind == ASK_CHAT || j->ask.echo);
+        if (first) {
+            event(j, c, &(struct delta){.says = "", .thinks = ""}, i, false, out);
             c->begun = true;
+        }
+        if (news) {
+            c->begun = true;
+            event(j, c, &d, i, false, out);
             delta_sent(c);
             d = delta_of(c);
         }

@@ -108,8 +108,28 @@ static unsigned failure_status(const struct oato_error *err)
     return theirs ? MHD_HTTP_BAD_REQUEST : MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
 
+/* A request that does not fit has an error of its own, which clients look for. */
+static enum MHD_Result reply_unfit(struct exchange *x, const struct oato_error *err)
+{
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add_object(&t, "error", JSON("code", MHD_HTTP_BAD_REQUEST),
+                    JSON("message", (const char *)err->text),
+                    JSON("type", "exceed_context_size_error"), JSON("n_prompt_tokens", x->n_prompt),
+                    JSON("n_ctx", x->server->context));
+    json_close(&t, '}');
+    const enum MHD_Result result =
+        t.failed ? MHD_NO
+                 : reply(x, MHD_HTTP_BAD_REQUEST, "application/json; charset=utf-8", t.data, t.len);
+    text_free(&t);
+    return result;
+}
+
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
+    if (err->status == OATO_EFIT && x->n_prompt)
+        return reply_unfit(x, err);
     return reply_error(x, failure_status(err), "%s", err->text);
 }
 

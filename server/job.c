@@ -28,6 +28,7 @@ static void choice_free(struct choice *c)
     }
     free(c->calls);
     free(c->tokens);
+    free(c->probs);
     free(c->ids);
     sampler_free(c->sampler);
     answer_text_free(&c->told);
@@ -119,7 +120,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     c->stop.of = &j->ask.stops;
     c->told = (struct answer_text){
         .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
-    if (j->ask.kind == ASK_NATIVE || j->ask.echo)
+    if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
     c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     j->choices[j->n_choices++] = c;
@@ -144,6 +145,22 @@ bool loop_submit(struct job *j)
     return taken;
 }
 
+static bool probs_take(struct choice *c)
+{
+    int32_t n;
+    const struct token_prob *p = sampler_probs(c->sampler, &n);
+    if (!c->n_tokens)
+        c->per_token = (size_t)n;
+    for (int32_t i = 0; (size_t)i < c->per_token; i++) {
+        struct token_prob *more = array_room(c->probs, c->n_probs, &c->probs_cap, sizeof *more);
+        if (!more)
+            return false;
+        c->probs = more;
+        more[c->n_probs++] = p[i < n ? i : 0];
+    }
+    return true;
+}
+
 bool choice_token(void *user, int32_t id)
 {
     struct choice *c = user;
@@ -154,6 +171,8 @@ bool choice_token(void *user, int32_t id)
     c->last_ns = now_ns();
     if (!c->n_tokens)
         c->first_ns = c->last_ns;
+    if (j->ask.sampling.logprobs && !probs_take(c))
+        c->failed = true;
     int32_t *tokens = array_room(c->tokens, c->n_tokens, &c->tokens_cap, sizeof *tokens);
     if (tokens) {
         c->tokens = tokens;

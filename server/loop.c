@@ -92,6 +92,10 @@ static void before_step(void *user, struct batch *b)
     s->looked_ns = closely ? now : s->looked_ns;
     jobs_take(s, b);
     jobs_look(s, b, closely);
+    pthread_mutex_lock(&s->lock);
+    s->counts.n_busy = batch_requests(b);
+    batch_get_times(b, &s->counts.times);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* False: the thread is to end. */
@@ -131,6 +135,14 @@ static oato_status loop_open(struct server *s)
     const int64_t trained = s->session.model->shape.context_length;
     if (!args.engine.context && trained > 0 && trained < s->context)
         s->context = (int32_t)trained;
+    struct oato_error why;
+    if (session_template(&s->session, &args, &s->template, &why)) {
+        if (args.chat_template || args.variables) {
+            s->error = why;
+            return why.status;
+        }
+        snprintf(s->no_template, sizeof s->no_template, "%s", why.text);
+    }
     return OATO_OK;
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ANSWERS_MAX = 128, STOP_BYTES = 1024 };
+enum { ANSWERS_MAX = 128, STOP_BYTES = 1024, PROBS_MAX = 100 };
 
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
@@ -85,6 +85,7 @@ static const struct {
     {"return_tokens", offsetof(struct ask, tokens)},
     {"ignore_eos", offsetof(struct ask, ignore_end)},
     {"timings_per_token", offsetof(struct ask, timings)},
+    {"verbose", offsetof(struct ask, verbose)},
 };
 
 static oato_status number_read(const json_t *o, const struct number *n, struct ask *ask,
@@ -140,9 +141,19 @@ static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_erro
 /* What would change an answer, and is not to be had: better refused than ignored. */
 static oato_status refusals_check(const json_t *o, struct oato_error *err)
 {
-    static const char *const names[] = {
-        "grammar",        "json_schema", "lora",    "mirostat", "dry_multiplier", "xtc_probability",
-        "dynatemp_range", "n_indent",    "best_of", "suffix",   "input_prefix",   "input_suffix"};
+    static const char *const names[] = {"grammar",
+                                        "json_schema",
+                                        "lora",
+                                        "mirostat",
+                                        "dry_multiplier",
+                                        "xtc_probability",
+                                        "dynatemp_range",
+                                        "n_indent",
+                                        "best_of",
+                                        "suffix",
+                                        "post_sampling_probs",
+                                        "input_prefix",
+                                        "input_suffix"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const json_t *v = member(o, names[i]);
         const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
@@ -152,6 +163,88 @@ static oato_status refusals_check(const json_t *o, struct oato_error *err)
         if (!off)
             return oato_fail(err, OATO_EUSAGE, "%s is not supported here; leave it out", names[i]);
     }
+    return OATO_OK;
+}
+
+static oato_status bias_add(struct ask *ask, int64_t id, double bias, struct oato_error *err)
+{
+    struct sampler_options *o = &ask->sampling;
+    struct logit_bias *more =
+        array_room(ask->bias, (size_t)o->n_bias, &ask->bias_cap, sizeof *more);
+    if (!more)
+        return oato_fail_memory(err, sizeof *more, "a logit bias");
+    ask->bias = more;
+    o->bias = more;
+    more[o->n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
+    return OATO_OK;
+}
+
+/* What: a token's id, its number as a key, or a text, all of whose tokens are meant. */
+static oato_status bias_of(const struct server *s, struct ask *ask, const json_t *id,
+                           const char *text, const json_t *bias, struct oato_error *err)
+{
+    const double by = json_is_false(bias) ? -INFINITY : json_number_value(bias);
+    int64_t number = json_integer_value(id);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!json_is_number(bias) && !json_is_false(bias))
+        return oato_fail(err, OATO_EUSAGE, "logit_bias wants numbers, or false for never");
+    if (json_is_integer(id) || (text && parse_i64(text, 0, INT32_MAX, &number)))
+        return number < 0 || number > INT32_MAX
+                   ? oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens")
+                   : bias_add(ask, number, by, err);
+    if (!text)
+        return oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens or texts");
+    oato_status status = tokenizer_encode(s->session.tokenizer, text, strlen(text),
+                                          TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
+    for (size_t i = 0; i < n && !status; i++)
+        status = bias_add(ask, ids[i], by, err);
+    free(ids);
+    return status;
+}
+
+/* {"id": bias} as OpenAI has it, or [[id, bias], ..]. */
+static oato_status bias_read(const struct server *s, const json_t *o, struct ask *ask,
+                             struct oato_error *err)
+{
+    const json_t *all = member(o, "logit_bias"), *one;
+    const char *key;
+    size_t i;
+    oato_status status = OATO_OK;
+    if (all && !json_is_object(all) && !json_is_array(all))
+        return oato_fail(err, OATO_EUSAGE, "logit_bias wants an object or a list of pairs");
+    if (json_is_object(all)) {
+        json_object_foreach((json_t *)all, key, one)
+        {
+            if (!status)
+                status = bias_of(s, ask, NULL, key, one, err);
+        }
+    }
+    json_array_foreach(all, i, one)
+    {
+        const json_t *id = json_array_get(one, 0);
+        if (!status)
+            status = bias_of(s, ask, id, json_string_value(id), json_array_get(one, 1), err);
+    }
+    return status;
+}
+
+/* OpenAI: "logprobs": true and "top_logprobs" in chats, a number in completions; llama.cpp:
+ * n_probs. */
+static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_error *err)
+{
+    struct sampler_options *to = &ask->sampling;
+    const json_t *wanted = member(o, "logprobs");
+    int64_t top = 0, probs = 0;
+    if (json_int(o, "top_logprobs", 0, PROBS_MAX, &top, err) ||
+        json_int(o, "n_probs", 0, PROBS_MAX, &probs, err))
+        return err->status;
+    if (wanted && json_is_number(wanted) && json_int(o, "logprobs", 0, PROBS_MAX, &probs, err))
+        return err->status;
+    if (wanted && !json_is_number(wanted) && !json_is_boolean(wanted))
+        return oato_fail(err, OATO_EUSAGE, "logprobs wants true, false or a number");
+    to->logprobs = probs > 0 || (wanted && !json_is_false(wanted));
+    to->top_logprobs = to->logprobs ? (int32_t)max_i64(probs, top) : 0;
     return OATO_OK;
 }
 
@@ -211,6 +304,10 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
         status = seed_read(o, ask, err);
     if (!status)
         status = stops_read(o, ask, err);
+    if (!status)
+        status = bias_read(s, o, ask, err);
+    if (!status)
+        status = probs_read(o, ask, err);
     bounds_apply(s, ask);
     id_make(ask);
     if (status)
@@ -223,6 +320,8 @@ void ask_free(struct ask *ask)
     for (int32_t i = 0; i < ask->stops.n; i++)
         free(ask->stops.word[i]);
     ask->stops.n = 0;
+    free(ask->bias);
+    ask->bias = NULL;
 }
 
 /* ----------------------------------------------------------------------------- prompts ---- */
@@ -276,25 +375,24 @@ static oato_status part_add(const struct server *s, const json_t *part, struct i
     return oato_fail(err, OATO_EUSAGE, "prompt wants a text, token ids, or a list of prompts");
 }
 
-static oato_status ids_check(const struct job *j, struct ids *ids, struct oato_error *err)
+/* An empty prompt is the BOS token. */
+oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err)
 {
     const struct server *s = j->server;
     const int32_t bos = tokenizer_bos(s->session.tokenizer);
-    if (!ids->n && bos < 0)
+    oato_status status = OATO_OK;
+    if (!n && bos < 0)
         return oato_fail(err, OATO_EUSAGE, "the prompt is empty and the model has no BOS token");
-    if (!ids->n && id_add(ids, bos, s, err))
-        return err->status;
-    if (ids->n >= (size_t)s->context)
-        return oato_fail(err, OATO_EUSAGE,
+    if (!n) {
+        ids = &bos;
+        n = 1;
+    }
+    j->n_unfit = n >= (size_t)s->context ? n : 0;
+    if (j->n_unfit)
+        return oato_fail(err, OATO_EFIT,
                          "the request has %zu tokens, which exceeds the available context size of "
                          "%d tokens; send less, or start the server with -c %zu or more",
-                         ids->n, s->context, (ids->n + 256) / 256 * 256);
-    return OATO_OK;
-}
-
-oato_status prompt_ids_add(struct job *j, int32_t *ids, size_t n, struct oato_error *err)
-{
-    oato_status status = OATO_OK;
+                         n, s->context, (n + 256) / 256 * 256);
     for (int32_t k = 0; k < j->ask.n && !status; k++) {
         int32_t *copy = malloc(n * sizeof *copy);
         if (!copy)
@@ -320,8 +418,6 @@ static oato_status prompt_add(struct job *j, const json_t *prompt, struct oato_e
     } else {
         status = part_add(j->server, prompt, &ids, err);
     }
-    if (!status)
-        status = ids_check(j, &ids, err);
     if (!status)
         status = prompt_ids_add(j, ids.id, ids.n, err);
     free(ids.id);

@@ -49,7 +49,9 @@ static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
         ask_free(&ask);
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     }
-    if (prompts_add(j, json_object_get(o, "prompt"), &err)) {
+    if (kind == ASK_CHAT ? chat_add(j, o, &err)
+                         : prompts_add(j, json_object_get(o, "prompt"), &err)) {
+        x->n_prompt = j->n_unfit;
         job_release(j);
         return reply_failure(x, &err);
     }
@@ -66,6 +68,11 @@ static enum MHD_Result text_completion(struct exchange *x)
     return complete(x, ASK_TEXT);
 }
 
+static enum MHD_Result chat_completion(struct exchange *x)
+{
+    return complete(x, ASK_CHAT);
+}
+
 const struct route routes[] = {
     {"/health", false, true, true, health},
     {"/v1/health", false, true, true, health},
@@ -74,5 +81,15 @@ const struct route routes[] = {
     {"/completion", true, false, false, completion},
     {"/completions", true, false, false, completion},
     {"/v1/completions", true, false, false, text_completion},
+    {"/chat/completions", true, false, false, chat_completion},
+    {"/v1/chat/completions", true, false, false, chat_completion},
+    {"/chat/completions/input_tokens", true, false, false, route_count},
+    {"/v1/chat/completions/input_tokens", true, false, false, route_count},
+    {"/tokenize", true, false, false, route_tokenize},
+    {"/detokenize", true, false, false, route_detokenize},
+    {"/apply-template", true, false, false, route_template},
+    {"/props", false, false, false, route_props},
+    {"/slots", false, false, false, route_slots},
+    {"/metrics", false, false, false, route_metrics},
     {0},
 };

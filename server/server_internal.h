@@ -40,9 +40,11 @@ struct ask {
     enum ask_kind kind;
     struct sampler_options sampling;
     struct stops stops;
+    struct logit_bias *bias; /* of sampling */
+    size_t bias_cap;
     int32_t most; /* tokens of an answer; -1: no limit */
     int32_t n;    /* answers to each prompt */
-    bool stream, usage, tokens, ignore_end, echo, timings;
+    bool stream, usage, tokens, ignore_end, echo, timings, verbose;
     char id[40];
     time_t created;
 };
@@ -62,7 +64,8 @@ struct choice {
     struct text says, thinks;
     struct call *calls;
     int32_t *tokens;
-    size_t n_calls, n_tokens, calls_cap, tokens_cap;
+    struct token_prob *probs; /* per_token of each token: itself, then the most likely ones */
+    size_t n_calls, n_tokens, n_probs, per_token, calls_cap, tokens_cap, probs_cap;
     bool ended, failed; /* failed: memory was short */
     enum batch_end why;
     uint64_t asked_ns, first_ns, last_ns;
@@ -84,6 +87,7 @@ struct job {
     bool suspended;                    /* its connection waits for job_wake */
     struct MHD_Connection *connection; /* NULL once it is closed */
     struct oato_error error;           /* status 0: none */
+    size_t n_unfit;                    /* tokens of a prompt that does not fit */
     struct job *next;                  /* in the list of the engine thread */
     struct text out;                   /* of an HTTP thread: what a stream is about to send */
     size_t out_sent;
@@ -109,12 +113,15 @@ enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED 
 
 struct server_counts {
     uint64_t prompt_tokens, answer_tokens, requests, cancelled;
+    int32_t n_busy; /* answers that the batch has */
+    struct batch_times times;
 };
 
 struct server {
     const struct server_options *options;
     struct session session; /* of the engine thread; model and tokenizer are only read by others */
-    struct chat_template *template;
+    struct chat_template *template; /* NULL: no_template says why */
+    char no_template[512];
     int32_t context;   /* most positions of one request */
     char model[128];   /* its name in answers */
     const char **keys; /* NULL-terminated; NULL: none is asked for */
@@ -150,7 +157,8 @@ struct exchange {
     struct MHD_Connection *connection;
     const struct route *route;
     struct text body;
-    bool too_large, counted;
+    bool too_large;
+    size_t n_prompt; /* tokens of a prompt that does not fit */
     struct job *job;
     json_t *json; /* the body, where it was parsed */
 };
@@ -181,14 +189,23 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
                      struct oato_error *err);
 void ask_free(struct ask *ask);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
-oato_status prompt_ids_add(struct job *j, int32_t *ids, size_t n, struct oato_error *err);
+oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
+/* The text of a prompt for the messages of the request (which it changes), by the template. */
+oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
+                        struct oato_error *err);
+/* Adds the answers to the messages of the request. */
+oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
 /* A whole number of a member within bounds; it keeps its value when the member is missing. */
 oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
                      struct oato_error *err);
 oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err);
 
 /* ------------------------------------------------------------------------ answers (answers.c) */
+
+/* Text of a token in JSON, and the settings that answers repeat. */
+void token_add(struct text *t, const struct server *s, const char *key, int32_t id);
+void settings_add(struct text *t, const struct ask *ask, const char *key);
 
 /* The whole answer, once all choices have ended. */
 void answer_whole(struct job *j, struct text *out);
@@ -208,5 +225,13 @@ struct route {
 };
 /* NULL-terminated by path. */
 extern const struct route routes[];
+/* info.c: what is told about the server, and its tokens. */
+enum MHD_Result route_props(struct exchange *x);
+enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_metrics(struct exchange *x);
+enum MHD_Result route_tokenize(struct exchange *x);
+enum MHD_Result route_detokenize(struct exchange *x);
+enum MHD_Result route_template(struct exchange *x);
+enum MHD_Result route_count(struct exchange *x);
 
 #endif

@@ -51,7 +51,7 @@ static void renders(struct chat_template *c, const struct chat_message *m, size_
     struct oato_error err = {0};
     struct text out;
     text_init(&out);
-    if (chat_template_apply(c, m, n, add_assistant, &out, &err) != OATO_OK)
+    if (chat_template_apply(c, m, n, add_assistant, NULL, &out, &err) != OATO_OK)
         fail_msg("%s", err.text);
     assert_string_equal(out.data ? out.data : "", want);
     text_free(&out);
@@ -230,11 +230,11 @@ static void messages_that_cannot_be_rendered_are_refused(void **state)
     text_init(&out);
     struct chat_template *chatml = named("chatml"), *gemma = named("gemma"),
                          *llama2 = named("llama2");
-    assert_int_equal(chat_template_apply(chatml, tool, 1, true, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(chatml, tool, 1, true, NULL, &out, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "\"tool\""));
     assert_int_equal(chat_template_variables(chatml, "{}", &err), OATO_EUSAGE);
-    assert_int_equal(chat_template_apply(gemma, lonely, 1, true, &out, &err), OATO_EUSAGE);
-    assert_int_equal(chat_template_apply(llama2, late, 2, true, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(gemma, lonely, 1, true, NULL, &out, &err), OATO_EUSAGE);
+    assert_int_equal(chat_template_apply(llama2, late, 2, true, NULL, &out, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "message 2"));
     assert_int_equal(out.len, 0);
     renders(named("mistral-v3"), late, 2, true, "[INST] Be brief\n\nHi[/INST]");
@@ -301,7 +301,7 @@ static void a_program_that_refuses_says_why(void **state)
         struct gguf *g = file_with(cases[i][0]);
         struct chat_template *c = own(g, NULL);
         text_init(&out);
-        assert_int_equal(chat_template_apply(c, talk, 2, true, &out, &err), OATO_EFILE);
+        assert_int_equal(chat_template_apply(c, talk, 2, true, NULL, &out, &err), OATO_EFILE);
         if (!strstr(err.text, cases[i][1]))
             fail_msg("%s", err.text);
         assert_int_equal(out.len, 0);

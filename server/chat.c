@@ -1,0 +1,218 @@
+/*
+ * chat.c - conversations as OpenAI's clients send them, made into what the model's template reads.
+ * The model's own template gets messages and tools as JSON; a named format only roles and texts.
+ */
+#include "server/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGES_MAX = 4096 };
+
+/* ----------------------------------------------------------------------------- messages --- */
+
+/* A list of parts as one text, a line each; NULL where one is no text. */
+static json_t *parts_join(const json_t *parts)
+{
+    struct text all;
+    const json_t *part;
+    size_t i;
+    bool good = true;
+    text_init(&all);
+    json_array_foreach(parts, i, part)
+    {
+        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        good = good && json_is_string(text) && json_is_string(type) &&
+               !strcmp(json_string_value(type), "text");
+        if (good && i)
+            text_add(&all, "\n", 1);
+        if (good)
+            text_add(&all, json_string_value(text), json_string_length(text));
+    }
+    json_t *joined = good && !all.failed ? json_stringn_nocheck(or_empty(all.data), all.len) : NULL;
+    text_free(&all);
+    return joined;
+}
+
+/* Arguments come as text; templates expect them as an object. */
+static void arguments_parse(json_t *calls)
+{
+    json_t *call;
+    size_t i;
+    json_array_foreach(calls, i, call)
+    {
+        json_t *function = json_object_get(call, "function");
+        const json_t *text = json_object_get(function, "arguments");
+        json_t *object = json_is_string(text) ? json_loads(json_string_value(text), 0, NULL) : NULL;
+        if (json_is_object(object))
+            json_object_set_new(function, "arguments", object);
+        else
+            json_decref(object);
+    }
+}
+
+/* Checks a message and changes it in place: its content becomes a text. */
+static oato_status message_mend(json_t *m, size_t at, struct oato_error *err)
+{
+    json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
+    if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
+        return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
+    if (json_is_array(content)) {
+        json_t *joined = parts_join(content);
+        if (!joined)
+            return oato_fail(err, OATO_EUSAGE,
+                             "message %zu has content that is no text; this server reads only text",
+                             at + 1);
+        json_object_set_new(m, "content", joined);
+        return OATO_OK;
+    }
+    if ((!content || json_is_null(content)) && json_is_array(calls))
+        json_object_set_new(m, "content", json_string(""));
+    else if (!json_is_string(content))
+        return oato_fail(err, OATO_EUSAGE, "message %zu wants content that is a text", at + 1);
+    arguments_parse(calls);
+    return OATO_OK;
+}
+
+static oato_status messages_mend(json_t *messages, struct oato_error *err)
+{
+    json_t *m;
+    size_t i, answers = 0;
+    if (!json_is_array(messages) || !json_array_size(messages) ||
+        json_array_size(messages) > MESSAGES_MAX)
+        return oato_fail(err, OATO_EUSAGE, "messages wants a list of 1 to %d messages",
+                         MESSAGES_MAX);
+    json_array_foreach(messages, i, m)
+    {
+        if (message_mend(m, i, err))
+            return err->status;
+        const bool says = !strcmp(json_string_value(json_object_get(m, "role")), "assistant") &&
+                          !json_object_get(m, "tool_calls");
+        answers = says ? answers + 1 : 0;
+    }
+    return answers > 1 ? oato_fail(err, OATO_EUSAGE,
+                                   "messages ends with %zu answers of the assistant; at most one "
+                                   "may stand there",
+                                   answers)
+                       : OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- tools --- */
+
+/* The tools that the template shows: none with tool_choice "none". */
+static oato_status tools_check(const json_t *o, const json_t **tools, struct oato_error *err)
+{
+    const json_t *choice = json_object_get(o, "tool_choice"), *tool;
+    size_t i;
+    *tools = json_object_get(o, "tools");
+    if (*tools && !json_is_null(*tools) && !json_is_array(*tools))
+        return oato_fail(err, OATO_EUSAGE, "tools wants a list");
+    json_array_foreach(*tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function");
+        if (!json_is_string(json_object_get(function, "name")))
+            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
+    }
+    if (choice && !json_is_null(choice) &&
+        (!json_is_string(choice) || (strcmp(json_string_value(choice), "none") != 0 &&
+                                     strcmp(json_string_value(choice), "auto") != 0)))
+        return oato_fail(err, OATO_EUSAGE, "tool_choice \"auto\" and \"none\" are supported");
+    if (!json_array_size(*tools) || (json_is_string(choice) && *json_string_value(choice) == 'n'))
+        *tools = NULL;
+    return OATO_OK;
+}
+
+/* ---------------------------------------------------------------------------- the prompt --- */
+
+/* What the model's own template sees besides the tokens: messages, tools, and the variables of the
+ * command line, then of the request. */
+static char *variables_dump(const struct server *s, const json_t *o, json_t *messages,
+                            const json_t *tools)
+{
+    json_t *all = json_object();
+    json_t *ours = json_loads(or_empty(s->options->session.variables), 0, NULL);
+    json_t *theirs = json_object_get(o, "chat_template_kwargs");
+    json_object_update(all, ours);
+    json_object_update(all, theirs);
+    json_object_set(all, "messages", messages);
+    if (tools)
+        json_object_set(all, "tools", (json_t *)tools);
+    char *dump = json_dumps(all, JSON_COMPACT);
+    json_decref(ours);
+    json_decref(all);
+    return dump;
+}
+
+static oato_status named_apply(const struct server *s, json_t *messages, bool answer,
+                               struct text *out, struct oato_error *err)
+{
+    const size_t n = json_array_size(messages);
+    struct chat_message *list = calloc(n, sizeof *list);
+    const json_t *m;
+    size_t i;
+    if (!list)
+        return oato_fail_memory(err, n * sizeof *list, "messages");
+    json_array_foreach(messages, i, m)
+    {
+        list[i] = (struct chat_message){json_string_value(json_object_get(m, "role")),
+                                        json_string_value(json_object_get(m, "content"))};
+    }
+    oato_status status = chat_template_apply(s->template, list, n, answer, NULL, out, err);
+    free(list);
+    return status;
+}
+
+oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
+                        struct oato_error *err)
+{
+    json_t *messages = json_object_get(o, "messages");
+    const json_t *tools = NULL;
+    bool answer = true, goes_on = false;
+    if (!s->template)
+        return oato_fail(err, OATO_EUSAGE, "%.450s", s->no_template);
+    const bool named = strcmp(chat_template_name(s->template), "of the model") != 0;
+    oato_status status = messages_mend(messages, err);
+    if (!status)
+        status = tools_check(o, &tools, err);
+    if (!status)
+        status = json_flag(o, "add_generation_prompt", &answer, err);
+    if (!status)
+        status = json_flag(o, "continue_final_message", &goes_on, err);
+    if (!status && goes_on)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "continue_final_message is not supported here; leave "
+                           "it out");
+    if (!status && named && tools)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "the chat template %s shows the model no tools; "
+                           "leave tools out",
+                           chat_template_name(s->template));
+    if (status || named)
+        return status ? status : named_apply(s, messages, answer, out, err);
+    char *variables = variables_dump(s, o, messages, tools);
+    if (!variables)
+        return oato_fail_memory(err, 1 << 16, "messages");
+    status = chat_template_apply(s->template, NULL, 0, answer, variables, out, err);
+    free(variables);
+    return status;
+}
+
+oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
+{
+    const struct server *s = j->server;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    struct text prompt;
+    text_init(&prompt);
+    oato_status status = chat_prompt(s, o, &prompt, err);
+    if (!status)
+        status = tokenizer_encode(s->session.tokenizer, or_empty(prompt.data), prompt.len,
+                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
+    if (!status)
+        status = prompt_ids_add(j, ids, n, err);
+    for (int32_t i = 0; i < j->n_choices && !status; i++)
+        status = answer_text_read(&j->choices[i]->told, s->template, &prompt, err);
+    free(ids);
+    text_free(&prompt);
+    return status;
+}

@@ -1,0 +1,213 @@
+/*
+ * info.c - what the server tells about itself, for people, monitors and llama.cpp's clients, and
+ * tokens of texts.
+ */
+#include "server/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum MHD_Result route_props(struct exchange *x)
+{
+    const struct server *s = x->server;
+    const struct server_options *o = s->options;
+    const struct ask ask = {.sampling = o->session.sampling, .most = o->n_predict};
+    const char *const source = s->template ? chat_template_name(s->template) : "";
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_open(&t, "default_generation_settings", '{');
+    json_add(&t, JSON("n_ctx", s->context));
+    settings_add(&t, &ask, "params");
+    json_close(&t, '}');
+    json_add(&t, JSON("total_slots", o->session.engine.seqs),
+             JSON("model_alias", (const char *)s->model), JSON("model_path", o->session.model),
+             JSON("chat_template", source), JSON("build_info", "oato-" OATO_VERSION));
+    json_add_object(&t, "modalities", json_bool("vision", false), json_bool("audio", false));
+    json_close(&t, '}');
+    return reply_json(x, &t);
+}
+
+/* Answers have no fixed place here: as many slots are busy as answers are computed. */
+enum MHD_Result route_slots(struct exchange *x)
+{
+    struct server *s = x->server;
+    struct text t;
+    pthread_mutex_lock(&s->lock);
+    const int32_t busy = s->n_live;
+    pthread_mutex_unlock(&s->lock);
+    text_init(&t);
+    json_open(&t, NULL, '[');
+    for (int32_t i = 0; i < s->options->session.engine.seqs; i++)
+        json_add_object(&t, NULL, JSON("id", i), JSON("n_ctx", s->context),
+                        json_bool("speculative", false), json_bool("is_processing", i < busy));
+    json_close(&t, ']');
+    return reply_json(x, &t);
+}
+
+static void metric(struct text *t, const char *name, const char *kind, const char *help,
+                   double value)
+{
+    text_printf(t, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %.17g\n", name, help,
+                name, kind, name, value);
+}
+
+enum MHD_Result route_metrics(struct exchange *x)
+{
+    struct server *s = x->server;
+    struct text t;
+    pthread_mutex_lock(&s->lock);
+    const struct server_counts c = s->counts;
+    const int32_t live = s->n_live, at_once = s->options->session.engine.seqs;
+    pthread_mutex_unlock(&s->lock);
+    const double prompt_s = (double)c.times.prompt_ns * 1e-9,
+                 decode_s = (double)c.times.decode_ns * 1e-9;
+    text_init(&t);
+    metric(&t, "prompt_tokens_total", "counter", "Prompt tokens computed.",
+           (double)c.times.prompt_tokens);
+    metric(&t, "prompt_seconds_total", "counter", "Time of steps with prompt tokens.", prompt_s);
+    metric(&t, "tokens_predicted_total", "counter", "Tokens of answers that have ended.",
+           (double)c.answer_tokens);
+    metric(&t, "tokens_predicted_seconds_total", "counter", "Time of steps that only decode.",
+           decode_s);
+    metric(&t, "n_decode_total", "counter", "Steps that only decode.",
+           (double)c.times.decode_steps);
+    metric(&t, "prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
+           prompt_s > 0 ? (double)c.times.prompt_tokens / prompt_s : 0);
+    metric(&t, "predicted_tokens_seconds", "gauge", "Decoded tokens per second.",
+           decode_s > 0 ? (double)c.times.decode_tokens / decode_s : 0);
+    metric(&t, "requests_processing", "gauge", "Answers that are computed.",
+           live < at_once ? live : at_once);
+    metric(&t, "requests_deferred", "gauge", "Answers that wait for their turn.",
+           live < at_once ? 0 : live - at_once);
+    metric(&t, "requests_total", "counter", "Requests for answers so far.", (double)c.requests);
+    metric(&t, "answers_cancelled_total", "counter", "Answers whose clients went.",
+           (double)c.cancelled);
+    const enum MHD_Result result =
+        t.failed ? MHD_NO
+                 : reply(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", t.data, t.len);
+    text_free(&t);
+    return result;
+}
+
+/* ------------------------------------------------------------------------------- tokens --- */
+
+static void tokens_write(struct text *t, const struct server *s, const int32_t *ids, size_t n,
+                         bool pieces)
+{
+    json_open(t, "tokens", '[');
+    for (size_t i = 0; i < n; i++) {
+        if (!pieces) {
+            text_printf(t, "%s%d", i ? "," : "", ids[i]);
+            continue;
+        }
+        json_open(t, NULL, '{');
+        json_add(t, JSON("id", ids[i]));
+        token_add(t, s, "piece", ids[i]);
+        json_close(t, '}');
+    }
+    json_close(t, ']');
+}
+
+enum MHD_Result route_tokenize(struct exchange *x)
+{
+    const struct server *s = x->server;
+    struct oato_error err;
+    bool special = false, parse = true, pieces = false;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    const json_t *o = body_json(x, &err), *content = o ? json_object_get(o, "content") : NULL;
+    if (!o || json_flag(o, "add_special", &special, &err) ||
+        json_flag(o, "parse_special", &parse, &err) || json_flag(o, "with_pieces", &pieces, &err))
+        return reply_failure(x, &err);
+    if (content && !json_is_string(content))
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "content wants a text");
+    if (content && tokenizer_encode(s->session.tokenizer, json_string_value(content),
+                                    json_string_length(content),
+                                    (special ? TOKENIZE_ADD_SPECIAL : 0) |
+                                        (parse ? TOKENIZE_PARSE_SPECIAL : 0),
+                                    &ids, &n, &err))
+        return reply_failure(x, &err);
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    tokens_write(&t, s, ids, n, pieces);
+    json_close(&t, '}');
+    free(ids);
+    return reply_json(x, &t);
+}
+
+enum MHD_Result route_detokenize(struct exchange *x)
+{
+    const struct server *s = x->server;
+    struct oato_error err;
+    struct text whole, t;
+    const json_t *o = body_json(x, &err), *id;
+    const json_t *tokens = o ? json_object_get(o, "tokens") : NULL;
+    size_t i;
+    if (!o)
+        return reply_failure(x, &err);
+    if (!json_is_array(tokens))
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "tokens wants a list of token ids");
+    text_init(&whole);
+    json_array_foreach(tokens, i, id)
+    {
+        const char *bytes;
+        size_t n;
+        const json_int_t number = json_integer_value(id);
+        if (!json_is_integer(id) || number < 0 || number > INT32_MAX ||
+            !tokenizer_piece(s->session.tokenizer, (int32_t)number, true, &bytes, &n)) {
+            text_free(&whole);
+            return reply_error(x, MHD_HTTP_BAD_REQUEST,
+                               "tokens wants a list of token ids of the vocabulary");
+        }
+        text_add(&whole, bytes, n);
+    }
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add_slice(&t, "content", whole.data, whole.len);
+    json_close(&t, '}');
+    text_free_part(&whole, &t);
+    return reply_json(x, &t);
+}
+
+enum MHD_Result route_template(struct exchange *x)
+{
+    struct oato_error err;
+    struct text prompt, t;
+    const json_t *o = body_json(x, &err);
+    text_init(&prompt);
+    if (!o || chat_prompt(x->server, o, &prompt, &err)) {
+        text_free(&prompt);
+        return reply_failure(x, &err);
+    }
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add_slice(&t, "prompt", prompt.data, prompt.len);
+    json_close(&t, '}');
+    text_free_part(&prompt, &t);
+    return reply_json(x, &t);
+}
+
+enum MHD_Result route_count(struct exchange *x)
+{
+    struct oato_error err;
+    struct text prompt, t;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    const json_t *o = body_json(x, &err);
+    text_init(&prompt);
+    const bool bad =
+        !o || chat_prompt(x->server, o, &prompt, &err) ||
+        tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
+                         TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, &err);
+    text_free(&prompt);
+    free(ids);
+    if (bad)
+        return reply_failure(x, &err);
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("object", "response.input_tokens"), JSON("input_tokens", n));
+    json_close(&t, '}');
+    return reply_json(x, &t);
+}
