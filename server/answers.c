@@ -149,14 +149,14 @@ static double ms(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-6 : 0;
 }
 
-/* The wait for the first token counts as the prompt's. */
 static void timings_add(struct text *t, const struct choice *c)
 {
-    const double prompt = ms(c->asked_ns, c->first_ns), answer = ms(c->first_ns, c->last_ns);
+    const double prompt = ms(c->begun_ns, c->first_ns), answer = ms(c->first_ns, c->last_ns);
     const double steps = c->n_tokens > 1 ? (double)(c->n_tokens - 1) : 1;
-    json_add_object(t, "timings", JSON("cache_n", 0), JSON("prompt_n", c->n_ids),
-                    JSON("prompt_ms", prompt), JSON("prompt_per_token_ms", prompt / c->n_ids),
-                    JSON("prompt_per_second", prompt > 0 ? 1e3 * c->n_ids / prompt : 0.0),
+    const int32_t n = c->n_ids - c->cached;
+    json_add_object(t, "timings", JSON("cache_n", c->cached), JSON("prompt_n", n),
+                    JSON("prompt_ms", prompt), JSON("prompt_per_token_ms", prompt / n),
+                    JSON("prompt_per_second", prompt > 0 ? 1e3 * n / prompt : 0.0),
                     JSON("predicted_n", c->n_tokens), JSON("predicted_ms", answer),
                     JSON("predicted_per_token_ms", answer / steps),
                     JSON("predicted_per_second", answer > 0 ? 1e3 * steps / answer : 0.0));
@@ -164,15 +164,16 @@ static void timings_add(struct text *t, const struct choice *c)
 
 static void usage_add(struct text *t, const struct job *j)
 {
-    uint64_t prompt = 0, answer = 0;
+    uint64_t prompt = 0, answer = 0, cached = 0;
     for (int32_t i = 0; i < j->n_choices; i++) {
         prompt += i % j->ask.n ? 0 : (uint64_t)j->choices[i]->n_ids;
+        cached += i % j->ask.n ? 0 : (uint64_t)j->choices[i]->cached;
         answer += j->choices[i]->n_tokens;
     }
     json_open(t, "usage", '{');
     json_add(t, JSON("prompt_tokens", prompt), JSON("completion_tokens", answer),
              JSON("total_tokens", prompt + answer));
-    json_add_object(t, "prompt_tokens_details", JSON("cached_tokens", 0));
+    json_add_object(t, "prompt_tokens_details", JSON("cached_tokens", cached));
     json_close(t, '}');
 }
 

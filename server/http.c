@@ -241,7 +241,7 @@ static bool same_key(const char *given, const char *key)
     return !differs;
 }
 
-static bool may_ask(const struct exchange *x)
+static bool may_ask(struct exchange *x)
 {
     const char *const *key = x->server->keys;
     const char *bearer =
@@ -249,8 +249,11 @@ static bool may_ask(const struct exchange *x)
     const char *other = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
     const char *given = bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : other;
     bool good = !key || (x->route && x->route->open);
-    for (; key && given && *key; key++)
-        good |= same_key(given, *key);
+    for (int32_t i = 0; key && given && key[i]; i++) {
+        const bool same = same_key(given, key[i]);
+        good |= same;
+        x->client = same ? i : x->client;
+    }
     return good;
 }
 

@@ -31,6 +31,7 @@ static void choice_free(struct choice *c)
     free(c->probs);
     free(c->ids);
     sampler_free(c->sampler);
+    grammar_state_free(c->follows);
     answer_text_free(&c->told);
     text_free(&c->prompt);
     text_free(&c->stop.held);
@@ -124,7 +125,9 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
         prompt_decode(c);
     c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     j->choices[j->n_choices++] = c;
-    return c->sampler && !c->prompt.failed ? OATO_OK : oato_fail_memory(err, 1 << 20, "an answer");
+    if (!c->sampler || c->prompt.failed)
+        return oato_fail_memory(err, 1 << 20, "an answer");
+    return constraint_begin(c, err);
 }
 
 bool loop_submit(struct job *j)
@@ -143,6 +146,15 @@ bool loop_submit(struct job *j)
     }
     pthread_mutex_unlock(&s->lock);
     return taken;
+}
+
+void choice_begin(void *user, int32_t cached)
+{
+    struct choice *c = user;
+    pthread_mutex_lock(&c->job->lock);
+    c->begun_ns = now_ns();
+    c->cached = cached;
+    pthread_mutex_unlock(&c->job->lock);
 }
 
 static bool probs_take(struct choice *c)
@@ -201,6 +213,8 @@ void choice_end(void *user, enum batch_end why)
     if (j->ask.stream || last)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
+    if (why != BATCH_CANCELLED)
+        scheduler_ended(s->scheduler, (int32_t)c->n_tokens);
     pthread_mutex_lock(&s->lock);
     s->n_live--;
     s->counts.prompt_tokens += (uint64_t)c->n_ids;

@@ -30,6 +30,7 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
                                         .most = j->ask.most,
                                         .seq = -1,
                                         .sampler = c->sampler,
+                                        .on_begin = choice_begin,
                                         .on_token = choice_token,
                                         .on_end = choice_end,
                                         .user = c};
@@ -126,8 +127,9 @@ static oato_status loop_open(struct server *s)
     args.any_sampling = true;
     args.batch.before_step = before_step;
     args.batch.user = s;
-    oato_status status =
-        session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
+    oato_status status = policy_open(s, &args.batch, &s->error);
+    if (!status)
+        status = session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
     if (status)
         return status;
     engine_get_stats(s->session.engine, &stats);

@@ -53,6 +53,10 @@ static const struct option_of table[] = {
     {"np", 0, "N", NULL, ALL, COUNT(session.engine.seqs, 1, 4096)},
     {"queue", 0, "N", "answers that may wait; beyond that 503 (default 256)", ALL,
      COUNT(queue, 0, 1 << 20)},
+    {"policy", 0, "NAME",
+     "who runs when memory is short: adaptive (default), recompute, swap, fcfs, vtc", ALL,
+     TEXT(policy)},
+    {"decision-log", 0, "FILE", "write the scheduler's decisions there", ALL, TEXT(decision_log)},
     {"connections", 0, "N", "open at the same time (default 1024)", ALL,
      COUNT(connections, 8, 1 << 20)},
     {"idle", 0, "S", "close connections silent for S seconds (default 60)", ALL,
@@ -95,6 +99,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct serve_args a = {.server = {.host = "127.0.0.1",
                                       .port = 8080,
+                                      .policy = "adaptive",
                                       .n_predict = -1,
                                       .queue = 256,
                                       .connections = 1024,

@@ -141,9 +141,7 @@ static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_erro
 /* What would change an answer, and is not to be had: better refused than ignored. */
 static oato_status refusals_check(const json_t *o, struct oato_error *err)
 {
-    static const char *const names[] = {"grammar",
-                                        "json_schema",
-                                        "lora",
+    static const char *const names[] = {"lora",
                                         "mirostat",
                                         "dry_multiplier",
                                         "xtc_probability",
@@ -151,9 +149,9 @@ static oato_status refusals_check(const json_t *o, struct oato_error *err)
                                         "n_indent",
                                         "best_of",
                                         "suffix",
-                                        "post_sampling_probs",
                                         "input_prefix",
-                                        "input_suffix"};
+                                        "input_suffix",
+                                        "post_sampling_probs"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const json_t *v = member(o, names[i]);
         const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
@@ -308,6 +306,8 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
         status = bias_read(s, o, ask, err);
     if (!status)
         status = probs_read(o, ask, err);
+    if (!status)
+        status = constraint_read(o, ask, err);
     bounds_apply(s, ask);
     id_make(ask);
     if (status)
@@ -320,6 +320,8 @@ void ask_free(struct ask *ask)
     for (int32_t i = 0; i < ask->stops.n; i++)
         free(ask->stops.word[i]);
     ask->stops.n = 0;
+    grammar_free(ask->grammar);
+    ask->grammar = NULL;
     free(ask->bias);
     ask->bias = NULL;
 }

@@ -44,6 +44,7 @@ static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
     const json_t *o = body_json(x, &err);
     if (!o || ask_read(x->server, o, kind, &ask, &err))
         return reply_failure(x, &err);
+    ask.client = x->client;
     struct job *j = job_create(x->server, &ask);
     if (!j) {
         ask_free(&ask);

@@ -83,6 +83,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     struct server s = {.options = o, .started = time(NULL)};
     pthread_t thread;
     pthread_mutex_init(&s.lock, NULL);
+    pthread_mutex_init(&s.vocab_lock, NULL);
     pthread_cond_init(&s.wake, NULL);
     text_init(&s.key_text);
     s.incoming_end = &s.incoming;
@@ -103,11 +104,18 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
         status = s.error.status;
         *err = s.error;
     }
+    grammar_vocab_free(s.vocab);
     session_close(&s.session);
+    struct oato_error log;
+    if (policy_close(&s, &log) && !status) {
+        status = log.status;
+        *err = log;
+    }
     chat_template_free(s.template);
     free(s.keys);
     text_free(&s.key_text);
     pthread_cond_destroy(&s.wake);
     pthread_mutex_destroy(&s.lock);
+    pthread_mutex_destroy(&s.vocab_lock);
     return status;
 }

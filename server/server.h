@@ -14,6 +14,8 @@ struct server_options {
     const char *alias;           /* name of the model in answers; NULL: that of its file */
     const char *api_key;      /* clients must send one of these, separated by commas; NULL: none */
     const char *api_key_file; /* further ones, a line each; NULL: none */
+    const char *policy;       /* a name of scheduler_policy_names */
+    const char *decision_log; /* file for the scheduler's decisions; NULL: none */
     int32_t n_predict;        /* most tokens of an answer; -1: no limit but the context */
     int32_t queue;            /* answers that may wait for their turn */
     int32_t connections;      /* open at the same time */

@@ -6,6 +6,8 @@
 #ifndef OATO_SERVER_INTERNAL_H
 #define OATO_SERVER_INTERNAL_H
 
+#include "executor/grammar.h"
+#include "server/scheduler.h"
 #include "server/server.h"
 
 #include <jansson.h>
@@ -42,8 +44,10 @@ struct ask {
     struct stops stops;
     struct logit_bias *bias; /* of sampling */
     size_t bias_cap;
-    int32_t most; /* tokens of an answer; -1: no limit */
-    int32_t n;    /* answers to each prompt */
+    struct grammar *grammar; /* that answers follow; NULL: none */
+    int32_t client;          /* number of its key, 0 without */
+    int32_t most;            /* tokens of an answer; -1: no limit */
+    int32_t n;               /* answers to each prompt */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose;
     char id[40];
     time_t created;
@@ -59,6 +63,7 @@ struct choice {
     int32_t *ids, n_ids; /* the prompt */
     struct text prompt;  /* its text, where answers repeat it */
     struct sampler *sampler;
+    struct grammar_state *follows; /* of the sampler; NULL: no grammar */
     struct answer_text told;
     struct stop_filter stop;
     struct text says, thinks;
@@ -68,8 +73,9 @@ struct choice {
     size_t n_calls, n_tokens, n_probs, per_token, calls_cap, tokens_cap, probs_cap;
     bool ended, failed; /* failed: memory was short */
     enum batch_end why;
-    uint64_t asked_ns, first_ns, last_ns;
-    uint64_t id; /* in the batch; 0: not there */
+    uint64_t asked_ns, begun_ns, first_ns, last_ns;
+    int32_t cached; /* tokens of the prompt that were there already */
+    uint64_t id;    /* in the batch; 0: not there */
     /* of an HTTP thread: what a stream has sent */
     size_t sent_says, sent_thinks, sent_calls, sent_tokens;
     bool begun, sent_end;
@@ -102,6 +108,7 @@ void job_release(struct job *j);
 /* With the job's lock: lets its connection go on, if it waits. */
 void job_wake(struct job *j);
 /* Callbacks of the batch; user is a choice. */
+void choice_begin(void *user, int32_t cached);
 bool choice_token(void *user, int32_t id);
 void choice_end(void *user, enum batch_end why);
 /* Why an answer ended: "stop", "length", and with calls "tool_calls". */
@@ -131,6 +138,10 @@ struct server {
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
     atomic_int exchanges;  /* requests whose answers are not sent yet */
     struct MHD_Daemon *daemon;
+    struct scheduler *scheduler;
+    FILE *decisions;             /* its log; NULL: none */
+    struct grammar_vocab *vocab; /* made when it is first needed, under vocab_lock */
+    pthread_mutex_t vocab_lock;
     int listener;
     /* under lock */
     pthread_mutex_t lock;
@@ -149,6 +160,11 @@ bool loop_submit(struct job *j);
 /* The engine thread; returns when told to stop or when the engine fails. */
 void *loop_run(void *server);
 
+/* Makes the scheduler of --policy and gives it to the batch. */
+oato_status policy_open(struct server *s, struct batch_options *batch, struct oato_error *err);
+/* OATO_EIO when the log of decisions could not be written. */
+oato_status policy_close(struct server *s, struct oato_error *err);
+
 /* ------------------------------------------------------------------------------- HTTP (http.c) */
 
 /* One request and its answer. */
@@ -159,6 +175,7 @@ struct exchange {
     struct text body;
     bool too_large;
     size_t n_prompt; /* tokens of a prompt that does not fit */
+    int32_t client;  /* number of its key */
     struct job *job;
     json_t *json; /* the body, where it was parsed */
 };
@@ -188,6 +205,9 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err);
 void ask_free(struct ask *ask);
+/* constraint.c: the grammar that a request asks for, and a sampler that follows it. */
+oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err);
+oato_status constraint_begin(struct choice *c, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);

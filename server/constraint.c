@@ -1,0 +1,96 @@
+/*
+ * constraint.c - answers that follow a grammar: GBNF, or a JSON schema by either of its names. The
+ * tokenizer's vocabulary is sorted for it when it is first needed.
+ */
+#include "server/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static oato_status schema_grammar(const char *text, size_t n, struct grammar **out,
+                                  struct oato_error *err)
+{
+    (void)text;
+    (void)n;
+    *out = NULL;
+    return oato_fail(err, OATO_EUSAGE, "JSON schemas are not supported; give a grammar");
+}
+
+/* The schema that is asked for; *any: any JSON object will do. */
+static oato_status schema_find(const json_t *o, const json_t **schema, bool *any,
+                               struct oato_error *err)
+{
+    const json_t *format = json_object_get(o, "response_format");
+    const json_t *type = json_object_get(format, "type");
+    const char *name = json_is_string(type) ? json_string_value(type) : "";
+    *schema = json_object_get(o, "json_schema");
+    *any = false;
+    if (!format || json_is_null(format) || !strcmp(name, "text"))
+        return OATO_OK;
+    if (!strcmp(name, "json_object")) {
+        *schema = json_object_get(format, "schema");
+        *any = !*schema;
+        return OATO_OK;
+    }
+    *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    if (strcmp(name, "json_schema") != 0 || !*schema)
+        return oato_fail(err, OATO_EUSAGE,
+                         "response_format wants the type text, json_object, or json_schema with a "
+                         "json_schema.schema");
+    return OATO_OK;
+}
+
+static oato_status schema_read(const json_t *schema, struct grammar **out, struct oato_error *err)
+{
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!text)
+        return oato_fail_memory(err, 1 << 16, "a JSON schema");
+    const oato_status status = schema_grammar(text, strlen(text), out, err);
+    free(text);
+    return status;
+}
+
+oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err)
+{
+    static const char object[] = "{\"type\":\"object\"}";
+    const json_t *gbnf = json_object_get(o, "grammar"), *schema;
+    bool any;
+    oato_status status = schema_find(o, &schema, &any, err);
+    if (json_is_null(schema))
+        schema = NULL;
+    const bool has_gbnf = json_is_string(gbnf) && json_string_length(gbnf);
+    if (!status && gbnf && !json_is_null(gbnf) && !json_is_string(gbnf))
+        status = oato_fail(err, OATO_EUSAGE, "grammar wants a text in GBNF");
+    if (!status && has_gbnf && (schema || any))
+        status = oato_fail(err, OATO_EUSAGE, "give either a grammar or a JSON schema, not both");
+    if (!status && (has_gbnf || schema || any) && ask->ignore_end)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "ignore_eos goes on after the end that a grammar sets; leave it out");
+    if (status)
+        return status;
+    if (has_gbnf)
+        return grammar_parse(json_string_value(gbnf), json_string_length(gbnf), &ask->grammar, err);
+    if (any)
+        return schema_grammar(object, strlen(object), &ask->grammar, err);
+    return schema ? schema_read(schema, &ask->grammar, err) : OATO_OK;
+}
+
+oato_status constraint_begin(struct choice *c, struct oato_error *err)
+{
+    struct server *s = c->job->server;
+    if (!c->job->ask.grammar)
+        return OATO_OK;
+    pthread_mutex_lock(&s->vocab_lock);
+    oato_status status =
+        s->vocab ? OATO_OK : grammar_vocab_create(s->session.tokenizer, &s->vocab, err);
+    pthread_mutex_unlock(&s->vocab_lock);
+    if (!status)
+        status = grammar_state_create(c->job->ask.grammar, s->vocab, &c->follows, err);
+    if (!status) {
+        const struct sampler_constraint follow = grammar_constraint(c->follows);
+        sampler_constrain(c->sampler, &follow);
+    }
+    return status;
+}
