@@ -33,6 +33,8 @@ enum MHD_Result route_slots(struct exchange *x)
 {
     struct server *s = x->server;
     struct text t;
+    if (s->options->no_slots)
+        return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-slots");
     pthread_mutex_lock(&s->lock);
     const int32_t busy = s->n_live;
     pthread_mutex_unlock(&s->lock);

@@ -127,9 +127,9 @@ static oato_status loop_open(struct server *s)
     args.any_sampling = true;
     args.batch.before_step = before_step;
     args.batch.user = s;
-    oato_status status = policy_open(s, &args.batch, &s->error);
-    if (!status)
-        status = session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
+    args.batch.schedule = policy_schedule;
+    oato_status status =
+        session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
     if (status)
         return status;
     engine_get_stats(s->session.engine, &stats);

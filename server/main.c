@@ -74,7 +74,12 @@ static const struct option_of table[] = {
     {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ALL,
      TEXT(session.variables)},
     SESSION_ENGINE(ALL, SESSION_AT_SERVE),
+    {"no-slots", 0, NULL, "no answers at /slots", ALL, AS(option_flag, server.no_slots)},
+    {"verbose", 'v', NULL, "answers tell the prompt's text (__verbose), as requests may ask", ALL,
+     AS(option_flag, server.verbose)},
     {"cb", 0, NULL, NULL, ALL, NOTHING},
+    {"slots", 0, NULL, NULL, ALL, NOTHING},
+    {"metrics", 0, NULL, NULL, ALL, NOTHING},
     {"cont-batching", 0, NULL, NULL, ALL, NOTHING},
     {"jinja", 0, NULL, NULL, ALL, NOTHING},
     {"no-webui", 0, NULL, NULL, ALL, NOTHING},
@@ -83,6 +88,33 @@ static const struct option_of table[] = {
     {"no-context-shift", 0, NULL, NULL, ALL, NOTHING},
     {"help", 'h', NULL, "this text", ALL, AS(option_flag, help)},
     {"version", 0, NULL, "version", ALL, AS(option_flag, version)},
+};
+
+/* llama.cpp's, without a counterpart here; a hint at what there is. */
+#define ANSWER(name, text)                                                                         \
+    {                                                                                              \
+        name, 0, OPT_ANSWER, NULL, text, 0                                                         \
+    }
+static const struct option_row answers[] = {
+    ANSWER("context-shift", "an answer ends where the context is full; -c N allows a longer one"),
+    ANSWER("chat-template-file",
+           "the model's own template is used; --chat-template NAME chooses another"),
+    ANSWER("no-jinja", "templates are always run; --chat-template NAME chooses a named format"),
+    ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
+    ANSWER("lora", "adapters are not supported; merge it into the model first"),
+    ANSWER("mmproj", "this server reads only text"),
+    ANSWER("slot-save-path", "sequences are not saved; prompts that begin alike share memory"),
+    ANSWER("cache-reuse", "prompts that begin alike share memory by themselves"),
+    ANSWER("no-kv-unified", "all answers share the memory of -c N positions"),
+    ANSWER("ssl-key-file", "put a proxy that speaks TLS in front"),
+    ANSWER("ssl-cert-file", "put a proxy that speaks TLS in front"),
+    ANSWER("timeout", "--idle S closes silent connections"),
+    ANSWER("threads-http", "four threads serve all connections"),
+    ANSWER("embedding", "this server makes no embeddings"),
+    ANSWER("embeddings", "this server makes no embeddings"),
+    ANSWER("reranking", "this server ranks nothing"),
+    ANSWER("model-draft", "drafts are not supported"),
+    ANSWER("md", "drafts are not supported"),
 };
 
 static void help(const struct option_row *rows)
@@ -114,9 +146,10 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                                                                .repeat_last = 64,
                                                                .seed = UINT64_MAX},
                                                   .engine = {.seqs = 4}}}};
-    struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
+    struct option_row rows[ARRAY_LEN(table) + ARRAY_LEN(answers) + LLAMA_OPTIONS];
     const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);
-    memcpy(rows + n, llama_options, sizeof llama_options);
+    memcpy(rows + n, answers, sizeof answers);
+    memcpy(rows + n + ARRAY_LEN(answers), llama_options, sizeof llama_options);
     struct options o;
     options_init(&o, rows, argc - 1, argv + 1);
     while (!a.help && !a.version) {

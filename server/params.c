@@ -288,6 +288,7 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
                         .sampling = s->options->session.sampling,
                         .most = s->options->n_predict,
                         .n = 1,
+                        .verbose = s->options->verbose,
                         .created = time(NULL)};
     for (size_t i = 0; i < ARRAY_LEN(numbers) && !status; i++)
         status = number_read(o, &numbers[i], ask, err);

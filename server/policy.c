@@ -14,7 +14,7 @@ static int32_t client_of(void *user, const struct batch_view *v)
     return c->job->ask.client;
 }
 
-static void schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room)
+void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room)
 {
     struct server *s = user;
     scheduler_run(s->scheduler, v, n, room);
@@ -37,7 +37,7 @@ static oato_status policy_find(const char *name, enum scheduler_policy *out, str
     return err->status;
 }
 
-oato_status policy_open(struct server *s, struct batch_options *batch, struct oato_error *err)
+oato_status policy_open(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
     struct scheduler_options options = {.client = client_of, .clients = 1, .user = s};
@@ -49,10 +49,7 @@ oato_status policy_open(struct server *s, struct batch_options *batch, struct oa
         return oato_fail(err, OATO_EIO, "%s: %s", o->decision_log, strerror(errno));
     options.log = s->decisions;
     s->scheduler = scheduler_create(&options);
-    if (!s->scheduler)
-        return oato_fail_memory(err, 1 << 16, "the scheduler");
-    batch->schedule = schedule;
-    return OATO_OK;
+    return s->scheduler ? OATO_OK : oato_fail_memory(err, 1 << 16, "the scheduler");
 }
 
 oato_status policy_close(struct server *s, struct oato_error *err)

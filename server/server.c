@@ -90,6 +90,8 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     name_set(&s);
     oato_status status = keys_read(&s, err);
     if (!status)
+        status = policy_open(&s, err);
+    if (!status)
         status = http_open(&s, err);
     if (!status && pthread_create(&thread, NULL, loop_run, &s)) {
         status = oato_fail(err, OATO_EIO, "cannot start the engine thread");

@@ -20,6 +20,7 @@ struct server_options {
     int32_t queue;            /* answers that may wait for their turn */
     int32_t connections;      /* open at the same time */
     int32_t idle_s, drain_s;  /* a silent connection; running answers after a signal to end */
+    bool no_slots, verbose;   /* nothing at /slots; answers tell their prompt */
     int32_t body_kib;         /* of a request */
 };
 

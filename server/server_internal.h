@@ -160,8 +160,10 @@ bool loop_submit(struct job *j);
 /* The engine thread; returns when told to stop or when the engine fails. */
 void *loop_run(void *server);
 
-/* Makes the scheduler of --policy and gives it to the batch. */
-oato_status policy_open(struct server *s, struct batch_options *batch, struct oato_error *err);
+/* Makes the scheduler of --policy, when the keys are known. */
+oato_status policy_open(struct server *s, struct oato_error *err);
+/* batch_options.schedule; user is the server. */
+void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room);
 /* OATO_EIO when the log of decisions could not be written. */
 oato_status policy_close(struct server *s, struct oato_error *err);
 

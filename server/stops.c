@@ -47,8 +47,11 @@ void stop_filter_push(struct stop_filter *f, const char *s, size_t n, bool last,
     size_t passes = 0;
     text_add(&f->held, s, n);
     f->hit = word_find(f, &passes);
-    if (!f->hit)
-        passes = last ? f->held.len : free_of_words(f);
+    const size_t begins = last ? f->held.len : free_of_words(f);
+    if (!f->hit || begins < passes) { /* one in front of it may still become whole */
+        f->hit = NULL;
+        passes = begins;
+    }
     if (!passes)
         return;
     text_add(out, f->held.data, passes);

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""usage: test_serve.py OATO_SERVE OATO_RUN OATO_MAKE_MODEL
+
+oato-serve by HTTP, on a tiny random model: what it answers is what oato-run says, whole and as a stream, alone and beside others;
+bad requests get one error and change nothing; clients that go free their place; SIGTERM lets answers end.
+"""
+import http.client
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+serve, run, make = sys.argv[1:4]
+PROMPT = "The river was"
+failures = 0
+
+
+def norm(text):
+    """A random model says bytes that are no UTF-8; how many marks stand for them differs."""
+    return re.sub("\ufffd+", "\ufffd", text)
+
+
+def check(good, what):
+    global failures
+    failures += not good
+    print("ok   " if good else "WRONG", what)
+
+
+class Server:
+    def __init__(self, model, *options):
+        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", *options], stderr=subprocess.PIPE, text=True)
+        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
+        self.ready = self.process.stderr.readline()
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def ask(self, path, body=None, headers={}):
+        c = self.connect()
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        c.request("GET" if body is None else "POST", path, data, headers)
+        r = c.getresponse()
+        text = r.read()
+        c.close()
+        return r.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode(), dict(r.getheaders())
+
+    def events(self, path, body):
+        c = self.connect()
+        c.request("POST", path, json.dumps({**body, "stream": True}))
+        r = c.getresponse()
+        assert r.status == 200 and r.getheader("Content-Type") == "text/event-stream", r.status
+        return [e[6:] for e in r.read().decode().split("\n\n") if e]
+
+    def busy(self):
+        return sum(s["is_processing"] for s in self.ask("/slots")[1])
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stderr.read()
+        return self.process.wait(30)
+
+
+def completions(s, expected):
+    whole = {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True}
+    status, a, _ = s.ask("/completion", whole)
+    check(status == 200 and norm(a["content"]) == expected, "an answer is what oato-run says")
+    check(a["tokens_predicted"] == 24 and a["stop_type"] == "limit" and a["timings"]["predicted_n"] == 24, "its counts")
+    events = [json.loads(e) for e in s.events("/completion", whole)]
+    check(norm("".join(e["content"] for e in events)) == expected and [e["stop"] for e in events].index(True) == len(events) - 1, "a stream")
+    events = s.events("/v1/completions", {**whole, "stream_options": {"include_usage": True}})
+    check(events[-1] == "[DONE]" and json.loads(events[-2])["usage"]["completion_tokens"] == 24, "a stream of OpenAI's ends")
+    check(norm("".join(json.loads(e)["choices"][0]["text"] for e in events[:-2])) == expected, "and has the same text")
+    a = s.ask("/v1/completions", {**whole, "prompt": [PROMPT, PROMPT], "n": 2})[1]
+    check([norm(c["text"]) for c in a["choices"]] == [expected] * 4 and a["usage"]["completion_tokens"] == 96, "four answers at once")
+    word = re.search(r"\[\d+\]", expected)[0]
+    status, a, _ = s.ask("/completion", {**whole, "stop": ["no such word", word]})
+    check(norm(a["content"]) == expected[: expected.index(word)] and a["stop_type"] == "word" and a["stopping_word"] == word, "a stop word")
+    a = s.ask("/completion", {**whole, "n_probs": 3})[1]["completion_probabilities"]
+    check(len(a) == 24 and all(len(t["top_logprobs"]) == 3 and t["logprob"] == t["top_logprobs"][0]["logprob"] <= 0 for t in a), "log probabilities")
+    first = a[0]["id"]
+    a = s.ask("/completion", {**whole, "logit_bias": [[first, False]], "n_probs": 1})[1]["completion_probabilities"]
+    check(all(t["id"] != first for t in a), "a bias forbids a token")
+    a = s.ask("/completion", {"prompt": PROMPT, "grammar": 'root ::= "a" [0-9]{3}'})[1]
+    check(re.fullmatch("a[0-9]{3}", a["content"]) and a["stop_type"] == "eos", "a grammar")
+    ids = s.ask("/tokenize", {"content": PROMPT})[1]["tokens"]
+    check(s.ask("/detokenize", {"tokens": ids})[1]["content"].strip() == PROMPT, "tokens and back")
+    check(norm(s.ask("/completion", {**whole, "prompt": ids})[1]["content"]) == expected, "a prompt of tokens")
+
+
+def chats(s):
+    talk = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+            "max_tokens": 8, "ignore_eos": True}
+    prompt = s.ask("/apply-template", talk)[1]["prompt"]
+    check(prompt == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "a template")
+    a = s.ask("/v1/chat/completions", talk)[1]["choices"][0]
+    same = s.ask("/completion", {"prompt": prompt, "n_predict": 8, "ignore_eos": True})[1]["content"]
+    check(a["message"] == {"role": "assistant", "content": same} and a["finish_reason"] == "length", "a chat")
+    events = [json.loads(e)["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
+    check(events[0]["delta"] == {"role": "assistant", "content": None} and events[-1]["delta"] == {}, "a chat's stream begins and ends")
+    check("".join(e["delta"].get("content") or "" for e in events) == same, "and has the same text")
+    status, a, _ = s.ask("/v1/chat/completions", {**talk, "tools": [{"type": "function", "function": {"name": "f"}}]})
+    check(status == 400 and "chatml" in a["error"]["message"], "a template without tools says so")
+
+
+def bad_requests(s):
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    good = json.dumps({"prompt": PROMPT, "n_predict": 2, "stop": ["x"], "logit_bias": {"1": 2}, "seed": 1, "temperature": 0.5, "n": 1}).encode()
+    bad = [b"", b"{", b"[" * (1 << 20), b'{"a":' * 3000, b"\xff\xfe", b"[]", b"7", b'{"prompt":{}}', b'{"prompt":[-1]}', b'{"prompt":[99999999]}',
+           b'{"prompt":"x","n_predict":1e99}', b'{"prompt":"x","temperature":"hot"}', b'{"prompt":"x","stop":[1]}', b'{"prompt":"x","seed":1.5}',
+           b'{"prompt":"x","n":100000}', b'{"prompt":"x","logit_bias":[[1]]}', b'{"prompt":"x","grammar":"root ::= ("}', b'{"prompt":null}']
+    for body in bad:
+        status, a, _ = s.ask("/completion", body)
+        check(status == 400 and a["error"]["type"] == "invalid_request_error" and "\n" not in a["error"]["message"], f"400: {body[:30]}")
+    answers = set()
+    for _ in range(150):
+        damaged = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(damaged))
+            damaged[at : at + rng.randrange(3)] = bytes(rng.choices(b'{}[]",:0e-\\\x00\x80', k=rng.randrange(3)))
+        answers.add(s.ask("/completion", bytes(damaged))[0])
+    check(answers <= {200, 400}, f"damaged requests, seed {seed}: {answers}")
+    for messages in (None, "x", [], [1], [{}], [{"role": 1}], [{"role": "user", "content": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
+        check(s.ask("/v1/chat/completions", {"messages": messages})[0] == 400, f"400: messages {messages}")
+    status, a, _ = s.ask("/completion", {"prompt": "word " * 40000})
+    check(status == 400 and a["error"]["type"] == "exceed_context_size_error" and a["error"]["n_ctx"] > 0, "a prompt beyond the context")
+    check(s.ask("/completion", b" " * (5 << 20))[0] == 413, "a body beyond the limit")
+    check(s.ask("/nothing")[0] == 404 and s.ask("/completion")[0] == 405 and s.ask("/health")[0] == 200, "404, 405, 200")
+
+
+def clients(s, expected):
+    got = []
+    ask = lambda: got.append(norm(s.ask("/completion", {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True})[1]["content"]))
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    check(got == [expected] * 6, "six clients get the text of one")
+    for stream in (False, True):
+        c = socket.create_connection(("127.0.0.1", s.port))
+        body = json.dumps({"prompt": PROMPT, "n_predict": 1 << 20, "ignore_eos": True, "stream": stream})
+        c.sendall(f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        while not s.busy():
+            time.sleep(0.005)
+        c.close()
+        until = time.time() + 10
+        while s.busy() and time.time() < until:
+            time.sleep(0.01)
+        check(not s.busy(), "a client that goes frees its place" + (" (stream)" if stream else ""))
+    metrics = s.ask("/metrics")[1]
+    check(re.search(r"^llamacpp:answers_cancelled_total 2$", metrics, re.M) and "llamacpp:requests_processing 0" in metrics, "metrics: " + " ".join(re.findall(r"^llamacpp:(?:answers|requests)\S* \S+", metrics, re.M)))
+
+
+def keys(model):
+    s = Server(model, "--api-key", "one,two")
+    ask = lambda key, header="Authorization": s.ask("/tokenize", {"content": "x"}, {header: key})[0]
+    check(ask("Bearer three") == 401 and ask("Bearer on") == 401 and ask("Bearer onee") == 401 and ask("") == 401, "wrong keys")
+    check(ask("Bearer one") == 200 and ask("two", "X-Api-Key") == 200 and s.ask("/health")[0] == 200, "right keys")
+    check(s.end() == 0, "it ends")
+
+
+def drains(model):
+    s = Server(model, "-c", "65536")
+    got = []
+    thread = threading.Thread(target=lambda: got.append(s.ask("/completion", {"prompt": PROMPT, "n_predict": 400, "ignore_eos": True})))
+    thread.start()
+    while not s.busy():
+        time.sleep(0.002)
+    status = s.end()
+    thread.join()
+    check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 400, "SIGTERM lets an answer end")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    model = folder + "/tiny.gguf"
+    subprocess.run([make, "--layers", "1", "--context", "65536", model], check=True, stdout=subprocess.DEVNULL)
+    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--no-display-prompt", "--deterministic", "-t", "1"],
+                              capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
+    expected = norm(expected)
+    server = Server(model, "--deterministic", "--chat-template", "chatml", "-c", "65536")
+    check("is ready" in server.ready, "it says when it is ready")
+    completions(server, expected)
+    chats(server)
+    bad_requests(server)
+    clients(server, expected)
+    check(server.end() == 0, "it ends")
+    keys(model)
+    drains(model)
+    for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6)):
+        r = subprocess.run([serve, model, *options], capture_output=True, text=True)
+        check(r.returncode == status and r.stderr.count("\n") == 1, f"status {status}: {r.stderr.strip()}")
+    r = subprocess.run([serve, folder + "/none.gguf", "--port", "0"], capture_output=True, text=True)
+    check(r.returncode in (3, 6) and "none.gguf" in r.stderr.splitlines()[-1], f"status {r.returncode}: {r.stderr.splitlines()[-1]}")
+sys.exit(failures > 0)
