@@ -1,4 +1,4 @@
-# Completion of oato-run, oato-plan and oato-profile for bash: verbs, options and files. The program's
+# Completion of oato-run, oato-plan, oato-profile and oato-serve for bash: verbs, options and files. The program's
 # own --help is asked, so that nothing here goes out of date.
 _oato() {
     local program=$1 word=$2 verbs verb=${COMP_WORDS[1]}
@@ -13,4 +13,4 @@ _oato() {
         mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$word")
     fi
 }
-complete -o default -F _oato oato-run oato-plan oato-profile
+complete -o default -F _oato oato-run oato-plan oato-profile oato-serve

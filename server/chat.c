@@ -162,6 +162,41 @@ static oato_status named_apply(const struct server *s, json_t *messages, bool an
     return status;
 }
 
+/* An answer of the assistant that stands last is gone on with: it is taken out of the messages and
+ * put behind the prompt. NULL: there is none. */
+static json_t *begun_take(json_t *messages)
+{
+    const size_t n = json_array_size(messages);
+    json_t *last = json_array_get(messages, n - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (n < 2 || strcmp(role, "assistant") != 0 || json_object_get(last, "tool_calls"))
+        return NULL;
+    json_incref(last);
+    json_array_remove(messages, n - 1);
+    return last;
+}
+
+static void begun_add(struct text *out, json_t *begun)
+{
+    const json_t *content = json_object_get(begun, "content");
+    if (json_is_string(content))
+        text_add(out, json_string_value(content), json_string_length(content));
+    json_decref(begun);
+}
+
+static oato_status own_apply(const struct server *s, const json_t *o, json_t *messages,
+                             const json_t *tools, bool answer, struct text *out,
+                             struct oato_error *err)
+{
+    char *variables = variables_dump(s, o, messages, tools);
+    if (!variables)
+        return oato_fail_memory(err, 1 << 16, "messages");
+    const oato_status status =
+        chat_template_apply(s->template, NULL, 0, answer, variables, out, err);
+    free(variables);
+    return status;
+}
+
 oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
                         struct oato_error *err)
 {
@@ -171,29 +206,22 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct text *ou
     if (!s->template)
         return oato_fail(err, OATO_EUSAGE, "%.450s", s->no_template);
     const bool named = strcmp(chat_template_name(s->template), "of the model") != 0;
-    oato_status status = messages_mend(messages, err);
-    if (!status)
-        status = tools_check(o, &tools, err);
-    if (!status)
-        status = json_flag(o, "add_generation_prompt", &answer, err);
-    if (!status)
-        status = json_flag(o, "continue_final_message", &goes_on, err);
-    if (!status && goes_on)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "continue_final_message is not supported here; leave "
-                           "it out");
-    if (!status && named && tools)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "the chat template %s shows the model no tools; "
-                           "leave tools out",
-                           chat_template_name(s->template));
-    if (status || named)
-        return status ? status : named_apply(s, messages, answer, out, err);
-    char *variables = variables_dump(s, o, messages, tools);
-    if (!variables)
-        return oato_fail_memory(err, 1 << 16, "messages");
-    status = chat_template_apply(s->template, NULL, 0, answer, variables, out, err);
-    free(variables);
+    if (messages_mend(messages, err) || tools_check(o, &tools, err) ||
+        json_flag(o, "continue_final_message", &goes_on, err) ||
+        json_flag(o, "add_generation_prompt", &answer, err))
+        return err->status;
+    if (goes_on && answer && json_object_get(o, "add_generation_prompt"))
+        return oato_fail(err, OATO_EUSAGE,
+                         "give either add_generation_prompt or continue_final_message, not both");
+    if (named && tools)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the chat template %s shows the model no tools; leave tools out",
+                         chat_template_name(s->template));
+    json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
+    answer = answer || begun;
+    const oato_status status = named ? named_apply(s, messages, answer, out, err)
+                                     : own_apply(s, o, messages, tools, answer, out, err);
+    begun_add(out, begun);
     return status;
 }
 

@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,48 @@ def chats(s):
     check(status == 400 and "chatml" in a["error"]["message"], "a template without tools says so")
 
 
+def with_template(model, template, out):
+    """The model with another chat template: a key more, padded so that the data behind it stays aligned."""
+    name = b"tokenizer.chat_template"
+    with open(model, "rb") as f:
+        data = f.read().replace(name, b"tokenizer.chat_replaced")
+    key = lambda text: struct.pack("<Q", len(name)) + name + struct.pack("<IQ", 8, len(text)) + text
+    text = template.encode()
+    text += b" " * (-len(key(text)) % 32)
+    with open(out, "wb") as f:
+        f.write(data[:16] + struct.pack("<Q", struct.unpack_from("<Q", data, 16)[0] + 1) + key(text) + data[24:])
+    return out
+
+
+TEMPLATE = """{%- for m in messages %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %} {{ c.function.name }}({{ c.function.arguments.city }}){% endfor %}]
+{%- endfor %}{% for t in tools or [] %}<tool>{{ t.function.name }}</tool>{% endfor %}{{ mood }}{% if add_generation_prompt %}<tool_call> <think> {% endif -%}"""
+
+
+def tools(model, folder):
+    """What the model says is forced by a grammar; its template sees tools and calls, and its marks are found in the answer."""
+    s = Server(with_template(model, TEMPLATE, folder + "/template.gguf"))
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+    talk = {"messages": [{"role": "user", "content": "Hi"},
+                         {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"city": "Rome"}'}}]},
+                         {"role": "tool", "content": "20", "tool_call_id": "1"}],
+            "tools": [{"type": "function", "function": {"name": "weather"}}], "chat_template_kwargs": {"mood": "calm"},
+            "grammar": "root ::= " + json.dumps("<think>why</think>well" + call)}
+    prompt = s.ask("/apply-template", talk)[1]["prompt"]
+    check(prompt.startswith("[user:Hi][assistant: f(Rome)][tool:20]<tool>weather</tool>calm"), "a template sees tools, calls and variables: " + prompt)
+    a = s.ask("/v1/chat/completions", talk)[1]["choices"][0]
+    m = a["message"]
+    check(m["content"] == "well" and m["reasoning_content"] == "why" and a["finish_reason"] == "tool_calls", f"parts of an answer: {m}")
+    check(m["tool_calls"][0]["function"]["name"] == "weather" and json.loads(m["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}, "a call")
+    deltas = [json.loads(e)["choices"][0]["delta"] for e in s.events("/v1/chat/completions", talk)[:-1]]
+    calls = [c for d in deltas for c in d.get("tool_calls", [])]
+    check(len(calls) == 1 and calls[0]["index"] == 0 and "".join(d.get("reasoning_content", "") for d in deltas) == "why", "and as a stream")
+    a = s.ask("/v1/chat/completions", {**talk, "tool_choice": "required"})
+    check(a[0] == 400, "tool_choice that cannot be kept is refused")
+    talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]}
+    check(s.ask("/apply-template", talk)[1]["prompt"] == "[user:Hi]<tool_call> <think> So", "a begun answer is gone on with")
+    check(s.end() == 0, "it ends")
+
+
 def bad_requests(s):
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
@@ -191,6 +234,7 @@ with tempfile.TemporaryDirectory() as folder:
     bad_requests(server)
     clients(server, expected)
     check(server.end() == 0, "it ends")
+    tools(model, folder)
     keys(model)
     drains(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6)):
