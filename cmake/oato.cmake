@@ -30,7 +30,8 @@ set(OATO_SHOWS_kernels kernels/op.h kernels/activation.h kernels/program.h kerne
 set(OATO_SHOWS_models models/models.h)
 set(OATO_SHOWS_planfmt planfmt/planfmt.h)
 set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)
-set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/session.h executor/session_options.h executor/grammar.h)
+set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/restore.h executor/session.h executor/session_options.h
+  executor/grammar.h)
 set(OATO_SHOWS_profiler profiler/profiler.h)
 set(OATO_SHOWS_solver solver/solver.h)
 set(OATO_SHOWS_server server/server.h)

@@ -197,6 +197,7 @@ void engine_close(struct engine *e)
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);
+    spares_free(e);
     free(e->pool.tables);
     arena_free(&e->arena);
     free(e->kept);

@@ -194,8 +194,10 @@ struct engine {
     const int32_t **cached;      /* their slot_of, for steps */
     float count_of_step;         /* what a choice of the next step counts */
     struct engine_expert_stats experts;
-    struct step_cores cores; /* of the host and its simulated devices */
-    bool failed;             /* a device died: no further step */
+    struct step_cores cores;    /* of the host and its simulated devices */
+    bool failed;                /* a device died: no further step */
+    struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
+    int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */
 };
@@ -216,6 +218,8 @@ oato_status engine_lower(struct engine *e, struct oato_error *err);
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
+
+void spares_free(struct engine *e); /* seq_save.c */
 
 /* source.c: what a slot's weight is prepared from; kept: its prepared bytes, or NULL to prepare it.
  * The source may read *gathered, which the caller frees after it. */

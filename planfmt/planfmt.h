@@ -63,6 +63,17 @@ struct profile_row {
     bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
 };
 
+/* What it took to bring a sequence's KV and state back, for one model (structure hash) on the devices
+ * named: to compute `tokens` beside `beside` other sequences that decode, or, with bytes, to copy
+ * these in so many extents to host memory and back. */
+struct profile_restore {
+    uint64_t model;
+    const char *devices; /* that hold the KV: "cpu:0 cuda:0" */
+    int32_t tokens, beside, extents;
+    uint64_t bytes; /* 0: computed */
+    double median_ns;
+};
+
 struct profile {
     struct arena arena; /* owns all strings and arrays */
     int32_t version;
@@ -76,6 +87,8 @@ struct profile {
     int32_t n_links;
     struct profile_row *rows;
     int32_t n_rows;
+    struct profile_restore *restores; /* in the order of the file */
+    int32_t n_restores;
     struct profile_index *index; /* private to profile_put */
 };
 
@@ -96,6 +109,10 @@ oato_status profile_save(const struct profile *p, const char *path, struct oato_
 /* Adds or replaces the row with the same device, operator and size; copies what it needs. False:
  * memory is short. */
 bool profile_put(struct profile *p, const struct profile_row *row);
+/* Replaces what there is of that model on those devices by n others; copies what it needs. False:
+ * memory is short, and nothing has changed. */
+bool profile_put_restores(struct profile *p, uint64_t model, const char *devices,
+                          const struct profile_restore *restores, int32_t n);
 /* A string owned by the profile. NULL when memory is short. */
 const char *profile_string(struct profile *p, const char *s);
 /* Hash of devices, links and rows, which costs depend on; dates and notes do not count. */

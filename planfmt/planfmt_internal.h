@@ -47,7 +47,7 @@ struct row_text {
     struct profile_row row; /* without these */
 };
 
-enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64 };
+enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64, PROFILE_RESTORES_MAX = 65536 };
 
 struct schema {
     const char *what; /* for messages: "device" */
@@ -56,7 +56,7 @@ struct schema {
 };
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
-    profile_link_schema, profile_row_schema;
+    profile_link_schema, profile_row_schema, profile_restore_schema;
 /* Indices in the schemas. */
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
@@ -72,6 +72,9 @@ bool profile_device_id_ok(const char *id, const char *kind);
 
 /* Adds the row. A row with the same key sets *existed and is replaced only if `replace`. */
 bool profile_add(struct profile *p, const struct profile_row *row, bool replace, bool *existed);
+
+/* Appends a copy; its text is the profile's already. False: memory is short. */
+bool profile_add_restore(struct profile *p, const struct profile_restore *r);
 
 /* Appends what profile_save writes to *out, whose contents are undefined after a failure. */
 oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);

@@ -149,6 +149,51 @@ bool profile_put(struct profile *p, const struct profile_row *row)
     return profile_add(p, row, true, &existed);
 }
 
+/* ------------------------------------------------------------------------------ restores --- */
+
+enum { RESTORES_STEP = 64 };
+
+bool profile_add_restore(struct profile *p, const struct profile_restore *r)
+{
+    if (p->n_restores % RESTORES_STEP == 0) { /* the arena keeps the old array, too */
+        struct profile_restore *more =
+            arena_alloc(&p->arena, (size_t)p->n_restores + RESTORES_STEP, sizeof *more);
+        if (!more)
+            return false;
+        if (p->n_restores)
+            memcpy(more, p->restores, (size_t)p->n_restores * sizeof *more);
+        p->restores = more;
+    }
+    p->restores[p->n_restores++] = *r;
+    return true;
+}
+
+bool profile_put_restores(struct profile *p, uint64_t model, const char *devices,
+                          const struct profile_restore *restores, int32_t n)
+{
+    const struct profile before = *p;
+    const char *text = profile_string(p, devices);
+    bool good = text != NULL;
+    p->restores = NULL;
+    p->n_restores = 0;
+    for (int32_t i = 0; i < before.n_restores && good; i++) {
+        const struct profile_restore *r = &before.restores[i];
+        if (r->model != model || strcmp(r->devices, devices) != 0)
+            good = profile_add_restore(p, r);
+    }
+    for (int32_t i = 0; i < n && good; i++) {
+        struct profile_restore r = restores[i];
+        r.model = model;
+        r.devices = text;
+        good = profile_add_restore(p, &r);
+    }
+    if (!good) {
+        p->restores = before.restores;
+        p->n_restores = before.n_restores;
+    }
+    return good;
+}
+
 /* ------------------------------------------------------------------------------- hashing --- */
 
 /* Fields one after the other, strings with their end, so that no two lists read alike. */

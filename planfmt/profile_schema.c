@@ -83,6 +83,16 @@ const struct schema profile_row_schema = {"operator", {
     {"numerics", AT(row_text, numerics), FIELD_CHARS, SIZE(row_text, numerics), REQUIRED},
     {"disturbed", AT(row_text, row.disturbed), FIELD_BOOL, 0, IF_SET},
 }, 11};
+
+const struct schema profile_restore_schema = {"restore", {
+    {"model", AT(profile_restore, model), FIELD_U64, 0, REQUIRED},
+    {"devices", AT(profile_restore, devices), FIELD_TEXT, NAME_BYTES, REQUIRED},
+    {"tokens", AT(profile_restore, tokens), FIELD_I32, 0, REQUIRED},
+    {"beside", AT(profile_restore, beside), FIELD_I32, 0, OPTIONAL},
+    {"bytes", AT(profile_restore, bytes), FIELD_U64, 0, OPTIONAL},
+    {"extents", AT(profile_restore, extents), FIELD_I32, 0, OPTIONAL},
+    {"median_ns", AT(profile_restore, median_ns), FIELD_F64, 0, REQUIRED},
+}, 7};
 /* clang-format on */
 
 bool field_is_set(const struct field *f, const void *base)

@@ -314,6 +314,26 @@ static oato_status put_rows(struct writer *w, const struct profile *p, struct oa
     return status;
 }
 
+/* The section is left out where there are none. */
+static oato_status put_restores(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    if (!p->n_restores)
+        return OATO_OK;
+    begin_list(w, "restores");
+    for (int32_t i = 0; i < p->n_restores; i++) {
+        const struct profile_restore *r = &p->restores[i];
+        if (check_fields(&profile_restore_schema, r, i, err))
+            return err->status;
+        if (r->tokens < 1 || !(r->median_ns > 0))
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: restore %d: %d tokens in %g ns", i, r->tokens,
+                             r->median_ns);
+        put_mapping(w, &profile_restore_schema, r, true);
+    }
+    end_list(w);
+    return OATO_OK;
+}
+
 static oato_status put_profile(struct writer *w, const struct profile *p, struct oato_error *err)
 {
     yaml_event_t e;
@@ -328,6 +348,8 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     put_devices(w, p);
     put_links(w, p);
     oato_status status = put_rows(w, p, err);
+    if (!status)
+        status = put_restores(w, p, err);
     if (status)
         return status;
     end_mapping(w);

@@ -383,6 +383,20 @@ static oato_status read_row(struct reader *r)
     return OATO_OK;
 }
 
+static oato_status read_restore(struct reader *r)
+{
+    struct profile *p = r->profile;
+    struct profile_restore t = {.devices = ""};
+    struct mapping_marks m;
+    if (read_mapping(r, &profile_restore_schema, &t, &m))
+        return r->err->status;
+    if (t.tokens < 1 || !(t.median_ns > 0))
+        return fail_at(r, m.begin, "tokens and median_ns: must be above 0");
+    if (p->n_restores == PROFILE_RESTORES_MAX)
+        return fail_at(r, m.begin, "more than %d restores", PROFILE_RESTORES_MAX);
+    return profile_add_restore(p, &t) ? OATO_OK : oato_fail_memory(r->err, sizeof t, "a profile");
+}
+
 typedef oato_status read_item(struct reader *r);
 
 static oato_status read_list(struct reader *r, const char *key, read_item *item)
@@ -402,8 +416,11 @@ static oato_status read_list(struct reader *r, const char *key, read_item *item)
 static const struct {
     const char *name;
     read_item *item; /* NULL: no list, but one mapping */
-} sections[] = {
-    {"machine", NULL}, {"devices", read_device}, {"links", read_link}, {"operators", read_row}};
+} sections[] = {{"machine", NULL},
+                {"devices", read_device},
+                {"links", read_link},
+                {"operators", read_row},
+                {"restores", read_restore}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 

@@ -11,11 +11,11 @@
 #include <string.h>
 
 struct command {
-    const char *model, *out;
+    const char *model, *out, *plan;
     struct profiler_options options;
     struct calibrate_options calibrate;
     struct model_choice choice;
-    bool replace, json, list_devices, help, version;
+    bool replace, restores, json, list_devices, help, version;
 };
 
 /* ----------------------------------------------------------------------------- options ----- */
@@ -132,6 +132,10 @@ static const struct option_of table[] = {
     {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(MEASURE, options.quick)},
     {"sparse", 0, NULL, "time skipping neurons, too, whatever the activation (ReLU: always)",
      FLAG(MEASURE, options.sparse)},
+    {"restores", 0, NULL,
+     "time what brings a sequence back (for oato-serve); operators only where none are known",
+     FLAG(MEASURE, restores)},
+    {"plan", 0, "FILE", "for --restores: run the model by this plan", TEXT(MEASURE, plan)},
     {"replace", 0, NULL, "start a new file instead of extending it", FLAG(BOTH, replace)},
     {"model", 'm', "FILE", "the model, instead of the operand", AS(BOTH, take_model, model)},
     {"list-devices", 0, NULL, "list the devices available here and exit",
@@ -310,14 +314,38 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
     return status;
 }
 
+static oato_status measure_restores(const struct command *c, struct profile *p,
+                                    const struct model *model, struct oato_error *err)
+{
+    static const char *const ways[RESTORE_WAYS] = {"computed again", "copied out and in"};
+    struct plan plan;
+    struct restore_report report;
+    oato_status status = c->plan ? plan_load(c->plan, &plan, err) : OATO_OK;
+    if (status)
+        return status;
+    status = restores_measure(p, model, c->plan ? &plan : NULL, &c->options, program_warn, NULL,
+                              &report, err);
+    for (int way = 0; way < RESTORE_WAYS && !status && !c->json; way++) {
+        const struct restore_quality *q = &report.quality[way];
+        printf("%s: %d points, error on those held out %.1f %% by regression, %.1f %% by forest\n",
+               ways[way], q->points, 100 * q->error[RESTORE_REGRESSION],
+               100 * q->error[RESTORE_FOREST]);
+    }
+    if (c->plan)
+        plan_free(&plan);
+    return status;
+}
+
 static oato_status profile_model(const struct command *c, struct oato_error *err)
 {
     char name[96];
     struct model *model = NULL;
     struct profile p;
-    struct profiler_report report;
+    struct profiler_report report = {0};
     const char *path = c->out;
     profile_init(&p);
+    if (c->plan && !c->restores)
+        return oato_fail(err, OATO_EUSAGE, "--plan is for --restores; give that, too");
     oato_status status = model_open_as(c->model, &c->choice, &model, err);
     if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
@@ -328,8 +356,10 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     }
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
-    if (!status)
+    if (!status && (!c->restores || !p.n_devices))
         status = profiler_measure(&p, model, &c->options, program_warn, NULL, &report, err);
+    if (!status && c->restores)
+        status = measure_restores(c, &p, model, err);
     if (!status)
         status = profile_save(&p, path, err);
     if (!status && c->json)

@@ -12,6 +12,7 @@
 #define OATO_PROFILER_H
 
 #include "executor/executor.h"
+#include "executor/restore.h"
 
 enum { PROFILER_CONTEXTS = 16 };
 
@@ -54,6 +55,18 @@ oato_status profiler_begin(const char *path, bool replace, struct profile *p, wa
 oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);
+
+/* --------------------------------------------------------------------------- restores ---- */
+
+struct restore_report {
+    struct restore_quality quality[RESTORE_WAYS]; /* of what the points say */
+};
+
+/* Measures what it takes to bring sequences of the model back, with the plan (NULL: on o->devices,
+ * as the engine runs it without one), and puts the points into the profile. */
+oato_status restores_measure(struct profile *p, const struct model *model, const struct plan *plan,
+                             const struct profiler_options *o, warn_fn warn, void *user,
+                             struct restore_report *report, struct oato_error *err);
 
 /* ------------------------------------------------------------------------- calibration ---- */
 
