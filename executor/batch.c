@@ -280,9 +280,10 @@ static void fed_add(struct batch *b, struct batched *r, const struct engine_inpu
         return;
     r->prompting = false;
     if (r->again)
-        batch_restore_tell(
-            b, &(struct batch_restored){
-                   .id = r->id, .what = RESTORE_RECOMPUTE, .tokens = r->fed, .ns = r->again_ns});
+        batch_restore_tell(b, &(struct batch_restored){.user = r->ask.user,
+                                                       .what = RESTORE_RECOMPUTE,
+                                                       .tokens = r->fed,
+                                                       .ns = r->again_ns});
     r->again = false;
 }
 

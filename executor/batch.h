@@ -82,7 +82,7 @@ struct batch_room {
 /* What a preemption or its end took, for those who predict it. */
 enum batch_restore { RESTORE_SWAP_OUT, RESTORE_SWAP_IN, RESTORE_RECOMPUTE, RESTORE_KINDS };
 struct batch_restored {
-    uint64_t id;
+    void *user; /* of the request */
     enum batch_restore what;
     int32_t tokens; /* positions */
     uint64_t bytes;

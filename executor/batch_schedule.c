@@ -135,8 +135,8 @@ static void swap_out(struct batch *b, struct batched *r)
     const struct engine_seq_size size = engine_saved_size(r->saved);
     b->times.swaps_out++;
     b->times.swapped_bytes += size.bytes;
-    batch_restore_tell(b, &(struct batch_restored){r->id, RESTORE_SWAP_OUT, size.length, size.bytes,
-                                                   size.extents, now_ns() - begin_ns});
+    batch_restore_tell(b, &(struct batch_restored){r->ask.user, RESTORE_SWAP_OUT, size.length,
+                                                   size.bytes, size.extents, now_ns() - begin_ns});
 }
 
 static void swap_in(struct batch *b, struct batched *r)
@@ -152,8 +152,8 @@ static void swap_in(struct batch *b, struct batched *r)
     r->saved = NULL;
     b->times.swaps_in++;
     b->times.swapped_bytes += size.bytes;
-    batch_restore_tell(b, &(struct batch_restored){r->id, RESTORE_SWAP_IN, size.length, size.bytes,
-                                                   size.extents, now_ns() - begin_ns});
+    batch_restore_tell(b, &(struct batch_restored){r->ask.user, RESTORE_SWAP_IN, size.length,
+                                                   size.bytes, size.extents, now_ns() - begin_ns});
 }
 
 static void run(struct batch *b, struct batched *r)

@@ -103,6 +103,8 @@ oato_status engine_seq_restore(struct engine *e, const struct engine_saved *s, i
                                struct oato_error *err);
 struct engine_seq_size engine_saved_size(const struct engine_saved *s);
 void engine_saved_free(struct engine_saved *s);
+/* Appends the ids of the devices that hold KV or state: "cpu:0 cuda:0". */
+void engine_kv_devices(const struct engine *e, struct text *out);
 /* Of layers without a window; those of the others always suffice. */
 int32_t engine_free_pages(const struct engine *e);
 

@@ -187,6 +187,17 @@ oato_status engine_seq_restore(struct engine *e, const struct engine_saved *s, i
     return status;
 }
 
+void engine_kv_devices(const struct engine *e, struct text *out)
+{
+    const char *between = "";
+    for (int32_t i = 0; i < e->n_devices; i++) {
+        if (!e->device[i].kv)
+            continue;
+        text_printf(out, "%s%s", between, e->device[i].info.id);
+        between = " ";
+    }
+}
+
 struct engine_seq_size engine_saved_size(const struct engine_saved *s)
 {
     return s->size;

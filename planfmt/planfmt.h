@@ -63,9 +63,9 @@ struct profile_row {
     bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
 };
 
-/* What it took to bring a sequence's KV and state back, for one model (structure hash) on the devices
- * named: to compute `tokens` beside `beside` other sequences that decode, or, with bytes, to copy
- * these in so many extents to host memory and back. */
+/* What it took to bring a sequence's KV and state back, for one model (structure hash) on the
+ * devices named: to compute `tokens` beside `beside` other sequences that decode, or, with bytes,
+ * to copy these in so many extents to host memory and back. */
 struct profile_restore {
     uint64_t model;
     const char *devices; /* that hold the KV: "cpu:0 cuda:0" */

@@ -134,15 +134,6 @@ static oato_status copied(struct measuring *m, int32_t n, bool scattered, struct
     return status;
 }
 
-static void devices_name(const struct engine *e, struct text *out)
-{
-    struct engine_stats stats;
-    engine_get_stats(e, &stats);
-    for (int i = 0; i < stats.n_devices; i++)
-        if (stats.device[i].kv_bytes)
-            text_printf(out, "%s%s", out->len ? " " : "", stats.device[i].info.id);
-}
-
 static oato_status measure(struct measuring *m, struct oato_error *err)
 {
     oato_status status = OATO_OK;
@@ -193,7 +184,7 @@ oato_status restores_measure(struct profile *p, const struct model *model, const
     if (!status)
         status = measure(m, err);
     if (!status) {
-        devices_name(m->engine, &devices);
+        engine_kv_devices(m->engine, &devices);
         struct restore_predictor *fitted = NULL;
         const uint64_t hash = gguf_structure_hash(model->gguf);
         if (!devices.failed &&

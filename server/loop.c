@@ -128,8 +128,11 @@ static oato_status loop_open(struct server *s)
     args.batch.before_step = before_step;
     args.batch.user = s;
     args.batch.schedule = policy_schedule;
+    args.batch.restored = policy_restored;
     oato_status status =
         session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
+    if (!status)
+        status = policy_costs(s, &s->error);
     if (status)
         return status;
     engine_get_stats(s->session.engine, &stats);

@@ -1,6 +1,7 @@
 /*
- * policy.c - connects the scheduler (scheduler.h) with the batch: who a client is, and where
- * decisions are logged.
+ * policy.c - connects the scheduler (scheduler.h) with the batch: who a client is, what it would
+ * take to bring an answer back (executor/restore.h; what is seen corrects it), and where decisions
+ * are logged.
  */
 #include "server/server_internal.h"
 
@@ -17,7 +18,59 @@ static int32_t client_of(void *user, const struct batch_view *v)
 void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room)
 {
     struct server *s = user;
+    s->beside = -1;
+    for (int32_t i = 0; i < n; i++)
+        s->beside += v[i].state == BATCH_RUNNING;
     scheduler_run(s->scheduler, v, n, room);
+}
+
+static struct restore_cost cost_of(void *user, const struct batch_view *v)
+{
+    const struct server *s = user;
+    return (struct restore_cost){
+        (uint64_t)restore_predict(s->costs, RESTORE_COPY, (double)v->bytes, v->extents),
+        (uint64_t)restore_predict(s->costs, RESTORE_COMPUTE, v->fed, s->beside)};
+}
+
+void policy_restored(void *user, const struct batch_restored *r)
+{
+    struct server *s = user;
+    struct choice *c = r->user;
+    if (r->what == RESTORE_SWAP_OUT)
+        c->swap_ns = r->ns;
+    else if (r->what == RESTORE_SWAP_IN)
+        restore_seen(s->costs, RESTORE_COPY, (double)r->bytes, r->extents,
+                     (double)(r->ns + c->swap_ns));
+    else
+        restore_seen(s->costs, RESTORE_COMPUTE, r->tokens, s->beside, (double)r->ns);
+}
+
+oato_status policy_costs(struct server *s, struct oato_error *err)
+{
+    const char *path = s->options->profile;
+    struct profile profile;
+    struct text devices;
+    oato_status status = OATO_OK;
+    profile_init(&profile);
+    text_init(&devices);
+    if (path)
+        status = profile_load(path, &profile, program_warn, NULL, err);
+    engine_kv_devices(s->session.engine, &devices);
+    if (!status) {
+        s->costs =
+            restore_create(path ? &profile : NULL, gguf_structure_hash(s->session.model->gguf),
+                           or_empty(devices.data));
+        if (!s->costs || devices.failed)
+            status = oato_fail_memory(err, 1 << 16, "the costs of restoring");
+        else if (path && !restore_quality(s->costs, RESTORE_COMPUTE).points)
+            warn_line(program_warn, NULL,
+                      "%s has no restores of this model on %s; measure them with oato-profile "
+                      "--restores%s",
+                      path, or_empty(devices.data), s->options->session.plan ? " --plan" : "");
+    }
+    text_free(&devices);
+    profile_free(&profile);
+    return status;
 }
 
 static oato_status policy_find(const char *name, enum scheduler_policy *out, struct oato_error *err)
@@ -40,7 +93,11 @@ static oato_status policy_find(const char *name, enum scheduler_policy *out, str
 oato_status policy_open(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
-    struct scheduler_options options = {.client = client_of, .clients = 1, .user = s};
+    struct scheduler_options options = {.client = client_of,
+                                        .clients = 1,
+                                        .cost = cost_of,
+                                        .swap_bytes = (uint64_t)o->swap_mib << 20,
+                                        .user = s};
     if (policy_find(o->policy, &options.policy, err))
         return err->status;
     while (s->keys && s->keys[options.clients - 1])
@@ -55,6 +112,7 @@ oato_status policy_open(struct server *s, struct oato_error *err)
 oato_status policy_close(struct server *s, struct oato_error *err)
 {
     scheduler_free(s->scheduler);
+    restore_free(s->costs);
     if (s->decisions && fclose(s->decisions))
         return oato_fail(err, OATO_EIO, "%s: %s", s->options->decision_log, strerror(errno));
     return OATO_OK;

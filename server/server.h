@@ -16,6 +16,8 @@ struct server_options {
     const char *api_key_file; /* further ones, a line each; NULL: none */
     const char *policy;       /* a name of scheduler_policy_names */
     const char *decision_log; /* file for the scheduler's decisions; NULL: none */
+    const char *profile;      /* what restoring takes, by oato-profile --restores; NULL: unknown */
+    int32_t swap_mib;         /* host memory for answers that are swapped out */
     int32_t n_predict;        /* most tokens of an answer; -1: no limit but the context */
     int32_t queue;            /* answers that may wait for their turn */
     int32_t connections;      /* open at the same time */

@@ -7,6 +7,7 @@
 #define OATO_SERVER_INTERNAL_H
 
 #include "executor/grammar.h"
+#include "executor/restore.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -74,8 +75,9 @@ struct choice {
     bool ended, failed; /* failed: memory was short */
     enum batch_end why;
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
-    int32_t cached; /* tokens of the prompt that were there already */
-    uint64_t id;    /* in the batch; 0: not there */
+    uint64_t swap_ns; /* that the last swapping out took */
+    int32_t cached;   /* tokens of the prompt that were there already */
+    uint64_t id;      /* in the batch; 0: not there */
     /* of an HTTP thread: what a stream has sent */
     size_t sent_says, sent_thinks, sent_calls, sent_tokens;
     bool begun, sent_end;
@@ -139,6 +141,8 @@ struct server {
     atomic_int exchanges;  /* requests whose answers are not sent yet */
     struct MHD_Daemon *daemon;
     struct scheduler *scheduler;
+    struct restore_predictor *costs;
+    int32_t beside;              /* answers that ran beside another one at the last decision */
     FILE *decisions;             /* its log; NULL: none */
     struct grammar_vocab *vocab; /* made when it is first needed, under vocab_lock */
     pthread_mutex_t vocab_lock;
@@ -162,8 +166,11 @@ void *loop_run(void *server);
 
 /* Makes the scheduler of --policy, when the keys are known. */
 oato_status policy_open(struct server *s, struct oato_error *err);
-/* batch_options.schedule; user is the server. */
+/* What restoring takes, once the session is open. */
+oato_status policy_costs(struct server *s, struct oato_error *err);
+/* batch_options.schedule and .restored; user is the server. */
 void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room);
+void policy_restored(void *user, const struct batch_restored *r);
 /* OATO_EIO when the log of decisions could not be written. */
 oato_status policy_close(struct server *s, struct oato_error *err);
 
