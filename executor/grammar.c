@@ -367,10 +367,13 @@ oato_status grammar_state_create(const struct grammar *g, const struct grammar_v
         room = expand(&x, g->alternatives[root->first + i], 0);
     s->set = room ? making_end(&x) : SET_UNKNOWN;
     s->next = s->machine->next;
-    if (s->set != SET_UNKNOWN)
+    if (s->set > SET_DEAD)
         return OATO_OK;
+    const bool dead = s->set == SET_DEAD;
     grammar_state_free(s);
     *out = NULL;
+    if (dead)
+        return oato_fail(err, OATO_EUSAGE, "the grammar allows no text at all");
     return oato_fail(
         err, OATO_EUSAGE,
         "the grammar can begin in more than %d ways; use classes and fewer alternatives", SET_MOST);

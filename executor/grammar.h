@@ -20,9 +20,10 @@ struct grammar_state;
  * brackets. OATO_EUSAGE names the line: syntax, a rule that is missing, defined twice or begins
  * with itself (left recursion), or a grammar of more than a million symbols. */
 oato_status grammar_parse(const char *gbnf, size_t n, struct grammar **out, struct oato_error *err);
-/* n bytes of a JSON schema; the text that is allowed is a JSON document that the schema accepts,
- * with the properties of objects in the order that the schema lists them. OATO_EUSAGE names the
- * keyword that is not supported: none is ignored that could let a wrong document through. */
+/* n bytes of a JSON schema (draft 2020-12 or 7). Every text that the grammar allows is a JSON
+ * document that the schema accepts, except that oneOf counts as anyOf; not the other way round:
+ * objects have the listed properties in the listed order, and others only where the schema has an
+ * additionalProperties that is not false. OATO_EUSAGE names a keyword that is not supported. */
 oato_status grammar_of_schema(const char *json, size_t n, struct grammar **out,
                               struct oato_error *err);
 /* The GBNF of a JSON schema, appended to out. */

@@ -119,6 +119,8 @@ static const struct option_of table[] = {
      ANSWER, ARGS(take_bias)},
     {"grammar", 0, "TEXT", "answers follow this grammar (GBNF)", ANSWER, TEXT(grammar)},
     {"grammar-file", 0, "FILE", "the same from a file", ANSWER, TEXT(grammar_file)},
+    {"json-schema", 'j', "JSON", "answers are JSON that this schema accepts", ANSWER, TEXT(schema)},
+    {"json-schema-file", 0, "FILE", "the same from a file", ANSWER, TEXT(schema_file)},
     {"chat", 0, NULL, "prompts are user messages in the model's chat template", GENERATE,
      FLAG(chat)},
     {"chat-template", 0, "NAME", "use this template instead of the model's", ANSWER,

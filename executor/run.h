@@ -13,8 +13,8 @@ enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 struct run_args {
     struct session_args open;
     const char *file, *output, *compare, *ids, *system;
-    const char *grammar, *grammar_file;
-    struct logit_bias bias[BIASES_MAX]; /* open.sampling.n_bias of them */
+    const char *grammar, *grammar_file, *schema, *schema_file; /* at most one */
+    struct logit_bias bias[BIASES_MAX];                        /* open.sampling.n_bias of them */
     const char *prompts[PROMPTS_MAX];
     int32_t n_prompts;
     int32_t n_predict;                       /* -1: until the end of text or of the context */

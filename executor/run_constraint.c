@@ -5,38 +5,54 @@
 
 #include <string.h>
 
-bool constraint_given(const struct run_args *a)
+static int given(const struct run_args *a)
 {
-    return a->grammar || a->grammar_file;
+    return !!a->grammar + !!a->grammar_file + !!a->schema + !!a->schema_file;
 }
 
-/* The file is at fault, not the command line. */
-static oato_status blame_file(const char *path, struct oato_error *err)
+bool constraint_given(const struct run_args *a)
 {
-    const struct oato_error why = *err;
-    return why.status == OATO_EUSAGE ? oato_fail(err, OATO_EFILE, "%s: %s", path, why.text)
-                                     : why.status;
+    return given(a);
+}
+
+static oato_status compile(struct constraint *c, bool schema, const char *s, size_t n,
+                           struct oato_error *err)
+{
+    return schema ? grammar_of_schema(s, n, &c->grammar, err)
+                  : grammar_parse(s, n, &c->grammar, err);
+}
+
+static oato_status compile_file(struct constraint *c, bool schema, const char *path,
+                                struct oato_error *err)
+{
+    struct text text;
+    oato_status status = text_read_file(path, &text, err);
+    if (!status && compile(c, schema, or_empty(text.data), text.len, err)) {
+        const struct oato_error why = *err; /* the file is at fault, not the command line */
+        status = why.status == OATO_EUSAGE ? oato_fail(err, OATO_EFILE, "%s: %s", path, why.text)
+                                           : why.status;
+    }
+    text_free(&text);
+    return status;
 }
 
 oato_status constraint_open(struct constraint *c, const struct run_args *a, struct oato_error *err)
 {
     *c = (struct constraint){.args = a};
-    if (!constraint_given(a))
+    if (!given(a))
         return OATO_OK;
-    if (a->grammar && a->grammar_file)
+    if (given(a) > 1)
         return oato_fail(err, OATO_EUSAGE,
-                         "more than one grammar; give one of --grammar and --grammar-file");
+                         "more than one grammar; give one of --grammar, --grammar-file, "
+                         "--json-schema and --json-schema-file");
     if (a->ignore_end)
         return oato_fail(err, OATO_EUSAGE,
                          "--ignore-eos goes on after the end that a grammar sets; leave it out");
-    if (a->grammar)
-        return grammar_parse(a->grammar, strlen(a->grammar), &c->grammar, err);
-    struct text text;
-    oato_status status = text_read_file(a->grammar_file, &text, err);
-    if (!status && grammar_parse(or_empty(text.data), text.len, &c->grammar, err))
-        status = blame_file(a->grammar_file, err);
-    text_free(&text);
-    return status;
+    if (a->grammar_file || a->schema_file)
+        return compile_file(c, a->schema_file, a->schema_file ? a->schema_file : a->grammar_file,
+                            err);
+    const char *s = a->schema ? a->schema : a->grammar;
+    return compile(c, a->schema, s, strlen(s), err);
 }
 
 oato_status constraint_begin(struct constraint *c, const struct tokenizer *t,

@@ -217,6 +217,135 @@ static void hostile_grammars_are_bounded(void **state)
     grammar_free(g);
 }
 
+/* ------------------------------------------------------------------------------ JSON schemas */
+
+/* Strings are held to jsonschema of Python and to llama.cpp's test-grammar-integration.cpp. */
+static const struct language schemas[] = {
+    {"{\"type\":\"integer\",\"minimum\":-123,\"maximum\":42}",
+     {"-123", "-122", "-11", "-1", "0", "1", "5", "10", "39", "40", "42"},
+     {"-0", "-124", "-1123", "43", "142", "99", "01", "4.0", "-130"}},
+    {"{\"type\":\"integer\",\"exclusiveMinimum\":455.5}",
+     {"456", "4560", "1234567890000000"},
+     {"455", "356", "50", "0456", "-456", "12345678900000000"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":-3,\"maximum\":5}",
+     {"-2.999", "-0.5", "0", "0.25", "4.999", "5", "5.000"},
+     {"-3", "-3.0", "5.001", "6", "05", "1e1", "-"}},
+    {"{\"type\":\"number\"}", {"0", "-12.50", "1E+7"}, {"", ".5", "1.", "+1", "0x1", "01"}},
+    {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+     {"\"ab\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\u00e9\\ud83d\\ude00\""},
+     {"\"a\"", "\"abcd\"", "ab", "\"a\n\"", "\"a\\ud83d\"", "\"ab"}},
+    {"{\"pattern\":\"^(\\\\d{3}-)?[A-Z\\\"]\\\\w*$|x.z\"}",
+     {"\"123-A_9\"", "\"\\\"\"", "\"Q\"", "\"--xyz--\"", "\"x\\\"z\""},
+     {"\"12-A\"", "\"\"", "\"123-a\"", "\"xz\"", "\"A-\""}},
+    {"{\"format\":\"date-time\"}",
+     {"\"2024-02-28T23:59:59Z\"", "\"1999-12-31T00:00:00.25-08:30\""},
+     {"\"2024-02-30T00:00:00Z\"", "\"2024-13-01T00:00:00Z\"", "\"2024-04-31T00:00:00Z\"",
+      "\"2024-01-01T24:00:00Z\"", "\"2024-01-01 00:00:00Z\""}},
+    {"{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"maxItems\":2}",
+     {"null", "[]", "[\"a\"]", "[ \"a\", \"b\" ]"},
+     {"", "[1]", "[\"a\",]", "[\"a\",\"b\",\"c\"]"}},
+    {"{\"prefixItems\":[{\"const\":1},true],\"items\":{\"type\":\"null\"},\"minItems\":3}",
+     {"[1,\"x\",null]", "[1,{},null,null]"},
+     {"[1,2]", "[2,2,null]", "[1,2,3]"}},
+    {"{\"enum\":[\"a\\n\",1,null,{\"k\":[true]}]}",
+     {"\"a\\n\"", "1", "null", "{\"k\":[true]}"},
+     {"\"a\"", "2", "true", "{}"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"
+     "\"boolean\"},"
+     "\"c\":{\"type\":\"null\"}},\"required\":[\"b\"]}",
+     {"{\"b\":true}", "{ \"a\": 1,\"b\":true, \"c\":null }", "{\"a\":1,\n  \"b\":false}"},
+     {"{}", "{\"a\":1}", "{\"b\":true,\"a\":1}", "{\"b\":true,}", "{\"b\":true,\"d\":1}"}},
+    {"{\"properties\":{\"a\":{\"type\":\"null\"},\"ab\":false},\"additionalProperties\":{\"type\":"
+     "\"integer\"}}",
+     {"{}", "{\"a\":null}", "{\"a\":null,\"abc\":1,\"b\":2}", "{\"\":1}", "{\"\xc3\xa9\":1}"},
+     {"{\"a\":1}", "{\"b\":1,\"a\":2}", "{\"ab\":1}", "{\"b\":null}", "{\"\\u0061\":1}"}},
+    {"{\"anyOf\":[{\"$ref\":\"#/$defs/x%79\"},{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}],"
+     "\"$defs\":{\"xy\":{\"const\":\"leaf\"}}}",
+     {"\"leaf\"", "[]", "[[\"leaf\"],[[]]]"},
+     {"[1]", "[\"leaf\"", "leaf"}},
+    {"{\"allOf\":[{\"$ref\":\"#/definitions/n\"},{\"properties\":{\"v\":{\"maximum\":9},\"w\":{}},"
+     "\"required\":[\"w\"]}],\"definitions\":{\"n\":{\"properties\":{\"v\":{\"type\":\"integer\","
+     "\"minimum\":5}},\"required\":[\"v\"]}}}",
+     {"{\"v\":5,\"w\":1}", "{\"v\":9,\"w\":{}}"},
+     {"{\"v\":4,\"w\":1}", "{\"v\":10,\"w\":1}", "{\"v\":5}"}},
+    {"{\"type\":\"object\",\"properties\":{\"k\":{}},\"oneOf\":[{\"required\":[\"k\"]},{"
+     "\"properties\":{"
+     "\"k\":{\"const\":2}}}]}",
+     {"{\"k\":1}", "{\"k\":2}", "{}"},
+     {"{\"l\":1}", "1"}},
+    {"{}", {"1", "\"x\"", "[{\"a\":[]}, null]", "{ }"}, {"", "x", "[1", "{a:1}"}},
+};
+
+static void schemas_allow_what_they_accept(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(schemas); i++) {
+        const char *json = schemas[i].grammar;
+        struct grammar *g;
+        struct oato_error err;
+        if (grammar_of_schema(json, strlen(json), &g, &err))
+            fail_msg("%s: %s", json, err.text);
+        check_language(g, &schemas[i]);
+        grammar_free(g);
+    }
+}
+
+static void what_a_schema_asks_in_vain_is_named(void **state)
+{
+    static const struct {
+        const char *schema, *says;
+    } bad[] = {
+        {"{\"type\":\"integer\",\"multipleOf\":2}", "'multipleOf' is not supported"},
+        {"{\"not\":{}}", "'not' is not supported"},
+        {"{\"items\":{\"if\":{}}}", "'if' is not supported"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "'uniqueItems' is not"},
+        {"{\"format\":\"uri\"}", "'format' uri is not supported"},
+        {"{\"$ref\":\"http://x/y\"}", "only references within"},
+        {"{\"$ref\":\"#/$defs/a\"}", "there is nothing"},
+        {"{\"allOf\":[{\"$ref\":\"#\"}]}", "leads back to itself"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", "leaves no type"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "'pattern' differs"},
+        {"{\"allOf\":[{\"properties\":{\"a\":{}},\"additionalProperties\":false},{\"properties\":{"
+         "\"b"
+         "\":{}}}]}",
+         "'additionalProperties' forbids"},
+        {"{\"pattern\":\"(?=a)\"}", "only (...) and (?:...)"},
+        {"{\"pattern\":\"a\\\\b\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"a^b\"}", "at the ends only"},
+        {"{\"pattern\":\"a\",\"minLength\":1}", "beside another limit"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "leave no number"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "must be whole"},
+        {"{\"minLength\":3,\"maxLength\":2}", "is above maxLength"},
+        {"{\"minItems\":3,\"maxItems\":2}", "minItems"},
+        {"{\"minLength\":-1}", "whole number"},
+        {"{\"enum\":[1],\"type\":\"string\"}", "no value"},
+        {"{\"enum\":[1],\"maximum\":0}", "'maximum' beside enum"},
+        {"{\"type\":\"strin\"}", "'strin' is no type"},
+        {"{\"properties\":{\"a\":1}}", "no schema"},
+        {"{\"required\":[\"a\"],\"additionalProperties\":false}", "'a' is required, but"},
+        {"{\"type\":\"object\"", "JSON schema line 1"},
+        {"{\"a\":1,\"a\":2}", "duplicate"},
+        {"false", "allows nothing"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct grammar *g = NULL;
+        struct oato_error err = {.text = ""};
+        if (grammar_of_schema(bad[i].schema, strlen(bad[i].schema), &g, &err) != OATO_EUSAGE)
+            fail_msg("%s: accepted", bad[i].schema);
+        assert_null(g);
+        if (!strstr(err.text, bad[i].says) || strchr(err.text, '\n'))
+            fail_msg("%s: %s", bad[i].schema, err.text);
+    }
+    struct oato_error err;
+    struct grammar *g;
+    struct grammar_state *s;
+    assert_int_equal(grammar_of_schema("{\"$ref\":\"#\"}", 12, &g, &err), OATO_OK);
+    assert_int_equal(grammar_state_create(g, NULL, &s, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "no text at all"));
+    grammar_free(g);
+}
+
 /* ----------------------------------------------------------------------------------- tokens */
 
 static char path[] = "/tmp/oato-grammar-XXXXXX";
@@ -265,8 +394,7 @@ static bool in_mask(const uint64_t *mask, int32_t id)
     return mask[id / 64] >> (id % 64) & 1;
 }
 
-/* Takes allowed tokens at random until the text is complete or `most` were taken, then only such as
- * close it, as far as bytes can tell. */
+/* Takes `most` allowed tokens at random, then bytes that close the text. */
 static void walk(struct random *r, const struct words *w, struct grammar_state *s, int most,
                  struct text *text)
 {
@@ -289,23 +417,16 @@ static void walk(struct random *r, const struct words *w, struct grammar_state *
         text_add(text, bytes, len);
         assert_true(grammar_accept_token(s, id));
     }
-    for (const char *end = "\"]}1"; !grammar_complete(s);) { /* the shortest way out */
-        const char *c = end;
-        while (*c && !grammar_allows(s, c, 1))
-            c++;
-        if (!*c)
-            c = grammar_allows(s, "0", 1) ? "0" : grammar_allows(s, ":", 1) ? ":" : "e";
-        if (!grammar_accept(s, c, 1)) { /* inside a word or a character */
-            int byte = 255;
-            char b;
-            do
-                b = (char)byte--;
-            while (byte >= 0 && !grammar_allows(s, &b, 1));
-            assert_true(grammar_accept(s, &b, 1));
-            text_add(text, &b, 1);
-            continue;
-        }
-        text_add(text, c, 1);
+    while (!grammar_complete(s)) { /* the shortest way out: these, or whatever is allowed */
+        static const char ways[] = "\"]}10:e";
+        const char *way = ways;
+        while (*way && !grammar_allows(s, way, 1))
+            way++;
+        char byte = *way ? *way : 'z';
+        while (!*way && !grammar_allows(s, &byte, 1))
+            byte--;
+        text_add(text, &byte, 1);
+        assert_true(grammar_accept(s, &byte, 1));
     }
 }
 
@@ -440,6 +561,11 @@ static void the_command_line_constrains_answers(void **state)
         {"-p a --grammar 'root ::= (\"y\"'", 2, "grammar line 1: a group without"},
         {"-p a --grammar 'root ::= \"y\"' --ignore-eos", 2, "--ignore-eos goes on"},
         {"-p a --grammar 'root ::= \"y\"' --grammar-file /dev/null", 2, "more than one grammar"},
+        {"-p a --no-display-prompt --json-schema '{\"type\":\"object\",\"properties\":{\"a\":{"
+         "\"const\":1}},\"required\":[\"a\"]}' -n 60",
+         0, "1"},
+        {"-p a -j '{\"not\":{}}'", 2, "JSON schema: 'not' is not supported"},
+        {"-p a --json-schema-file /dev/null", 3, "/dev/null: JSON schema line"},
         {"-p a --grammar-file /dev/null", 3, "/dev/null: the grammar has no rule 'root'"},
         {"-p a --grammar-file /nowhere", 6, "/nowhere"},
         {"-p a --logit-bias 99999+1", 2, "there is no token 99999"},
@@ -463,6 +589,8 @@ int main(void)
         cmocka_unit_test(languages_are_those_of_their_grammars),
         cmocka_unit_test(bad_grammars_are_refused_with_their_line),
         cmocka_unit_test(hostile_grammars_are_bounded),
+        cmocka_unit_test(schemas_allow_what_they_accept),
+        cmocka_unit_test(what_a_schema_asks_in_vain_is_named),
         cmocka_unit_test(walks_end_in_json),
         cmocka_unit_test(masks_agree_with_tokens_asked_one_by_one),
         cmocka_unit_test(a_sampler_follows_a_grammar),

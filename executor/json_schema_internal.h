@@ -1,0 +1,80 @@
+/*
+ * json_schema_internal.h - how json_schema.c and its parts make GBNF of a schema: the maker, and
+ * the pieces of GBNF, which are all appended to `out`.
+ */
+#ifndef OATO_JSON_SCHEMA_INTERNAL_H
+#define OATO_JSON_SCHEMA_INTERNAL_H
+
+#include "base/base.h"
+
+#include <jansson.h>
+
+/* The largest magnitude of a number: 16 digits. */
+#define GBNF_NUMBER_MOST INT64_C(9999999999999999)
+
+/* The rules that expressions name: ws, char, digits and the like. */
+extern const char gbnf_common[];
+
+/* n bytes of UTF-8 as a literal. */
+void gbnf_literal(struct text *out, const char *s, size_t n);
+/* x{least,most}, where x is what was appended last; most -1: no limit. Limits above 10,000 become
+ * that: a shorter text is allowed, too. */
+void gbnf_repeat(struct text *out, int64_t least, int64_t most);
+/* Whole numbers of an interval; bounds beyond GBNF_NUMBER_MOST mean that. The interval must have
+ * numbers within it. */
+void gbnf_integers(struct text *out, int64_t least, int64_t most);
+/* Numbers of an interval with whole bounds, without exponents; `above`, `below`: the bound itself
+ * is not in it. */
+void gbnf_numbers(struct text *out, int64_t least, bool above, int64_t most, bool below);
+/* The inside of a JSON string that a regular expression matches, which is searched in it: only ^
+ * and $ tie it to the ends. OATO_EUSAGE names what is not supported. */
+oato_status gbnf_pattern(struct text *out, const char *pattern, struct oato_error *err);
+/* The inside of a JSON string of this format; false: unknown. */
+bool gbnf_format(struct text *out, const char *format);
+
+/* ------------------------------------------------------------------------------- the maker -- */
+
+enum { SCHEMA_DEPTH_MOST = 200 };
+
+struct schema_rule {
+    const json_t *schema;
+    int rule;
+};
+
+struct schema_maker {
+    const json_t *root;
+    struct text *out;          /* finished rules: r0, r1 .. */
+    struct schema_rule *rules; /* of the schemas that have one */
+    int n_rules, cap_rules, next_rule, depth;
+    json_t *merged; /* array: keeps schemas that were made */
+    struct oato_error *err;
+};
+
+/* "JSON schema: 'KEYWORD' WHAT", OATO_EUSAGE. */
+oato_status schema_fail(struct schema_maker *m, const char *what, const char *keyword);
+oato_status schema_fail_memory(struct schema_maker *m);
+/* The list ends with NULL. */
+bool schema_is_any_of(const char *s, const char *const *list);
+/* Keywords that limit no values, such as title and $defs. */
+bool schema_is_remark(const char *key);
+/* All keywords but one are remarks. */
+bool schema_only_remarks_but(const json_t *schema, const char *keyword);
+/* `types` is a name or an array of names; an integer is a number, too. */
+bool schema_has_type(const json_t *types, const char *name);
+
+/* A new object that the maker keeps, a shallow copy of one (NULL: empty); NULL: memory is short. */
+json_t *schema_copy(struct schema_maker *m, const json_t *of);
+/* What a $ref leads to. */
+oato_status schema_resolve(struct schema_maker *m, const json_t *ref, const json_t **out);
+/* The schema without $ref and allOf: itself, or one that the maker keeps. */
+oato_status schema_flatten(struct schema_maker *m, const json_t *schema, const json_t **out);
+/* Adds to `into` what a flat schema demands. */
+oato_status schema_merge(struct schema_maker *m, json_t *into, const json_t *part);
+
+/* The rule of a schema, which is made first if there is none. */
+oato_status schema_make(struct schema_maker *m, const json_t *schema, int *rule);
+/* Appends what a flat schema allows of one type. */
+oato_status schema_make_type(struct schema_maker *m, const json_t *schema, const char *type,
+                             struct text *e);
+
+#endif
