@@ -106,7 +106,8 @@ static void prompt_decode(struct choice *c)
 oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err)
 {
     const struct session *s = &j->server->session;
-    struct choice **more = realloc(j->choices, (size_t)(j->n_choices + 1) * sizeof *more);
+    struct choice **more =
+        realloc(j->choices, (size_t)(j->n_choices + 1) * sizeof(struct choice *));
     struct choice *c = calloc(1, sizeof *c);
     if (more)
         j->choices = more;
