@@ -10,10 +10,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
     HTTP_THREADS = 4,
+    OTHER_FILES = 256,        /* of the process, besides connections */
     HEADERS_BYTES = 32 << 10, /* of one request */
     DISCARD_BYTES = 64 << 20  /* of a body that is too large before its connection is closed */
 };
@@ -215,6 +217,8 @@ static enum MHD_Result job_answer(struct exchange *x)
         return stream_begin(x);
     text_init(&whole);
     answer_whole(j, &whole);
+    if (j->ask.kind == ASK_NATIVE)
+        fields_pick(&whole, json_object_get(x->json, "response_fields"));
     return reply_json(x, &whole);
 }
 
@@ -395,6 +399,17 @@ static oato_status listen_at(struct server *s, const struct addrinfo *at, struct
     return err->status;
 }
 
+/* As many open files as connections need, where the system's hard limit allows it. */
+static void files_allow(int32_t connections)
+{
+    struct rlimit limit;
+    const rlim_t wanted = (rlim_t)connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    setrlimit(RLIMIT_NOFILE, &limit); /* without it there are fewer connections */
+}
+
 /* For --port 0, and to be read by whoever started the server. */
 static void tell_address(const struct server *s)
 {
@@ -425,6 +440,7 @@ oato_status http_open(struct server *s, struct oato_error *err)
     freeaddrinfo(at);
     if (status)
         return status;
+    files_allow(o->connections);
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | v6, 0, NULL, NULL,
         on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,

@@ -327,6 +327,54 @@ void ask_free(struct ask *ask)
     ask->bias = NULL;
 }
 
+static json_t *field_of(const json_t *o, const char *path)
+{
+    const char *slash = strchr(path, '/');
+    json_t *v =
+        slash ? json_object_getn(o, path, (size_t)(slash - path)) : json_object_get(o, path);
+    return slash ? json_object_get(v, slash + 1) : v;
+}
+
+static json_t *fields_of(const json_t *o, const json_t *fields)
+{
+    json_t *picked = json_object();
+    const json_t *field;
+    size_t i;
+    json_array_foreach(fields, i, field)
+    {
+        const char *path = or_empty(json_string_value(field));
+        json_t *v = field_of(o, path);
+        if (v)
+            json_object_set(picked, path, v);
+    }
+    return picked;
+}
+
+void fields_pick(struct text *answer, const json_t *fields)
+{
+    json_t *all, *o, *picked;
+    size_t i;
+    if (!json_array_size(fields) || answer->failed)
+        return;
+    all = json_loadb(answer->data, answer->len, JSON_ALLOW_NUL, NULL);
+    if (json_is_array(all)) {
+        picked = json_array();
+        json_array_foreach(all, i, o)
+        {
+            json_array_append_new(picked, fields_of(o, fields));
+        }
+    } else {
+        picked = fields_of(all, fields);
+    }
+    char *dump = json_dumps(picked, JSON_COMPACT);
+    answer->len = 0;
+    text_add(answer, or_empty(dump), dump ? strlen(dump) : 0);
+    answer->failed = answer->failed || !dump;
+    free(dump);
+    json_decref(all);
+    json_decref(picked);
+}
+
 /* ----------------------------------------------------------------------------- prompts ---- */
 
 struct ids {

@@ -191,6 +191,9 @@ struct exchange {
 
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
+/* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
+ * "a" or "a/b". */
+void fields_pick(struct text *answer, const json_t *fields);
 oato_status http_open(struct server *s, struct oato_error *err);
 /* Takes no more connections. */
 void http_quiesce(struct server *s);

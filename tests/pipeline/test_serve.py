@@ -77,6 +77,8 @@ def completions(s, expected):
     events = s.events("/v1/completions", {**whole, "stream_options": {"include_usage": True}})
     check(events[-1] == "[DONE]" and json.loads(events[-2])["usage"]["completion_tokens"] == 24, "a stream of OpenAI's ends")
     check(norm("".join(json.loads(e)["choices"][0]["text"] for e in events[:-2])) == expected, "and has the same text")
+    a = s.ask("/completion", {**whole, "response_fields": ["stop", "generation_settings/n_predict", "none"]})[1]
+    check(a == {"stop": True, "generation_settings/n_predict": 24}, "fields of an answer")
     a = s.ask("/v1/completions", {**whole, "prompt": [PROMPT, PROMPT], "n": 2})[1]
     check([norm(c["text"]) for c in a["choices"]] == [expected] * 4 and a["usage"]["completion_tokens"] == 96, "four answers at once")
     word = re.search(r"\[\d+\]", expected)[0]
