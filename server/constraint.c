@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static oato_status schema_grammar(const char *text, size_t n, struct grammar **out,
-                                  struct oato_error *err)
-{
-    (void)text;
-    (void)n;
-    *out = NULL;
-    return oato_fail(err, OATO_EUSAGE, "JSON schemas are not supported; give a grammar");
-}
-
 /* The schema that is asked for; *any: any JSON object will do. */
 static oato_status schema_find(const json_t *o, const json_t **schema, bool *any,
                                struct oato_error *err)
@@ -47,7 +38,7 @@ static oato_status schema_read(const json_t *schema, struct grammar **out, struc
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text)
         return oato_fail_memory(err, 1 << 16, "a JSON schema");
-    const oato_status status = schema_grammar(text, strlen(text), out, err);
+    const oato_status status = grammar_of_schema(text, strlen(text), out, err);
     free(text);
     return status;
 }
@@ -73,7 +64,7 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
     if (has_gbnf)
         return grammar_parse(json_string_value(gbnf), json_string_length(gbnf), &ask->grammar, err);
     if (any)
-        return schema_grammar(object, strlen(object), &ask->grammar, err);
+        return grammar_of_schema(object, strlen(object), &ask->grammar, err);
     return schema ? schema_read(schema, &ask->grammar, err) : OATO_OK;
 }
 

@@ -91,6 +91,10 @@ def completions(s, expected):
     check(all(t["id"] != first for t in a), "a bias forbids a token")
     a = s.ask("/completion", {"prompt": PROMPT, "grammar": 'root ::= "a" [0-9]{3}'})[1]
     check(re.fullmatch("a[0-9]{3}", a["content"]) and a["stop_type"] == "eos", "a grammar")
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}, "ok": {"const": True}}, "required": ["n", "ok"],
+              "additionalProperties": False}
+    a = json.loads(s.ask("/completion", {"prompt": PROMPT, "json_schema": schema})[1]["content"])
+    check(sorted(a) == ["n", "ok"] and 10 <= a["n"] <= 99 and a["ok"] is True, f"a JSON schema: {a}")
     ids = s.ask("/tokenize", {"content": PROMPT})[1]["tokens"]
     check(s.ask("/detokenize", {"tokens": ids})[1]["content"].strip() == PROMPT, "tokens and back")
     check(norm(s.ask("/completion", {**whole, "prompt": ids})[1]["content"]) == expected, "a prompt of tokens")
@@ -104,6 +108,11 @@ def chats(s):
     a = s.ask("/v1/chat/completions", talk)[1]["choices"][0]
     same = s.ask("/completion", {"prompt": prompt, "n_predict": 8, "ignore_eos": True})[1]["content"]
     check(a["message"] == {"role": "assistant", "content": same} and a["finish_reason"] == "length", "a chat")
+    for form in ({"type": "json_schema", "json_schema": {"schema": {"const": "foo"}}}, {"type": "json_object", "schema": {"const": "foo"}}):
+        a = s.ask("/v1/chat/completions", {**talk, "ignore_eos": False, "response_format": form})[1]["choices"][0]
+        check(a["message"]["content"] == '"foo"' and a["finish_reason"] == "stop", f"response_format {form['type']}")
+    for form in ({"type": "sound"}, {"type": "json_object", "schema": 123}, {"type": "json_object", "schema": {"type": "hiccup"}}, {"type": "json_schema"}):
+        check(s.ask("/v1/chat/completions", {**talk, "ignore_eos": False, "response_format": form})[0] == 400, f"400: response_format {form}")
     events = [json.loads(e)["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
     check(events[0]["delta"] == {"role": "assistant", "content": None} and events[-1]["delta"] == {}, "a chat's stream begins and ends")
     check("".join(e["delta"].get("content") or "" for e in events) == same, "and has the same text")
