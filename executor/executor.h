@@ -200,9 +200,17 @@ struct logit_bias {
 };
 
 struct sampler_options {
-    float temperature;    /* 0: the most likely token */
-    int32_t top_k;        /* 0: off */
-    float top_p, min_p;   /* 1 and 0: off */
+    float temperature;  /* 0: the most likely token */
+    int32_t top_k;      /* 0: off */
+    float top_p, min_p; /* 1 and 0: off */
+    float typical_p;    /* locally typical sampling up to this probability; 0 and 1: off */
+    float top_n_sigma;  /* drops logits so many standard deviations below the largest; 0: off */
+    /* Drops, this often, all tokens of at least the threshold's probability but the least likely of
+     * them (XTC); 0, or a threshold above 0.5: off */
+    float xtc_probability, xtc_threshold;
+    /* The temperature goes up and down by as much as `range`, with the entropy of the candidates to
+     * the power of `exponent`; 0: off */
+    float temperature_range, temperature_exponent;
     float repeat_penalty; /* divides (a negative logit: multiplies); 1: off */
     /* Subtracted from the logit of a recent token: once, and once per occurrence; 0: off */
     float presence_penalty, frequency_penalty;

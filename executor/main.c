@@ -185,8 +185,13 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         .repeat = 3,
         .batch = -1,
         .depth = -1,
-        .open.sampling =
-            {.top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last = 64},
+        .open.sampling = {.top_k = 40,
+                          .top_p = 0.95f,
+                          .min_p = 0.05f,
+                          .xtc_threshold = 0.1f,
+                          .temperature_exponent = 1,
+                          .repeat_penalty = 1,
+                          .repeat_last = 64},
     };
     struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
     size_t verb = 0;

@@ -1,6 +1,7 @@
 /*
- * sampler.c - picks the next token: biases, what a constraint allows, penalties, then top-k, top-p,
- * min-p on the sorted candidates, then temperature and one random number, in llama.cpp's order.
+ * sampler.c - picks the next token: biases, what a constraint allows, penalties, top-n-sigma, then
+ * top-k, typical, top-p, min-p and XTC on the sorted candidates, then temperature and one random
+ * number, in llama.cpp's order.
  * Where options keep only the first k tokens of a row, a device's candidates replace the row. Ties
  * fall to the smaller id, and the generator is PCG32 (O'Neill 2014), so that the same seed and
  * logits give the same token on any machine.
@@ -22,6 +23,7 @@ struct sampler {
     int32_t vocab;
     uint64_t state;
     struct candidate *candidates; /* vocab */
+    struct candidate *nearest;    /* vocab, scratch; NULL: typical_p is off */
     int32_t *recent;              /* ring of options.repeat_last */
     int32_t n_recent, at;
     int32_t *counts; /* per id, scratch: occurrences among the recent tokens */
@@ -54,11 +56,14 @@ struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab)
     const size_t last = o->repeat_last > 0 ? (size_t)o->repeat_last : 1;
     const size_t n_bias = o->n_bias > 0 ? (size_t)o->n_bias : 0;
     s->candidates = malloc((size_t)vocab * sizeof *s->candidates);
+    const bool typical = o->typical_p > 0 && o->typical_p < 1;
+    s->nearest = typical ? malloc((size_t)vocab * sizeof *s->nearest) : NULL;
     s->recent = malloc(last * sizeof *s->recent);
     s->counts = calloc((size_t)vocab, sizeof *s->counts);
     s->bias = malloc((n_bias + 1) * sizeof *s->bias);
     s->probs = malloc((1 + (size_t)s->options.top_logprobs) * sizeof *s->probs);
-    if (!s->candidates || !s->recent || !s->counts || !s->bias || !s->probs) {
+    if (!s->candidates || (typical && !s->nearest) || !s->recent || !s->counts || !s->bias ||
+        !s->probs) {
         sampler_free(s);
         return NULL;
     }
@@ -72,6 +77,7 @@ void sampler_free(struct sampler *s)
     if (!s)
         return;
     free(s->candidates);
+    free(s->nearest);
     free(s->recent);
     free(s->counts);
     free(s->bias);
@@ -165,6 +171,121 @@ static void penalise(struct sampler *s, int32_t n)
         s->counts[s->recent[i]] = 0;
 }
 
+static double weight(const struct candidate *c, int32_t i, double temperature)
+{
+    return exp(((double)c[i].logit - c[0].logit) / temperature);
+}
+
+static double weights(const struct candidate *c, int32_t n, double temperature)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += weight(c, i, temperature);
+    return sum;
+}
+
+static double random_share(struct sampler *s)
+{
+    return (double)pcg32(&s->state) * 0x1p-32;
+}
+
+/* Keeps logits at most so many standard deviations below the largest (Tang et al. 2024). Infinite
+ * ones do not count. */
+static int32_t cut_sigma(struct candidate *c, int32_t n, float sigmas)
+{
+    double sum = 0, squares = 0, max = -INFINITY;
+    int32_t finite = 0, kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!isfinite(c[i].logit))
+            continue;
+        sum += c[i].logit;
+        squares += (double)c[i].logit * c[i].logit;
+        max = c[i].logit > max ? c[i].logit : max;
+        finite++;
+    }
+    if (finite < 2)
+        return n;
+    const double mean = sum / finite, variance = squares / finite - mean * mean;
+    const double least = max - sigmas * sqrt(variance > 0 ? variance : 0);
+    for (int32_t i = 0; i < n; i++)
+        if (c[i].logit >= least)
+            c[kept++] = c[i];
+    return kept;
+}
+
+static double entropy(const struct candidate *c, int32_t n)
+{
+    const double sum = weights(c, n, 1);
+    double h = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const double p = weight(c, i, 1) / sum;
+        h -= p > 0 ? p * log(p) : 0;
+    }
+    return h;
+}
+
+/* Keeps the tokens whose surprise is nearest to the expected one, up to a total probability
+ * (Meister et al. 2022). Their order stays. */
+static int32_t cut_typical(struct candidate *c, struct candidate *by, int32_t n, float total)
+{
+    const double h = entropy(c, n), sum = weights(c, n, 1);
+    double mass = 0;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) /* nearest first where sorted as logits are */
+        by[i] = (struct candidate){(float)-fabs(log(weight(c, i, 1) / sum) + h), i};
+    qsort(by, (size_t)n, sizeof *by, by_logit);
+    while (kept < n && mass <= total)
+        mass += weight(c, by[kept++].id, 1) / sum;
+    for (int32_t i = 0; i < kept; i++)
+        by[i] = c[by[i].id];
+    memcpy(c, by, (size_t)kept * sizeof *c);
+    qsort(c, (size_t)kept, sizeof *c, by_logit);
+    return kept;
+}
+
+/* Drops all tokens of at least a probability but the least likely of them; returns how many of the
+ * first are dropped. */
+static int32_t cut_top(struct sampler *s, const struct candidate *c, int32_t n)
+{
+    const struct sampler_options *o = &s->options;
+    if (!(o->xtc_probability > 0) || o->xtc_threshold > 0.5f ||
+        random_share(s) >= o->xtc_probability)
+        return 0;
+    const double least = o->xtc_threshold * weights(c, n, 1);
+    int32_t above = 0;
+    while (above < n && weight(c, above, 1) >= least)
+        above++;
+    return above > 1 ? above - 1 : 0;
+}
+
+/* Within temperature_range of the temperature, by the share of the possible entropy. */
+static double temperature(const struct sampler_options *o, const struct candidate *c, int32_t n)
+{
+    if (!(o->temperature_range > 0) || n < 2)
+        return o->temperature;
+    const double low = o->temperature > o->temperature_range
+                           ? (double)o->temperature - o->temperature_range
+                           : 0,
+                 high = (double)o->temperature + o->temperature_range;
+    const double share = entropy(c, n) / log(n);
+    return low + (high - low) * pow(share, o->temperature_exponent);
+}
+
+/* top-p and min-p on sorted candidates; both keep the first one. */
+static int32_t cut_tail(const struct sampler_options *o, const struct candidate *c, int32_t n)
+{
+    const double sum = weights(c, n, 1);
+    double mass = 0;
+    int32_t kept = 0;
+    for (; kept < n; kept++) {
+        const double p = weight(c, kept, 1);
+        if (kept && ((o->top_p < 1 && mass >= o->top_p * sum) || p < o->min_p))
+            break;
+        mass += p;
+    }
+    return kept;
+}
+
 /* Picks among the first n candidates. */
 static int32_t pick(struct sampler *s, int32_t n)
 {
@@ -172,32 +293,29 @@ static int32_t pick(struct sampler *s, int32_t n)
     struct candidate *c = s->candidates;
     if (o->temperature <= 0)
         return most_likely(c, n);
+    if (o->top_n_sigma > 0)
+        n = cut_sigma(c, n, o->top_n_sigma);
     if (o->top_k > 0 && o->top_k < n) {
         keep_largest(c, n, o->top_k);
         n = o->top_k;
     }
     qsort(c, (size_t)n, sizeof *c, by_logit);
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += exp((double)c[i].logit - c[0].logit);
-    double mass = 0;
-    int32_t kept = 0;
-    for (; kept < n; kept++) { /* both rules keep the first one */
-        double p = exp((double)c[kept].logit - c[0].logit);
-        if (kept && ((o->top_p < 1 && mass >= o->top_p * sum) || p < o->min_p))
-            break;
-        mass += p;
-    }
-    sum = 0;
-    for (int32_t i = 0; i < kept; i++)
-        sum += exp(((double)c[i].logit - c[0].logit) / o->temperature);
-    double left = (double)pcg32(&s->state) * 0x1p-32 * sum;
-    for (int32_t i = 0; i < kept; i++) {
-        left -= exp(((double)c[i].logit - c[0].logit) / o->temperature);
+    if (s->nearest)
+        n = cut_typical(c, s->nearest, n, o->typical_p);
+    n = cut_tail(o, c, n);
+    const int32_t dropped = cut_top(s, c, n);
+    c += dropped;
+    n -= dropped;
+    const double t = temperature(o, c, n);
+    if (!(t > 0))
+        return c[0].id;
+    double left = random_share(s) * weights(c, n, t);
+    for (int32_t i = 0; i < n; i++) {
+        left -= weight(c, i, t);
         if (left < 0)
             return c[i].id;
     }
-    return c[kept - 1].id;
+    return c[n - 1].id;
 }
 
 /* Picks among the first n candidates, after the penalties. */
@@ -277,17 +395,18 @@ const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n)
     return s->probs;
 }
 
-/* Biases may move any token, and probabilities need all logits. A penalty that lowers logits only
- * moves recent tokens back, so a token in the top k afterwards was preceded by at most k - 1 others
- * plus the recent ones. One that raises them may bring tokens forward from anywhere, and without
- * top-k every token counts; both need the whole row. */
+/* Biases may move any token, and probabilities and deviations need all logits. A penalty that
+ * lowers logits only moves recent tokens back, so a token in the top k afterwards was preceded by
+ * at most k - 1 others plus the recent ones. One that raises them may bring tokens forward from
+ * anywhere, and without top-k every token counts; both need the whole row. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
 {
     const int64_t taken = o->temperature <= 0 ? 1 : o->top_k;
     const int64_t most = taken + (penalises(o) ? o->repeat_last : 0);
     const bool lowers =
         o->repeat_penalty >= 1 && o->presence_penalty >= 0 && o->frequency_penalty >= 0;
-    const bool all = o->n_bias > 0 || o->logprobs || (penalises(o) && !lowers);
+    const bool sigma = o->temperature > 0 && o->top_n_sigma > 0;
+    const bool all = o->n_bias > 0 || o->logprobs || sigma || (penalises(o) && !lowers);
     return taken <= 0 || all || most >= vocab ? 0 : (int32_t)most;
 }
 

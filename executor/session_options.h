@@ -47,6 +47,40 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
         {"min-p", 0,                                                                               \
          "P",     "drop tokens below P x the top probability (default 0.05)",                      \
          verbs,   SESSION_AT(session_take_float, at, sampling.min_p, 0, 1)},                       \
+        {"typical", 0,                                                                             \
+         "P",       "locally typical sampling up to probability P (default 1: off)",               \
+         verbs,     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)},                 \
+        {"typical-p", 0,     "P",                                                                  \
+         NULL,        verbs, SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)},        \
+        {"top-nsigma", 0,                                                                          \
+         "N",          "drop logits N deviations below the largest (default 0: off)",              \
+         verbs,        SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)},         \
+        {"top-n-sigma", 0,     "N",                                                                \
+         NULL,          verbs, SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
+        {"xtc-probability",                                                                        \
+         0,                                                                                        \
+         "P",                                                                                      \
+         "how often the most likely are dropped (default 0: never)",                               \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.xtc_probability, 0, 1)},                      \
+        {"xtc-threshold",                                                                          \
+         0,                                                                                        \
+         "P",                                                                                      \
+         "of what probability those are (default 0.1)",                                            \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.xtc_threshold, 0, 1)},                        \
+        {"dynatemp-range",                                                                         \
+         0,                                                                                        \
+         "T",                                                                                      \
+         "temperature may differ by T with the entropy (default 0)",                               \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.temperature_range, 0, 100)},                  \
+        {"dynatemp-exp",                                                                           \
+         0,                                                                                        \
+         "X",                                                                                      \
+         "to the power of X (default 1)",                                                          \
+         verbs,                                                                                    \
+         SESSION_AT(session_take_float, at, sampling.temperature_exponent, 0, 100)},               \
         {"repeat-penalty",                                                                         \
          0,                                                                                        \
          "R",                                                                                      \

@@ -147,6 +147,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                                                                .top_k = 40,
                                                                .top_p = 0.95f,
                                                                .min_p = 0.05f,
+                                                               .xtc_threshold = 0.1f,
+                                                               .temperature_exponent = 1,
                                                                .repeat_penalty = 1,
                                                                .repeat_last = 64,
                                                                .seed = UINT64_MAX},

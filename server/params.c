@@ -66,6 +66,12 @@ static const struct number {
     {"top_k", true, offsetof(struct ask, sampling.top_k), -1, INT32_MAX},
     {"top_p", false, offsetof(struct ask, sampling.top_p), 0, 1},
     {"min_p", false, offsetof(struct ask, sampling.min_p), 0, 1},
+    {"typical_p", false, offsetof(struct ask, sampling.typical_p), 0, 1},
+    {"top_n_sigma", false, offsetof(struct ask, sampling.top_n_sigma), -1, 1000},
+    {"xtc_probability", false, offsetof(struct ask, sampling.xtc_probability), 0, 1},
+    {"xtc_threshold", false, offsetof(struct ask, sampling.xtc_threshold), 0, 1},
+    {"dynatemp_range", false, offsetof(struct ask, sampling.temperature_range), 0, 100},
+    {"dynatemp_exponent", false, offsetof(struct ask, sampling.temperature_exponent), 0, 100},
     {"repeat_penalty", false, offsetof(struct ask, sampling.repeat_penalty), 0.01, 100},
     {"presence_penalty", false, offsetof(struct ask, sampling.presence_penalty), -100, 100},
     {"frequency_penalty", false, offsetof(struct ask, sampling.frequency_penalty), -100, 100},
@@ -141,17 +147,9 @@ static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_erro
 /* What would change an answer, and is not to be had: better refused than ignored. */
 static oato_status refusals_check(const json_t *o, struct oato_error *err)
 {
-    static const char *const names[] = {"lora",
-                                        "mirostat",
-                                        "dry_multiplier",
-                                        "xtc_probability",
-                                        "dynatemp_range",
-                                        "n_indent",
-                                        "best_of",
-                                        "suffix",
-                                        "input_prefix",
-                                        "input_suffix",
-                                        "post_sampling_probs"};
+    static const char *const names[] = {"lora",         "mirostat",     "dry_multiplier",
+                                        "n_indent",     "best_of",      "suffix",
+                                        "input_prefix", "input_suffix", "post_sampling_probs"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const json_t *v = member(o, names[i]);
         const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||

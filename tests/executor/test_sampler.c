@@ -109,6 +109,56 @@ static void cuts_keep_what_they_say(void **state)
     assert_int_equal(counts[N - 1], DRAWS);
 }
 
+/* The candidates that are left, and their shares, of llama.cpp's tests/test-sampling.cpp; the
+ * adapted temperature is by its formula. */
+static void further_cuts_are_those_of_llama(void **state)
+{
+    enum { N = 4, DRAWS = 60000 };
+    static const struct {
+        struct sampler_options o;
+        float p[N];
+        double expected[N];
+    } rows[] = {
+        {{.typical_p = 0.5f}, {0.97f, 0.01f, 0.01f, 0.01f}, {1}},
+        {{.typical_p = 0.5f}, {0.4f, 0.2f, 0.2f, 0.2f}, {0, 1 / 3.0, 1 / 3.0, 1 / 3.0}},
+        {{.top_n_sigma = 1}, {0.1f, 0.2f, 0.3f, 0.4f}, {0, 0, 3 / 7.0, 4 / 7.0}},
+        {{.top_n_sigma = 3}, {0.1f, 0.2f, 0.3f, 0.4f}, {0.1, 0.2, 0.3, 0.4}},
+        {{.xtc_probability = 1, .xtc_threshold = 0.09f}, {0.4f, 0.3f, 0.2f, 0.1f}, {0, 0, 0, 1}},
+        {{.xtc_probability = 1, .xtc_threshold = 0.19f},
+         {0.4f, 0.3f, 0.2f, 0.1f},
+         {0, 0, 2 / 3.0, 1 / 3.0}},
+        {{.xtc_probability = 1, .xtc_threshold = 0.29f},
+         {0.4f, 0.3f, 0.2f, 0.1f},
+         {0, 3 / 6.0, 2 / 6.0, 1 / 6.0}},
+        {{.xtc_probability = 1, .xtc_threshold = 0.39f},
+         {0.4f, 0.3f, 0.2f, 0.1f},
+         {0.4, 0.3, 0.2, 0.1}},
+        {{.xtc_probability = 0.5f, .xtc_threshold = 0.3f},
+         {0.5f, 0.4f, 0.1f, 0},
+         {0.25, 0.2 + 0.4, 0.05 + 0.1}},
+        /* entropy 0.5 of at most 1: temperature 0.5 + (1.5 - 0.5) 0.5^2 = 0.75 */
+        {{.temperature_range = 0.5f, .temperature_exponent = 2, .top_k = 2},
+         {0.88997f, 0.11003f, 0, 0},
+         {0.94198, 0.05802}},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct sampler_options o = rows[i].o;
+        float logits[N];
+        int counts[N];
+        o.temperature = o.top_p = o.repeat_penalty = 1;
+        assert_int_equal(sampler_candidates(&o, 1000), o.top_n_sigma > 0 ? 0 : o.top_k);
+        for (int k = 0; k < N; k++)
+            logits[k] = logf(rows[i].p[k]);
+        histogram(o, logits, N, DRAWS, counts);
+        for (int k = 0; k < N; k++) {
+            const double p = rows[i].expected[k];
+            if (fabs((double)counts[k] / DRAWS - p) > 5 * sqrt(p * (1 - p) / DRAWS) + 1e-5)
+                fail_msg("row %zu, token %d: %d of %d", i, k, counts[k], DRAWS);
+        }
+    }
+}
+
 static void the_seed_fixes_the_draws(void **state)
 {
     enum { N = 64 };
@@ -273,6 +323,7 @@ int main(void)
         cmocka_unit_test(a_repeated_token_is_penalised),
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(cuts_keep_what_they_say),
+        cmocka_unit_test(further_cuts_are_those_of_llama),
         cmocka_unit_test(the_seed_fixes_the_draws),
         cmocka_unit_test(presence_and_frequency_are_subtracted),
         cmocka_unit_test(biases_are_added_to_logits),
