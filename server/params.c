@@ -269,7 +269,7 @@ static void id_make(struct ask *ask)
 /* Where a request says nothing the command line decides; where the command line limits, it does. */
 static void bounds_apply(const struct server *s, struct ask *ask)
 {
-    const int32_t most = s->options->n_predict;
+    const int32_t most = s->options->max_tokens;
     if (most >= 0 && (ask->most < 0 || ask->most > most))
         ask->most = most;
     if (ask->sampling.top_k < 0)

@@ -213,10 +213,12 @@ def clients(s, expected):
 
 
 def keys(model):
-    s = Server(model, "--api-key", "one,two")
+    s = Server(model, "--api-key", "one,two", "-n", "3", "--max-tokens", "5")
     ask = lambda key, header="Authorization": s.ask("/tokenize", {"content": "x"}, {header: key})[0]
     check(ask("Bearer three") == 401 and ask("Bearer on") == 401 and ask("Bearer onee") == 401 and ask("") == 401, "wrong keys")
     check(ask("Bearer one") == 200 and ask("two", "X-Api-Key") == 200 and s.ask("/health")[0] == 200, "right keys")
+    length = lambda more: s.ask("/completion", {"prompt": "x", "ignore_eos": True, **more}, {"X-Api-Key": "one"})[1]["tokens_predicted"]
+    check([length({}), length({"n_predict": 4}), length({"n_predict": -1})] == [3, 4, 5], "how long answers are")
     check(s.end() == 0, "it ends")
 
 
