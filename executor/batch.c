@@ -147,7 +147,7 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     r->n_text = ask->n_ids;
     memcpy(r->text, ask->ids, (size_t)ask->n_ids * sizeof *r->text);
     r->ask.ids = r->text;
-    for (int32_t i = 0; i < ask->n_ids; i++)
+    for (int32_t i = 0; i < ask->n_ids && ask->sampler; i++)
         sampler_accept(ask->sampler, ask->ids[i]);
     struct batched **end = &b->first;
     while (*end)
@@ -203,11 +203,13 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
         room->paused++;
         return;
     }
-    const bool whole = r->fed + n == r->n_text;
+    const bool whole = r->fed + n == r->n_text && r->ask.most != 0;
     b->of[room->inputs] = r;
-    b->inputs[room->inputs++] =
-        (struct engine_input){r->seq, r->text + r->fed, n,
-                              whole && r->ask.most != 0 ? LOGITS_LAST : LOGITS_NONE, r->prompting};
+    b->inputs[room->inputs++] = (struct engine_input){r->seq, r->text + r->fed, n,
+                                                      r->ask.on_row ? LOGITS_ALL
+                                                      : whole       ? LOGITS_LAST
+                                                                    : LOGITS_NONE,
+                                                      r->prompting};
     room->tokens += n;
     room->pages -= kv_pages_of((int64_t)length + n) - kv_pages_of(length);
 }
@@ -323,6 +325,8 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
         struct batched *r = b->of[i];
         const struct engine_input *in = &b->inputs[i];
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
+        for (int32_t j = 0; j < in->n && in->logits == LOGITS_ALL; j++)
+            r->ask.on_row(r->ask.user, engine_logits(b->engine, row++));
         if (in->logits == LOGITS_LAST)
             token_take(b, r, row++);
         else if (r->fed == r->n_text)

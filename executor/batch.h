@@ -96,10 +96,14 @@ struct batch_request {
     int32_t most; /* maximum tokens to generate; -1: no limit */
     int32_t seq;  /* the caller's sequence to continue, which no other request uses and which shares
                      no pages; kept at the end. -1: a new one, freed at the end */
-    struct sampler *sampler; /* borrowed until on_end; receives the prompt and every token */
+    struct sampler *sampler; /* borrowed until on_end; receives the prompt and every token; NULL
+                                with on_row */
     /* When its prompt begins to be computed, which so many of its tokens need not be
      * (engine_seq_begin). Once; NULL: nobody wants to know. */
     void (*on_begin)(void *user, int32_t cached);
+    /* Instead of an answer, the row of each token of the prompt, in their order: engine_logits of
+     * an engine with engine_options.embeddings. `most` is 0 then. */
+    void (*on_row)(void *user, const float *row);
     /* Called for each generated token. Returns false when the token ends the answer; it is then not
      * part of the answer. */
     bool (*on_token)(void *user, int32_t id);

@@ -28,7 +28,7 @@ static bool start(const struct batch *b, struct batched *r, struct oato_error *e
         r->seq = -1;
         return false;
     }
-    if (r->ask.seq < 0)
+    if (r->ask.seq < 0 && !r->ask.on_row)
         r->fed = engine_seq_begin(b->engine, r->seq, r->text, r->n_text);
     if (r->ask.on_begin && !r->begun)
         r->ask.on_begin(r->ask.user, r->fed);

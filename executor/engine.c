@@ -63,7 +63,7 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
         e->ubatch = e->context;
     if (e->ubatch < e->max_seqs)
         e->ubatch = e->max_seqs;
-    e->max_rows = first_positive(o->rows, 0, e->max_seqs);
+    e->max_rows = first_positive(o->rows, o->embeddings ? e->ubatch : 0, e->max_seqs);
     if (e->max_rows < e->max_seqs)
         e->max_rows = e->max_seqs;
     e->limits = (struct lowering_limits){.tokens = {e->ubatch, e->max_seqs},
@@ -73,7 +73,7 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
     if (o->top_logits < 0)
         return oato_fail(err, OATO_EUSAGE, "top_logits is %d; it must be 0 or more", o->top_logits);
     /* a candidate is two floats, so from vocab/2 on the full row is no larger */
-    if (o->top_logits < e->model->shape.vocab / 2)
+    if (o->top_logits < e->model->shape.vocab / 2 && !o->embeddings)
         e->top_logits = o->top_logits;
     return OATO_OK;
 }
@@ -98,7 +98,7 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
 static size_t row_width(const struct engine *e, enum plan_phase phase)
 {
     const int32_t candidates = e->lowered.candidates[phase];
-    return candidates ? 2 * (size_t)candidates : (size_t)e->model->shape.vocab;
+    return candidates ? 2 * (size_t)candidates : (size_t)e->graph.values[e->graph.logits].width;
 }
 
 /* Prepares for steps that mix phases: either both phases are alike, so that no step needs to mix,
@@ -511,6 +511,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
 {
     memset(out, 0, sizeof *out);
     out->vocab = e->model->shape.vocab;
+    out->row_width = e->graph.values[e->graph.logits].width;
     out->context = e->context;
     out->ubatch = e->ubatch;
     out->seqs = e->max_seqs;

@@ -32,6 +32,7 @@ struct engine_options {
     oato_dtype kv;      /* F16, Q8_0 or F32 */
     bool kv_given;      /* false: use the plan's type, or F16 */
     bool no_prefixes;   /* engine_seq_begin shares nothing */
+    bool embeddings;    /* rows are the model's last hidden states instead of logits */
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
@@ -131,8 +132,9 @@ void engine_threshold(struct engine *e, int32_t op, float threshold);
  * the step. */
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err);
-/* A row of logits of the last step, vocab floats; valid until the next step. NULL when the step
- * gave candidates instead. */
+/* A row of logits of the last step, vocab floats; valid until the next step. With
+ * engine_options.embeddings a hidden state, row_width floats. NULL when the step gave candidates
+ * instead. */
 const float *engine_logits(const struct engine *e, int32_t row);
 /* *n candidates of a row, as OP_TOP_K makes them: ids, then logits, both by descending logit. NULL
  * when the step gave whole rows instead. */
@@ -169,6 +171,7 @@ static inline double expert_hits(const struct engine_expert_stats *x)
 
 struct engine_stats {
     int32_t vocab, context, ubatch, seqs;
+    int32_t row_width; /* of engine_logits */
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];

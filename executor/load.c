@@ -113,6 +113,20 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
     return OATO_OK;
 }
 
+/* Rows of the last hidden state in place of logits: nothing is computed from the output product on.
+ */
+static oato_status graph_end_at_state(struct graph *g, struct oato_error *err)
+{
+    for (int32_t i = g->n_ops; i-- > 0;) {
+        if (strcmp(g->ops[i].name, "output") != 0)
+            continue;
+        g->logits = g->ops[i].in[0];
+        g->n_ops = i;
+        return OATO_OK;
+    }
+    return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
+}
+
 /* The graph as the plan or the host fuses it, with what is skipped. */
 static oato_status graph_cut(struct engine *e, const struct sparse_choice *choice,
                              struct oato_error *err)
@@ -126,6 +140,8 @@ static oato_status graph_cut(struct engine *e, const struct sparse_choice *choic
         status = graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
                                 &fusing, &e->graph, err);
     }
+    if (!status && e->options->embeddings)
+        status = graph_end_at_state(&e->graph, err);
     if (status)
         return status;
     if (e->options->sparse)

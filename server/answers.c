@@ -446,7 +446,9 @@ static void native_event(struct job *j, struct choice *c, const struct delta *d,
 
 void answer_whole(struct job *j, struct text *out)
 {
-    if (j->ask.kind == ASK_NATIVE)
+    if (j->ask.kind == ASK_EMBED)
+        embeddings_whole(j, out);
+    else if (j->ask.kind == ASK_NATIVE)
         native_whole(j, out);
     else
         openai_whole(j, out);

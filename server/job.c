@@ -28,6 +28,7 @@ static void choice_free(struct choice *c)
     }
     free(c->calls);
     free(c->tokens);
+    free(c->rows);
     free(c->probs);
     free(c->ids);
     sampler_free(c->sampler);
@@ -124,8 +125,10 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
         .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
     if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
-    c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     j->choices[j->n_choices++] = c;
+    if (j->ask.kind == ASK_EMBED)
+        return OATO_OK;
+    c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     if (!c->sampler || c->prompt.failed)
         return oato_fail_memory(err, 1 << 20, "an answer");
     return constraint_begin(c, err);

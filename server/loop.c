@@ -31,6 +31,7 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
                                         .seq = -1,
                                         .sampler = c->sampler,
                                         .on_begin = choice_begin,
+                                        .on_row = j->ask.kind == ASK_EMBED ? choice_row : NULL,
                                         .on_token = choice_token,
                                         .on_end = choice_end,
                                         .user = c};

@@ -408,6 +408,32 @@ static oato_status text_ids(const struct server *s, const json_t *text, struct i
     return status;
 }
 
+/* The parts of a message's content, which may only be text. */
+static oato_status content_ids(const struct server *s, const json_t *content, struct ids *to,
+                               struct oato_error *err)
+{
+    struct text all;
+    const json_t *part;
+    size_t i;
+    oato_status status = OATO_OK;
+    text_init(&all);
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = member(part, "text");
+        if (json_is_string(text))
+            text_add(&all, json_string_value(text), json_string_length(text));
+        else
+            status = oato_fail(err, OATO_EUSAGE, "content can only be text here");
+    }
+    json_t *joined = json_stringn_nocheck(or_empty(all.data), all.len);
+    if (!status)
+        status = joined && !all.failed ? text_ids(s, joined, to, err)
+                                       : oato_fail_memory(err, all.len, "a text");
+    json_decref(joined);
+    text_free(&all);
+    return status;
+}
+
 /* A text, {"prompt_string": a text}, or a list of texts and token ids. */
 static oato_status part_add(const struct server *s, const json_t *part, struct ids *to,
                             struct oato_error *err)
@@ -415,6 +441,8 @@ static oato_status part_add(const struct server *s, const json_t *part, struct i
     if (json_is_object(part)) {
         if (member(part, "multimodal_data"))
             return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
+        if (json_is_array(member(part, "content")))
+            return content_ids(s, member(part, "content"), to, err);
         part = member(part, "prompt_string");
     }
     if (json_is_string(part))

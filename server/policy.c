@@ -73,33 +73,37 @@ oato_status policy_costs(struct server *s, struct oato_error *err)
     return status;
 }
 
-static oato_status policy_find(const char *name, enum scheduler_policy *out, struct oato_error *err)
+/* Of names, NULL at the end. */
+static oato_status name_find(const char *option, const char *name, const char *const *names,
+                             int *out, struct oato_error *err)
 {
-    struct text names;
-    for (int p = 0; p < POLICY_COUNT; p++) {
-        *out = (enum scheduler_policy)p;
-        if (!strcmp(name, scheduler_policy_names[p]))
+    struct text all;
+    for (*out = 0; names[*out]; ++*out)
+        if (!strcmp(name, names[*out]))
             return OATO_OK;
-    }
-    text_init(&names);
-    for (int p = 0; p < POLICY_COUNT; p++)
-        text_printf(&names, "%s%s", p ? ", " : "", scheduler_policy_names[p]);
-    oato_fail(err, OATO_EUSAGE, "unknown --policy %.40s; choose one of %.200s", name,
-              or_empty(names.data));
-    text_free(&names);
+    text_init(&all);
+    for (int i = 0; names[i]; i++)
+        text_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    oato_fail(err, OATO_EUSAGE, "unknown --%s %.40s; choose one of %.200s", option, name,
+              or_empty(all.data));
+    text_free(&all);
     return err->status;
 }
 
 oato_status policy_open(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
+    int policy, pooling;
+    if (name_find("policy", o->policy, scheduler_policy_names, &policy, err) ||
+        name_find("pooling", o->pooling, pooling_names, &pooling, err))
+        return err->status;
+    s->pooling = (enum pooling)pooling;
     struct scheduler_options options = {.client = client_of,
                                         .clients = 1,
                                         .cost = cost_of,
                                         .swap_bytes = (uint64_t)o->swap_mib << 20,
                                         .user = s};
-    if (policy_find(o->policy, &options.policy, err))
-        return err->status;
+    options.policy = (enum scheduler_policy)policy;
     while (s->keys && s->keys[options.clients - 1])
         options.clients++;
     if (o->decision_log && !(s->decisions = fopen(o->decision_log, "w")))

@@ -41,6 +41,10 @@ static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
 {
     struct oato_error err = {0};
     struct ask ask;
+    if (x->server->options->session.engine.embeddings)
+        return reply_error(
+            x, MHD_HTTP_NOT_IMPLEMENTED,
+            "this server makes embeddings; one started without --embeddings answers");
     const json_t *o = body_json(x, &err);
     if (!o || ask_read(x->server, o, kind, &ask, &err))
         return reply_failure(x, &err);
@@ -86,6 +90,9 @@ const struct route routes[] = {
     {"/v1/chat/completions", true, false, false, chat_completion},
     {"/chat/completions/input_tokens", true, false, false, route_count},
     {"/v1/chat/completions/input_tokens", true, false, false, route_count},
+    {"/v1/embeddings", true, false, false, route_embeddings},
+    {"/embeddings", true, false, false, route_embeddings_native},
+    {"/embedding", true, false, false, route_embeddings_native},
     {"/tokenize", true, false, false, route_tokenize},
     {"/detokenize", true, false, false, route_detokenize},
     {"/apply-template", true, false, false, route_template},

@@ -16,15 +16,16 @@ struct server_options {
     const char *api_key_file; /* further ones, a line each; NULL: none */
     const char *policy;       /* a name of scheduler_policy_names */
     const char *decision_log; /* file for the scheduler's decisions; NULL: none */
-    const char *profile;      /* what restoring takes, by oato-profile --restores; NULL: unknown */
-    int32_t swap_mib;         /* host memory for answers that are swapped out */
-    int32_t n_predict;        /* tokens of an answer whose request does not say; -1: no limit */
-    int32_t max_tokens;       /* that any answer may have; -1: no limit but the context */
-    int32_t queue;            /* answers that may wait for their turn */
-    int32_t connections;      /* open at the same time */
-    int32_t idle_s, drain_s;  /* a silent connection; running answers after a signal to end */
-    bool no_slots, verbose;   /* nothing at /slots; answers tell their prompt */
-    int32_t body_kib;         /* of a request */
+    const char *pooling; /* of embeddings: last, mean or none; engine.embeddings asks for them */
+    const char *profile; /* what restoring takes, by oato-profile --restores; NULL: unknown */
+    int32_t swap_mib;    /* host memory for answers that are swapped out */
+    int32_t n_predict;   /* tokens of an answer whose request does not say; -1: no limit */
+    int32_t max_tokens;  /* that any answer may have; -1: no limit but the context */
+    int32_t queue;       /* answers that may wait for their turn */
+    int32_t connections; /* open at the same time */
+    int32_t idle_s, drain_s; /* a silent connection; running answers after a signal to end */
+    bool no_slots, verbose;  /* nothing at /slots; answers tell their prompt */
+    int32_t body_kib;        /* of a request */
 };
 
 /* Serves until SIGINT or SIGTERM (interrupt_catch), then lets running answers end. Returns what

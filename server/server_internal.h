@@ -34,13 +34,17 @@ struct stop_filter {
 /* Appends to out the text that no word touches; last: nothing follows, so nothing is held back. */
 void stop_filter_push(struct stop_filter *f, const char *s, size_t n, bool last, struct text *out);
 
+extern const char *const pooling_names[]; /* by enum pooling */
+
 /* ------------------------------------------------------------------------------- jobs (job.c) */
 
-enum ask_kind { ASK_NATIVE, ASK_TEXT, ASK_CHAT }; /* /completion, /v1/completions, chat */
+/* /completion, /v1/completions, chat, embeddings */
+enum ask_kind { ASK_NATIVE, ASK_TEXT, ASK_CHAT, ASK_EMBED };
 
 /* What a request asks for besides its prompts. */
 struct ask {
     enum ask_kind kind;
+    bool openai, base64; /* of embeddings */
     struct sampler_options sampling;
     struct stops stops;
     struct logit_bias *bias; /* of sampling */
@@ -77,7 +81,9 @@ struct choice {
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */
     int32_t cached;   /* tokens of the prompt that were there already */
-    uint64_t id;      /* in the batch; 0: not there */
+    float *rows;      /* of embeddings: a pooled one, or n_rows */
+    size_t n_rows;
+    uint64_t id; /* in the batch; 0: not there */
     /* of an HTTP thread: what a stream has sent */
     size_t sent_says, sent_thinks, sent_calls, sent_tokens;
     bool begun, sent_end;
@@ -115,6 +121,9 @@ bool choice_token(void *user, int32_t id);
 void choice_end(void *user, enum batch_end why);
 /* Why an answer ended: "stop", "length", and with calls "tool_calls". */
 const char *choice_finish(const struct choice *c);
+/* embed.c: batch_request.on_row, and the whole answer. */
+void choice_row(void *user, const float *row);
+void embeddings_whole(struct job *j, struct text *out);
 
 /* ------------------------------------------------------------------------ the server (server.c) */
 
@@ -140,6 +149,7 @@ struct server {
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
     atomic_int exchanges;  /* requests whose answers are not sent yet */
     struct MHD_Daemon *daemon;
+    enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
     struct scheduler *scheduler;
     struct restore_predictor *costs;
     int32_t beside;              /* answers that ran beside another one at the last decision */
@@ -260,6 +270,8 @@ extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_embeddings(struct exchange *x);
+enum MHD_Result route_embeddings_native(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);
 enum MHD_Result route_detokenize(struct exchange *x);
