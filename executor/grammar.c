@@ -334,31 +334,35 @@ uint32_t grammar_walk(struct grammar_state *s, const char *bytes, size_t n)
     return SET_DEAD;
 }
 
-static oato_status state_alloc(const struct grammar *g, const struct grammar_vocab *v,
-                               struct grammar_state **out, struct oato_error *err)
+/* NULL: memory is short. */
+static struct grammar_state *state_alloc(const struct grammar *g, const struct grammar_vocab *v)
 {
     struct grammar_state *s = calloc(1, sizeof *s);
-    *out = s;
-    if (s) {
-        s->grammar = g;
-        s->vocab = v;
-        s->machine = machine_create();
-    }
-    if (!s || !s->machine || !grammar_masks_alloc(s)) {
+    if (!s)
+        return NULL;
+    s->grammar = g;
+    s->vocab = v;
+    s->machine = machine_create();
+    if (!s->machine || !grammar_masks_alloc(s)) {
         grammar_state_free(s);
-        *out = NULL;
-        return oato_fail_memory(err, sizeof *s->machine, "the state of a grammar");
+        return NULL;
     }
     s->next = s->machine->next;
-    return OATO_OK;
+    return s;
+}
+
+static oato_status fail_memory(struct oato_error *err)
+{
+    return oato_fail_memory(err, sizeof(struct grammar_machine), "the state of a grammar");
 }
 
 oato_status grammar_state_create(const struct grammar *g, const struct grammar_vocab *v,
                                  struct grammar_state **out, struct oato_error *err)
 {
-    if (state_alloc(g, v, out, err))
-        return err->status;
-    struct grammar_state *s = *out;
+    struct grammar_state *s = state_alloc(g, v);
+    *out = s;
+    if (!s)
+        return fail_memory(err);
     struct making x = {.m = s->machine, .g = g};
     const struct grammar_rule *root = &g->rules[g->root];
     making_begin(&x);
@@ -382,15 +386,17 @@ oato_status grammar_state_create(const struct grammar *g, const struct grammar_v
 oato_status grammar_state_clone(const struct grammar_state *s, struct grammar_state **out,
                                 struct oato_error *err)
 {
-    if (state_alloc(s->grammar, s->vocab, out, err))
-        return err->status;
-    if (machine_copy((*out)->machine, s->machine, s->set, &(*out)->set)) {
-        (*out)->next = (*out)->machine->next;
+    struct grammar_state *twin = state_alloc(s->grammar, s->vocab);
+    *out = twin;
+    if (!twin)
+        return fail_memory(err);
+    if (machine_copy(twin->machine, s->machine, s->set, &twin->set)) {
+        twin->next = twin->machine->next;
         return OATO_OK;
     }
-    grammar_state_free(*out);
+    grammar_state_free(twin);
     *out = NULL;
-    return oato_fail_memory(err, sizeof *s->machine, "the state of a grammar");
+    return fail_memory(err);
 }
 
 void grammar_state_free(struct grammar_state *s)

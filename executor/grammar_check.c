@@ -40,7 +40,7 @@ static bool uses_alloc(struct uses *u, const struct grammar *g, int32_t n_altern
                 n++;
             }
     u->alternatives = malloc((size_t)n * sizeof *u->alternatives);
-    u->of = malloc((size_t)n_alternatives * sizeof *u->of);
+    u->of = calloc((size_t)n_alternatives, sizeof *u->of);
     u->missing = calloc((size_t)n_alternatives, sizeof *u->missing);
     u->queue = malloc((size_t)g->n_rules * sizeof *u->queue);
     return u->first && u->alternatives && u->of && u->missing && u->queue;

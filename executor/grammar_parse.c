@@ -12,7 +12,7 @@ enum { SYMBOLS_MOST = 1 << 20, GROUPS_MOST = 200, REPEAT_MOST = 100000, BUCKETS 
 
 struct name {
     const char *s;
-    int32_t n, line, rule, next; /* next: of the same bucket, or -1 */
+    int32_t n, line, rule, next; /* next: of the same bucket, as there */
     bool defined;
 };
 
@@ -31,7 +31,7 @@ struct parser {
     int32_t n_alternatives, cap_alternatives;
     struct name *names; /* rules that the text names */
     int32_t n_names, cap_names, n_rules;
-    int32_t bucket[BUCKETS]; /* the first name, or -1 */
+    int32_t bucket[BUCKETS]; /* the first name + 1; 0: none */
     struct char_automata automata;
     struct oato_error *err;
 };
@@ -43,42 +43,45 @@ static oato_status fail_at(struct parser *p, const char *what)
     return oato_fail(p->err, OATO_EUSAGE, "grammar line %d: %s", (int)p->line, what);
 }
 
-/* Room for `more` elements in an array of elements of `size` bytes. */
-static oato_status grow(struct parser *p, void *array, int32_t n, int64_t more, int32_t *cap,
-                        size_t size)
+/* Room for `more` elements in an array of elements of `size` bytes. False: the error is set. */
+static bool grow(struct parser *p, void *array, int32_t n, int64_t more, int32_t *cap, size_t size)
 {
-    if (n + more > SYMBOLS_MOST)
-        return oato_fail(p->err, OATO_EUSAGE,
-                         "grammar line %d: more than %d symbols; use fewer or smaller repetitions",
-                         (int)p->line, SYMBOLS_MOST);
+    if (n + more > SYMBOLS_MOST) {
+        oato_fail(p->err, OATO_EUSAGE,
+                  "grammar line %d: more than %d symbols; use fewer or smaller repetitions",
+                  (int)p->line, SYMBOLS_MOST);
+        return false;
+    }
     if (n + more <= *cap)
-        return OATO_OK;
+        return true;
     int32_t to = *cap ? *cap : 64;
     while (to < n + more)
         to *= 2;
     void *grown = realloc(*(void **)array, (size_t)to * size);
-    if (!grown)
-        return oato_fail_memory(p->err, (size_t)to * size, "a grammar");
+    if (!grown) {
+        oato_fail_memory(p->err, (size_t)to * size, "a grammar");
+        return false;
+    }
     *(void **)array = grown;
     *cap = to;
-    return OATO_OK;
+    return true;
 }
 
 static oato_status open_add(struct parser *p, enum symbol_kind kind, int32_t arg)
 {
-    oato_status status = grow(p, &p->open, p->n_open, 1, &p->cap_open, sizeof *p->open);
-    if (!status)
-        p->open[p->n_open++] = (struct symbol){kind, arg};
-    return status;
+    if (!grow(p, &p->open, p->n_open, 1, &p->cap_open, sizeof *p->open))
+        return p->err->status;
+    p->open[p->n_open++] = (struct symbol){kind, arg};
+    return OATO_OK;
 }
 
 /* The symbols that are open from `begin` on become an alternative of the rule. */
 static oato_status alternative_close(struct parser *p, int32_t rule, int32_t begin)
 {
     const int32_t n = p->n_open - begin;
-    if (grow(p, &p->symbols, p->n_symbols, n + 1, &p->cap_symbols, sizeof *p->symbols) ||
-        grow(p, &p->alternatives, p->n_alternatives, 1, &p->cap_alternatives,
-             sizeof *p->alternatives))
+    if (!grow(p, &p->symbols, p->n_symbols, n + 1, &p->cap_symbols, sizeof *p->symbols) ||
+        !grow(p, &p->alternatives, p->n_alternatives, 1, &p->cap_alternatives,
+              sizeof *p->alternatives))
         return p->err->status;
     p->alternatives[p->n_alternatives++] = (struct alternative){rule, p->n_symbols, p->name};
     if (n)
@@ -253,15 +256,15 @@ static oato_status parse_class(struct parser *p)
         }
         if (!status && one.last < one.first)
             status = fail_at(p, "a range of characters that runs backwards");
-        if (!status)
-            status = grow(p, &r, n, 2, &cap, sizeof *r);
-        if (!status)
+        if (!status && !grow(p, &r, n, 2, &cap, sizeof *r))
+            status = p->err->status;
+        if (!status && r)
             r[n++] = one;
     }
     p->at++;
-    if (!status && !n)
-        status = grow(p, &r, n, 1, &cap, sizeof *r);
-    if (!status) {
+    if (!status && !grow(p, &r, n, 1, &cap, sizeof *r))
+        status = p->err->status;
+    if (!status && r) {
         n = ranges_tidy(r, n, negate);
         status = add_chars(p, r, n);
     }
@@ -275,13 +278,14 @@ static oato_status parse_class(struct parser *p)
 static int32_t name_of(struct parser *p, const char *s, int32_t n)
 {
     int32_t *bucket = &p->bucket[hash_bytes(s, (size_t)n) % BUCKETS];
-    for (int32_t i = *bucket; i >= 0; i = p->names[i].next)
-        if (p->names[i].n == n && !memcmp(p->names[i].s, s, (size_t)n))
-            return i;
-    if (grow(p, &p->names, p->n_names, 1, &p->cap_names, sizeof *p->names))
+    for (int32_t i = p->names ? *bucket : 0; i > 0; i = p->names[i - 1].next)
+        if (p->names[i - 1].n == n && !memcmp(p->names[i - 1].s, s, (size_t)n))
+            return i - 1;
+    if (!grow(p, &p->names, p->n_names, 1, &p->cap_names, sizeof *p->names))
         return -1;
     p->names[p->n_names] = (struct name){s, n, p->line, p->n_rules++, *bucket, false};
-    return *bucket = p->n_names++;
+    *bucket = ++p->n_names;
+    return p->n_names - 1;
 }
 
 static int32_t take_name(struct parser *p)
@@ -473,8 +477,8 @@ static oato_status parse_rule(struct parser *p)
 static oato_status link_rules(struct parser *p, struct grammar *g)
 {
     const size_t n = (size_t)p->n_alternatives;
-    g->rules = calloc((size_t)p->n_rules, sizeof *g->rules);
-    g->alternatives = malloc(n * sizeof *g->alternatives);
+    g->rules = calloc((size_t)p->n_rules + 1, sizeof *g->rules);
+    g->alternatives = malloc((n + 1) * sizeof *g->alternatives);
     if (!g->rules || !g->alternatives)
         return oato_fail_memory(p->err, n * sizeof *g->alternatives, "a grammar");
     g->n_rules = p->n_rules;
@@ -542,9 +546,10 @@ oato_status grammar_parse(const char *gbnf, size_t n, struct grammar **out, stru
 {
     struct parser p = {.at = gbnf, .end = gbnf + n, .line = 1, .err = err};
     struct grammar *g = calloc(1, sizeof *g);
-    oato_status status = g ? OATO_OK : oato_fail_memory(err, sizeof *g, "a grammar");
+    oato_status status = OATO_OK;
     *out = NULL;
-    memset(p.bucket, 0xff, sizeof p.bucket);
+    if (!g)
+        return oato_fail_memory(err, sizeof *g, "a grammar");
     for (skip_space(&p, true); !status && !at_end(&p); skip_space(&p, true))
         status = parse_rule(&p);
     if (!status)

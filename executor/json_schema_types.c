@@ -307,7 +307,7 @@ static int64_t whole(double x)
 static oato_status make_number(struct schema_maker *m, const json_t *schema, bool integer,
                                struct text *e)
 {
-    struct bound low, high;
+    struct bound low = {0}, high = {0};
     if (take_bound(m, schema, "minimum", "exclusiveMinimum", 1, &low) ||
         take_bound(m, schema, "maximum", "exclusiveMaximum", -1, &high))
         return m->err->status;

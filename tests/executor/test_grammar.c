@@ -401,7 +401,7 @@ static void walk(struct random *r, const struct words *w, struct grammar_state *
     const int32_t size = tokenizer_size(w->tokenizer);
     for (int step = 0; step < most; step++) {
         const uint64_t *mask = grammar_mask(s);
-        int32_t n = 0, some[64], id = (int32_t)random_below(r, (uint32_t)size);
+        int32_t n = 0, some[64] = {0}, id = (int32_t)random_below(r, (uint32_t)size);
         for (int32_t i = 0; i < size && n < 64; i++, id = (id + 1) % size)
             if (in_mask(mask, id))
                 some[n++] = id;
@@ -512,7 +512,7 @@ static void a_sampler_follows_a_grammar(void **state)
         sampler_constrain(sampler, &c);
         for (int32_t step = 0, id = 0;; step++) {
             const char *bytes;
-            size_t n;
+            size_t n = 0;
             for (int32_t i = 0; i < size; i++)
                 logits[i] = (float)random_below(&r, 1000) / 100;
             id = sampler_next(sampler, logits);
