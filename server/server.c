@@ -104,6 +104,8 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
             pause_ns(POLL_NS / 5);
         http_close(&s);
         status = s.error.status;
+        if (status == OATO_NEGATIVE) /* the signal came while the model was loaded */
+            status = OATO_OK;
         *err = s.error;
     }
     grammar_vocab_free(s.vocab);

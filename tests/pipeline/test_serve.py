@@ -223,6 +223,10 @@ def keys(model):
 
 
 def drains(model):
+    process = subprocess.Popen([serve, model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    process.stderr.readline()
+    process.terminate()
+    check(process.communicate()[1].count("\n") <= 1 and process.returncode == 0, "SIGTERM ends it while it loads, too")
     s = Server(model, "-c", "65536")
     got = []
     thread = threading.Thread(target=lambda: got.append(s.ask("/completion", {"prompt": PROMPT, "n_predict": 400, "ignore_eos": True})))
