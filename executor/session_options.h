@@ -22,142 +22,82 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
 #define SESSION_AT(take, at, member, least, most)                                                  \
     take, (at) + offsetof(struct session_args, member), least, most
 
-/* clang-format off: a row is a line or two */
-#define SESSION_PLAN(verbs, at)                                                                    \
-    {"plan", 0,                                                                                    \
-     "FILE", "placement by oato-plan (default: all on the CPU)",                                   \
-     verbs,  SESSION_AT(option_text, at, plan, 0, 0)},                                             \
-    {                                                                                              \
-        "neurons", 0, "FILE", "sidecar of a plan that follows one (default: MODEL.neurons.gguf)",  \
-            verbs, SESSION_AT(option_text, at, neurons, 0, 0)                                      \
-    }
+/* A row is a line or two. */
+/* clang-format off */
+#define SESSION_PLAN(verbs, at) \
+    {"plan", 0, "FILE", "placement by oato-plan (default: all on the CPU)", verbs, \
+     SESSION_AT(option_text, at, plan, 0, 0)}, \
+    {"neurons", 0, "FILE", "sidecar of a plan that follows one (default: MODEL.neurons.gguf)", verbs, \
+     SESSION_AT(option_text, at, neurons, 0, 0)}
 
-#define SESSION_SAMPLING(verbs, at)                                                                \
-    {"temp", 0,                                                                                    \
-     "T",    "temperature (default 0: the most likely token)",                                     \
-     verbs,  SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)},                    \
-        {"temperature", 0,     "T",                                                                \
-         NULL,          verbs, SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)},  \
-        {"top-k", 0,                                                                               \
-         "K",     "sample among the K most likely (default 40; 0: all)",                           \
-         verbs,   SESSION_AT(session_take_int, at, sampling.top_k, 0, INT32_MAX)},                 \
-        {"top-p", 0,                                                                               \
-         "P",     "keep top tokens up to total probability P (default 0.95)",                      \
-         verbs,   SESSION_AT(session_take_float, at, sampling.top_p, 0, 1)},                       \
-        {"min-p", 0,                                                                               \
-         "P",     "drop tokens below P x the top probability (default 0.05)",                      \
-         verbs,   SESSION_AT(session_take_float, at, sampling.min_p, 0, 1)},                       \
-        {"typical", 0,                                                                             \
-         "P",       "locally typical sampling up to probability P (default 1: off)",               \
-         verbs,     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)},                 \
-        {"typical-p", 0,     "P",                                                                  \
-         NULL,        verbs, SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)},        \
-        {"top-nsigma", 0,                                                                          \
-         "N",          "drop logits N deviations below the largest (default 0: off)",              \
-         verbs,        SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)},         \
-        {"top-n-sigma", 0,     "N",                                                                \
-         NULL,          verbs, SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
-        {"xtc-probability",                                                                        \
-         0,                                                                                        \
-         "P",                                                                                      \
-         "how often the most likely are dropped (default 0: never)",                               \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.xtc_probability, 0, 1)},                      \
-        {"xtc-threshold",                                                                          \
-         0,                                                                                        \
-         "P",                                                                                      \
-         "of what probability those are (default 0.1)",                                            \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.xtc_threshold, 0, 1)},                        \
-        {"dynatemp-range",                                                                         \
-         0,                                                                                        \
-         "T",                                                                                      \
-         "temperature may differ by T with the entropy (default 0)",                               \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.temperature_range, 0, 100)},                  \
-        {"dynatemp-exp",                                                                           \
-         0,                                                                                        \
-         "X",                                                                                      \
-         "to the power of X (default 1)",                                                          \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.temperature_exponent, 0, 100)},               \
-        {"repeat-penalty",                                                                         \
-         0,                                                                                        \
-         "R",                                                                                      \
-         "divide logits of recent tokens by R (default 1: off)",                                   \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.repeat_penalty, 0.01, 100)},                  \
-        {"presence-penalty",                                                                       \
-         0,                                                                                        \
-         "X",                                                                                      \
-         "subtract X from logits of recent tokens (default 0)",                                    \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.presence_penalty, -100, 100)},                \
-        {"frequency-penalty",                                                                      \
-         0,                                                                                        \
-         "X",                                                                                      \
-         "the same for each occurrence (default 0)",                                               \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_float, at, sampling.frequency_penalty, -100, 100)},               \
-        {"repeat-last-n",                                                                          \
-         0,                                                                                        \
-         "N",                                                                                      \
-         "recent tokens that penalties cover (default 64)",                                        \
-         verbs,                                                                                    \
-         SESSION_AT(session_take_int, at, sampling.repeat_last, 0, 1 << 20)},                      \
-    {                                                                                              \
-        "seed", 's', "N", "random seed (default 0)", verbs,                                        \
-            SESSION_AT(session_take_seed, at, sampling.seed, 0, 0)                                 \
-    }
+#define SESSION_SAMPLING(verbs, at) \
+    {"temp", 0, "T", "temperature (default 0: the most likely token)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)}, \
+    {"temperature", 0, "T", NULL, verbs, \
+     SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)}, \
+    {"top-k", 0, "K", "sample among the K most likely (default 40; 0: all)", verbs, \
+     SESSION_AT(session_take_int, at, sampling.top_k, 0, INT32_MAX)}, \
+    {"top-p", 0, "P", "keep top tokens up to total probability P (default 0.95)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.top_p, 0, 1)}, \
+    {"min-p", 0, "P", "drop tokens below P x the top probability (default 0.05)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.min_p, 0, 1)}, \
+    {"typical", 0, "P", "locally typical sampling up to probability P (default 1: off)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)}, \
+    {"typical-p", 0, "P", NULL, verbs, \
+     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)}, \
+    {"top-nsigma", 0, "N", "drop logits N deviations below the largest (default 0: off)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
+    {"top-n-sigma", 0, "N", NULL, verbs, \
+     SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
+    {"xtc-probability", 0, "P", "how often the most likely are dropped (default 0: never)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.xtc_probability, 0, 1)}, \
+    {"xtc-threshold", 0, "P", "of what probability those are (default 0.1)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.xtc_threshold, 0, 1)}, \
+    {"dynatemp-range", 0, "T", "temperature may differ by T with the entropy (default 0)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.temperature_range, 0, 100)}, \
+    {"dynatemp-exp", 0, "X", "to the power of X (default 1)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.temperature_exponent, 0, 100)}, \
+    {"repeat-penalty", 0, "R", "divide logits of recent tokens by R (default 1: off)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.repeat_penalty, 0.01, 100)}, \
+    {"presence-penalty", 0, "X", "subtract X from logits of recent tokens (default 0)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.presence_penalty, -100, 100)}, \
+    {"frequency-penalty", 0, "X", "the same for each occurrence (default 0)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.frequency_penalty, -100, 100)}, \
+    {"repeat-last-n", 0, "N", "recent tokens that penalties cover (default 64)", verbs, \
+     SESSION_AT(session_take_int, at, sampling.repeat_last, 0, 1 << 20)}, \
+    {"seed", 's', "N", "random seed (default 0)", verbs, \
+     SESSION_AT(session_take_seed, at, sampling.seed, 0, 0)}
 
-#define SESSION_ENGINE(verbs, at)                                                                  \
-    {"ffn-activation",                                                                             \
-     0,                                                                                            \
-     "NAME",                                                                                       \
-     "of the FFN: relu, silu, gelu, relu2 (default: the file's)",                                  \
-     verbs,                                                                                        \
-     SESSION_AT(option_text, at, choice.ffn_activation, 0, 0)},                                    \
-        {"sparse", 0,                                                                              \
-         "MODE",   "skip neurons: off, exact, predict, sign (ReLU), threshold=S, input=S; dense",  \
-         verbs,    SESSION_AT(option_text, at, engine.sparse, 0, 0)},                              \
-        {"kv",   0,                                                                                \
-         "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)",                         \
-         verbs,  SESSION_AT(session_take_kv, at, engine, 0, 0)},                                   \
-        {"context", 'c',                                                                           \
-         "N",       "KV cache positions (default: the plan's, or 4096)",                           \
-         verbs,     SESSION_AT(session_take_int, at, engine.context, 1, 1 << 26)},                 \
-        {"ctx-size", 0,     "N",                                                                   \
-         NULL,       verbs, SESSION_AT(session_take_int, at, engine.context, 1, 1 << 26)},         \
-        {"ubatch", 0,                                                                              \
-         "N",      "max. tokens per step (default: the plan's, or 256)",                           \
-         verbs,    SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)},                   \
-        {"ub", 0, "N", NULL, verbs, SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)},  \
-        {"ubatch-size", 0,     "N",                                                                \
-         NULL,          verbs, SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)},       \
-        {"fa", 0, "on|auto|off|1|0", NULL, verbs, session_take_flash, 0, 0, 0},                    \
-        {"flash-attn", 0, "on|auto|off|1|0", NULL, verbs, session_take_flash, 0, 0, 0},            \
-        {"threads", 't',                                                                           \
-         "N",       "CPU threads (default: physical cores, less one per GPU)",                     \
-         verbs,     SESSION_AT(session_take_int, at, engine.threads, 1, 1024)},                    \
-        {"deterministic",                                                                          \
-         0,                                                                                        \
-         NULL,                                                                                     \
-         "same arithmetic in prefill and decode",                                                  \
-         verbs,                                                                                    \
-         SESSION_AT(option_flag, at, engine.deterministic, 0, 0)},                                 \
-        {"devices", 0,                                                                             \
-         "LIST",    "devices to open: cpu,sim:vram=64MiB (default: the plan's)",                   \
-         verbs,     SESSION_AT(option_text, at, engine.devices, 0, 0)},                            \
-        {"map",    0,                                                                              \
-         "A=B,..", "run the plan's device A on device B",                                          \
-         verbs,    SESSION_AT(option_text, at, engine.map, 0, 0)},                                 \
-        {"strict", 0,                                                                              \
-         NULL,     "refuse a plan that was made for another machine",                              \
-         verbs,    SESSION_AT(option_flag, at, engine.strict, 0, 0)},                              \
-    {                                                                                              \
-        "prepared-cache", 0, "DIR", "keep prepared weights in DIR: later starts are faster",       \
-            verbs, SESSION_AT(option_text, at, engine.prepared_cache, 0, 0)                        \
-    }
+#define SESSION_ENGINE(verbs, at) \
+    {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)", verbs, \
+     SESSION_AT(option_text, at, choice.ffn_activation, 0, 0)}, \
+    {"sparse", 0, "MODE", "skip neurons: off, exact, predict, sign (ReLU), threshold=S, input=S; dense", verbs, \
+     SESSION_AT(option_text, at, engine.sparse, 0, 0)}, \
+    {"kv", 0, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", verbs, \
+     SESSION_AT(session_take_kv, at, engine, 0, 0)}, \
+    {"context", 'c', "N", "KV cache positions (default: the plan's, or 4096)", verbs, \
+     SESSION_AT(session_take_int, at, engine.context, 1, 1 << 26)}, \
+    {"ctx-size", 0, "N", NULL, verbs, \
+     SESSION_AT(session_take_int, at, engine.context, 1, 1 << 26)}, \
+    {"ubatch", 0, "N", "max. tokens per step (default: the plan's, or 256)", verbs, \
+     SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)}, \
+    {"ub", 0, "N", NULL, verbs, SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)}, \
+    {"ubatch-size", 0, "N", NULL, verbs, \
+     SESSION_AT(session_take_int, at, engine.ubatch, 1, 1 << 16)}, \
+    {"fa", 0, "on|auto|off|1|0", NULL, verbs, session_take_flash, 0, 0, 0}, \
+    {"flash-attn", 0, "on|auto|off|1|0", NULL, verbs, session_take_flash, 0, 0, 0}, \
+    {"threads", 't', "N", "CPU threads (default: physical cores, less one per GPU)", verbs, \
+     SESSION_AT(session_take_int, at, engine.threads, 1, 1024)}, \
+    {"deterministic", 0, NULL, "same arithmetic in prefill and decode", verbs, \
+     SESSION_AT(option_flag, at, engine.deterministic, 0, 0)}, \
+    {"devices", 0, "LIST", "devices to open: cpu,sim:vram=64MiB (default: the plan's)", verbs, \
+     SESSION_AT(option_text, at, engine.devices, 0, 0)}, \
+    {"map", 0, "A=B,..", "run the plan's device A on device B", verbs, \
+     SESSION_AT(option_text, at, engine.map, 0, 0)}, \
+    {"strict", 0, NULL, "refuse a plan that was made for another machine", verbs, \
+     SESSION_AT(option_flag, at, engine.strict, 0, 0)}, \
+    {"prepared-cache", 0, "DIR", "keep prepared weights in DIR: later starts are faster", verbs, \
+     SESSION_AT(option_text, at, engine.prepared_cache, 0, 0)}
 
 /* clang-format on */
 
