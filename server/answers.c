@@ -377,8 +377,12 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
     json_open(t, key, '{');
     json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed),
              JSON("temperature", o->temperature), JSON("top_k", o->top_k), JSON("top_p", o->top_p),
-             JSON("min_p", o->min_p), JSON("repeat_penalty", o->repeat_penalty),
-             JSON("repeat_last_n", o->repeat_last), JSON("presence_penalty", o->presence_penalty),
+             JSON("min_p", o->min_p), JSON("typical_p", o->typical_p),
+             JSON("top_n_sigma", o->top_n_sigma), JSON("xtc_probability", o->xtc_probability),
+             JSON("xtc_threshold", o->xtc_threshold), JSON("dynatemp_range", o->temperature_range),
+             JSON("dynatemp_exponent", o->temperature_exponent),
+             JSON("repeat_penalty", o->repeat_penalty), JSON("repeat_last_n", o->repeat_last),
+             JSON("presence_penalty", o->presence_penalty),
              JSON("frequency_penalty", o->frequency_penalty), json_bool("stream", ask->stream),
              json_bool("ignore_eos", ask->ignore_end));
     json_open(t, "stop", '[');
