@@ -8,9 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PATH_STEP = 8 };
+
 struct vocab_token {
     int32_t id;
-    uint16_t shared, rest; /* bytes: in common with the token before, and behind those */
+    uint16_t shared;    /* bytes in common with the token before */
+    uint16_t rest : 15; /* bytes behind those */
+    uint16_t plain : 1; /* the rest is of plain characters only */
 };
 
 struct grammar_vocab {
@@ -21,11 +25,17 @@ struct grammar_vocab {
     int32_t n_tokens, n_ends, size, longest;
 };
 
+/* What most tokens consist of, and what stands for itself in strings of most languages. */
+static bool is_plain(char c)
+{
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+}
+
 /* A token's bytes, from the tokenizer; 0 bytes: it has no text that a grammar could match. */
 static size_t token_bytes(const struct tokenizer *t, int32_t id, const char **bytes)
 {
     size_t n;
-    return tokenizer_piece(t, id, false, bytes, &n) && n <= UINT16_MAX ? n : 0;
+    return tokenizer_piece(t, id, false, bytes, &n) && n <= INT16_MAX ? n : 0;
 }
 
 struct sortable {
@@ -55,9 +65,13 @@ static void vocab_fill(struct grammar_vocab *v, const struct sortable *sorted)
     for (int32_t i = 0; i < v->n_tokens; i++) {
         const struct sortable *x = &sorted[i];
         const size_t shared = i ? in_common(x, x - 1) : 0;
-        v->tokens[i] = (struct vocab_token){x->id, (uint16_t)shared, (uint16_t)(x->n - shared)};
-        memcpy(rest, x->bytes + shared, x->n - shared);
-        rest += x->n - shared;
+        bool plain = true;
+        for (size_t b = shared; b < x->n; b++) {
+            *rest++ = x->bytes[b];
+            plain = plain && is_plain(x->bytes[b]);
+        }
+        v->tokens[i] = (struct vocab_token){x->id, (uint16_t)shared,
+                                            (uint16_t)(x->n - shared) & INT16_MAX, plain};
         v->longest = v->longest < (int32_t)x->n ? (int32_t)x->n : v->longest;
     }
 }
@@ -120,7 +134,7 @@ bool grammar_masks_alloc(struct grammar_state *s)
 {
     if (!s->vocab)
         return true;
-    s->path = malloc(((size_t)s->vocab->longest + 1) * sizeof *s->path);
+    s->path = malloc(((size_t)s->vocab->longest + 1 + PATH_STEP) * sizeof *s->path);
     bool room = s->path;
     for (int i = 0; i < MASKS_KEPT && room; i++) {
         s->masks[i].bits = malloc((words(s->vocab) + 1) * sizeof *s->masks[i].bits);
@@ -161,6 +175,24 @@ static int32_t path_again(struct grammar_state *s, int32_t id)
     return (int32_t)max_i64(path_walk(s, 0, bytes, (int32_t)n), 0);
 }
 
+/* Sets that were asked last: all plain characters lead from `loops` to itself, and not so from
+ * `other`. */
+struct loops {
+    uint32_t loops, other;
+};
+
+/* In the middle of a string a plain token leads nowhere else, so it need not be walked. */
+static bool is_loop(struct grammar_state *s, struct loops *known, uint32_t set)
+{
+    if (set == known->loops || set == known->other)
+        return set == known->loops;
+    bool loops = true;
+    for (int c = ' '; c <= '~' && loops; c++)
+        loops = !is_plain((char)c) || grammar_step(s, set, (unsigned char)c) == set;
+    *(loops ? &known->loops : &known->other) = set;
+    return loops;
+}
+
 static void mask_set(uint64_t *bits, int32_t id)
 {
     bits[id / 64] |= (uint64_t)1 << (id % 64);
@@ -170,6 +202,7 @@ static void mask_fill(struct grammar_state *s, uint64_t *bits)
 {
     const struct grammar_vocab *v = s->vocab;
     const char *rest = v->rests;
+    struct loops loops = {SET_UNKNOWN, SET_UNKNOWN};
     int32_t known = 0; /* bytes of the path */
     bool some = false;
     memset(bits, 0, words(v) * sizeof *bits);
@@ -177,9 +210,21 @@ static void mask_fill(struct grammar_state *s, uint64_t *bits)
     for (int32_t i = 0; i < v->n_tokens; i++) {
         const struct vocab_token x = v->tokens[i];
         if (x.shared <= known) { /* else the byte behind the path was refused */
-            known = path_walk(s, x.shared, rest, x.rest);
-            if (known < 0)
+            const uint16_t set = s->path[x.shared];
+            known = x.shared + x.rest;
+            if (x.plain && is_loop(s, &loops, set)) {
+                int32_t b = x.shared;
+                do /* in fixed steps, which predict well */
+                    for (int k = 0; k < PATH_STEP; k++)
+                        s->path[++b] = set;
+                while (b < known);
+            } else {
+                known = path_walk(s, x.shared, rest, x.rest);
+            }
+            if (known < 0) {
                 known = path_again(s, x.id);
+                loops = (struct loops){SET_UNKNOWN, SET_UNKNOWN};
+            }
             if (known == x.shared + x.rest) {
                 mask_set(bits, x.id);
                 some = true;
