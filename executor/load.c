@@ -140,6 +140,13 @@ static oato_status graph_cut(struct engine *e, const struct sparse_choice *choic
         status = graph_fuse_all(&e->model->graph, e->observe ? nothing_fuses : device_fuses,
                                 &fusing, &e->graph, err);
     }
+    for (int32_t i = 0; i < e->graph.n_ops && !status && e->plan; i++)
+        if (!sparse_fuses(choice, (enum op_kind)e->graph.ops[i].op.kind))
+            status = oato_fail(err, OATO_EUSAGE,
+                               "--sparse input: the plan has joined products in %s, which would "
+                               "each skip inputs of their own; plan with this option or leave "
+                               "--plan out",
+                               e->graph.ops[i].name);
     if (!status && e->options->embeddings)
         status = graph_end_at_state(&e->graph, err);
     if (status)
@@ -181,10 +188,6 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = devices_bind(e, bound, err);
     if (!status && e->options->sparse)
         status = sparse_parse(e->options->sparse, &choice, err);
-    if (!status && e->plan && choice.skips_inputs)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "--sparse input runs without a plan, which may have joined what skips "
-                           "inputs of its own; leave --plan out");
     if (!status)
         status = graph_cut(e, &choice, err);
     if (!status)

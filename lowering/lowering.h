@@ -110,6 +110,10 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
 bool sparse_takes_inputs(const struct graph_op *o);
 /* What was counted of such a matrix's inputs; NULL: nothing. */
 const struct neurons_magnitudes *sparse_inputs(const struct graph_op *o, const struct neurons *n);
+/* The GATE_UP, SWIGLU or ACTIVATE that alone makes the input of this product, down; zeros: only one
+ * with exact zeros. NULL: neurons cannot be skipped there. */
+const struct graph_op *sparse_neurons(const struct graph *g, const struct graph_op *down,
+                                      bool zeros);
 /* Whether a match of this kind may be fused: of products that skip inputs each has its own. */
 bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused);
 /* Has the operators of a fused graph skip neurons and inputs. neurons: what was counted, needed for
@@ -123,7 +127,8 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
 oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
                          const struct neurons *neurons, struct placements *placements,
                          struct oato_error *err);
-/* sparse_apply for the layers that the plan names. OATO_EFILE: one has none of the kind. */
+/* sparse_apply for the layers and matrices that the plan names. OATO_EFILE: one has none of the
+ * kind. */
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
 /* sparse_place for these layers. The plan's sidecar must outlive the placements. */
 oato_status sparse_place_plan(const struct graph *g, const struct plan *p,

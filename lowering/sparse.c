@@ -86,6 +86,13 @@ static bool has_zeros(const struct graph_op *o)
     return o->op.activation == ACT_RELU || o->op.activation == ACT_RELU_SQUARED;
 }
 
+const struct graph_op *sparse_neurons(const struct graph *g, const struct graph_op *down,
+                                      bool zeros)
+{
+    const struct graph_op *o = neurons_of(g, down);
+    return o && (!zeros || has_zeros(o)) ? o : NULL;
+}
+
 /* The activation up to which neurons of a layer are skipped; negative: none are. NaN: not known. */
 static float limit_of(const struct sparse_choice *choice, const struct neurons *neurons,
                       int32_t layer)
@@ -210,6 +217,13 @@ static float input_limit(const struct sparse_choice *choice, const struct neuron
     return m->quantiles[lroundf(100 * share)];
 }
 
+static void input_skips(struct oato_op *op, float limit)
+{
+    const bool higher = op->sparse == SKIP_ZEROS && op->threshold > limit;
+    op->threshold = higher ? op->threshold : limit;
+    op->sparse = SKIP_ZEROS;
+}
+
 static oato_status inputs_apply(struct graph *g, const struct sparse_choice *choice,
                                 const struct neurons *neurons, struct oato_error *err)
 {
@@ -224,9 +238,7 @@ static oato_status inputs_apply(struct graph *g, const struct sparse_choice *cho
                              "--sparse input: the neurons sidecar lacks the quantiles of the "
                              "inputs of %s; count them with oato-profile --calibrate",
                              o->weight[0]->name);
-        const bool higher = o->op.sparse == SKIP_ZEROS && o->op.threshold > limit;
-        o->op.threshold = higher ? o->op.threshold : limit;
-        o->op.sparse = SKIP_ZEROS;
+        input_skips(&o->op, limit);
         n++;
     }
     return n ? OATO_OK
@@ -309,6 +321,27 @@ static struct sparse_choice choice_of(const struct plan_sparse *s)
     return (struct sparse_choice){.mode = mode, .threshold = s->threshold};
 }
 
+static oato_status inputs_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_inputs; i++) {
+        const struct plan_input *s = &p->inputs[i];
+        int32_t n = 0;
+        for (int32_t j = 0; j < g->n_ops; j++) {
+            struct graph_op *o = &g->ops[j];
+            if (sparse_takes_inputs(o) && !strcmp(o->weight[0]->name, s->tensor)) {
+                input_skips(&o->op, s->threshold);
+                n++;
+            }
+        }
+        if (!n)
+            return oato_fail(err, OATO_EFILE,
+                             "the plan skips inputs of %s, which has no product of its own; run "
+                             "oato-plan again",
+                             s->tensor);
+    }
+    return OATO_OK;
+}
+
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->n_sparse; i++) {
@@ -320,7 +353,7 @@ oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato
                              "oato-plan again",
                              s->layer);
     }
-    return OATO_OK;
+    return inputs_apply_plan(g, p, err);
 }
 
 oato_status sparse_place_plan(const struct graph *g, const struct plan *p,

@@ -126,6 +126,20 @@ static oato_status check_sparse(const struct plan *p, oato_status status, struct
     return OATO_OK;
 }
 
+static oato_status check_inputs(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_inputs; i++) {
+        const struct plan_input *s = &p->inputs[i];
+        if (!*or_empty(s->tensor) || !(s->threshold >= 0 && s->threshold <= FLT_MAX) ||
+            !(s->silent >= 0 && s->silent <= 1))
+            return oato_fail(err, status,
+                             "input %d: matrix '%.80s', threshold %g, share %g; allowed: from 0, "
+                             "and 0 to 1",
+                             i, or_empty(s->tensor), (double)s->threshold, (double)s->silent);
+    }
+    return OATO_OK;
+}
+
 const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer)
 {
     for (int32_t i = 0; i < n; i++)
@@ -179,10 +193,11 @@ static oato_status check_caches(const struct plan *p, oato_status status, struct
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
 {
     if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
-        p->n_baselines < 0 || p->n_sparse < 0)
+        p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
-        check_caches(p, status, err) || check_sparse(p, status, err) || check_rest(p, status, err))
+        check_caches(p, status, err) || check_sparse(p, status, err) ||
+        check_inputs(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

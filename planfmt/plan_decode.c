@@ -272,6 +272,9 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
     if (!status && d.section[SEC_SPARSE].data && !out->n_sparse)
         status = refuse(&d, "section 13 (sparse): no records; a plan without any has no such "
                             "section");
+    if (!status && d.section[SEC_INPUTS].data && !out->n_inputs)
+        status = refuse(&d, "section 14 (inputs): no records; a plan without any has no such "
+                            "section");
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);
     if (status)

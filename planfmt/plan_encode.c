@@ -92,6 +92,13 @@ static const struct plan_field sparse[] = {
     FIELD(PLAN_U32, plan_sparse, guess),
 };
 
+static const struct plan_field input[] = {
+    FIELD(PLAN_TEXT, plan_input, tensor),
+    FIELD(PLAN_U32, plan_input, threshold),
+    FIELD(PLAN_U32, plan_input, silent),
+    {PLAN_ZERO, 0, 0},
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -116,6 +123,7 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_NEURONS] = {"neurons", NEEDED, 8, true, true, ONE(neurons)},
     [SEC_CACHES] = {"caches", 0, 24, false, true, ARRAY(cache, plan_cache, caches)},
     [SEC_SPARSE] = {"sparse", 0, 16, false, true, ARRAY(sparse, plan_sparse, sparse)},
+    [SEC_INPUTS] = {"inputs", 0, 16, false, true, ARRAY(input, plan_input, inputs)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

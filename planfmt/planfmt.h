@@ -312,6 +312,14 @@ struct plan_sparse {
  * `threshold` is then the least, -1 to 1. */
 enum plan_guess { PLAN_GUESS_NOTHING, PLAN_GUESS_PREDICTED, PLAN_GUESS_SIGNS, PLAN_GUESS_COUNT };
 
+/* Elements of this matrix's input whose magnitude is at most the threshold are taken as 0 (TEAL).
+ */
+struct plan_input {
+    const char *tensor;
+    float threshold;
+    float silent; /* the share of the elements that is expected to be so, 0 to 1 */
+};
+
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
     uint64_t objective_ns;
@@ -342,6 +350,8 @@ struct plan {
     struct plan_sparse
         *sparse; /* by layer; in those that are not listed all neurons are computed */
     int32_t n_sparse;
+    struct plan_input *inputs; /* matrices that are not listed read all of their input */
+    int32_t n_inputs;
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */

@@ -138,6 +138,7 @@ enum section_id {
     SEC_NEURONS,
     SEC_CACHES,
     SEC_SPARSE,
+    SEC_INPUTS,
     SEC_END
 };
 

@@ -347,6 +347,10 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
                  a->sparse[i].threshold != b->sparse[i].threshold ||
                  a->sparse[i].dense != b->sparse[i].dense ||
                  a->sparse[i].guess != b->sparse[i].guess;
+    bool inputs = a->n_inputs != b->n_inputs;
+    for (int32_t i = 0; !inputs && i < a->n_inputs; i++)
+        inputs = strcmp(a->inputs[i].tensor, b->inputs[i].tensor) != 0 ||
+                 a->inputs[i].threshold != b->inputs[i].threshold;
     const struct plan_request *q = &a->request, *r = &b->request;
     const struct {
         const char *name;
@@ -355,6 +359,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
                 {"profile", a->profile_hash != b->profile_hash},
                 {"neurons", a->neurons_hash != b->neurons_hash},
                 {"sparse layers", sparse},
+                {"inputs to skip", inputs},
                 {"request", q->prompt != r->prompt || q->generate != r->generate ||
                                 q->context != r->context || q->batch != r->batch ||
                                 q->ubatch != r->ubatch || q->kv != r->kv ||

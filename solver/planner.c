@@ -328,6 +328,23 @@ static oato_status fill_names(struct plan *plan, const struct model *m, const st
     return OATO_OK;
 }
 
+static oato_status fill_inputs(struct plan *plan, const struct problem *p, struct oato_error *err)
+{
+    const size_t n = (size_t)p->n_inputs;
+    plan->inputs = arena_alloc(&plan->arena, n + 1, sizeof *plan->inputs);
+    if (!plan->inputs)
+        return oato_fail_memory(err, n * sizeof *plan->inputs, "the plan");
+    for (int32_t i = 0; i < p->n_inputs; i++) {
+        plan->inputs[i] = p->inputs[i];
+        plan->inputs[i].tensor =
+            arena_strndup(&plan->arena, p->inputs[i].tensor, strlen(p->inputs[i].tensor));
+        if (!plan->inputs[i].tensor)
+            return oato_fail_memory(err, n, "the plan");
+    }
+    plan->n_inputs = p->n_inputs;
+    return OATO_OK;
+}
+
 /* Where a unit's option skips neurons; layers that compute all of them everywhere are not listed.
  */
 static oato_status fill_sparse(struct plan *plan, const struct problem *p, const int32_t *place,
@@ -336,18 +353,23 @@ static oato_status fill_sparse(struct plan *plan, const struct problem *p, const
     plan->sparse = arena_alloc(&plan->arena, (size_t)p->n_sparse + 1, sizeof *plan->sparse);
     if (!plan->sparse)
         return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
-    for (int32_t i = 0; i < p->n_sparse; i++)
+    for (int32_t i = 0; i < p->n_sparse; i++) {
+        bool skips = p->sparse_given; /* also where there is no gate, whose units choose nothing */
+        uint32_t dense = 0;
         for (int32_t u = 0; u < p->instance.n_units; u++) {
             const struct option *o = instance_option(&p->instance, place, u);
             const struct graph_op *op = &p->graph.ops[p->first_op[u]];
-            const uint32_t dense = o->dense & o->uses;
             if (op->op.kind != OP_GATE_UP || op->layer != p->sparse[i].layer ||
-                (dense == o->uses && !p->sparse_given))
+                !divide_pair(&p->graph, p->first_op[u]))
                 continue;
-            plan->sparse[plan->n_sparse] = p->sparse[i];
-            plan->sparse[plan->n_sparse++].dense = dense;
+            dense = o->dense & o->uses;
+            skips = dense != o->uses || p->sparse_given;
         }
-    return OATO_OK;
+        plan->sparse[plan->n_sparse] = p->sparse[i];
+        plan->sparse[plan->n_sparse].dense = dense;
+        plan->n_sparse += skips;
+    }
+    return fill_inputs(plan, p, err);
 }
 
 static void fill_baselines(struct plan *plan, const struct candidate *c)

@@ -132,7 +132,22 @@ uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c);
  * each of its tokens makes so many choices. */
 double cache_copies(const struct placed_cache *c, int32_t held, double choices, int32_t tokens);
 
-/* sparse.c: sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
+/* What a plan or a problem skips, all borrowed. */
+struct skipping {
+    const struct plan_sparse *sparse;
+    int32_t n_sparse;
+    const struct plan_input *inputs;
+    int32_t n_inputs;
+    const struct neurons *neurons;
+};
+
+/* sparse.c: for each operator of the fused graph the share of its input that is expected not to be
+ * read in a step of one token: of matrices that skip inputs, and of down where no gate is fused
+ * before it. 0 where divide_pair holds: these are priced by their neurons. */
+void sparse_silences(const struct graph *g, const struct skipping *s, double *silent);
+/* Whether what skips as the problem's mode says leaves a fused operator of this kind possible. */
+bool sparse_allows(const struct problem *p, enum op_kind fused);
+/* sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
  * but no layer has neurons that can be so skipped, or the sidecar lacks what the mode needs. */
 oato_status sparse_choose(struct problem *p, const struct planner_options *o,
                           struct oato_error *err);

@@ -331,6 +331,11 @@ oato_status problem_price(struct problem *p, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         p->graph.ops[i].op = graph_op_with_kv(&p->graph.ops[i], p->request.kv);
+    const struct skipping skipping = {p->sparse, p->n_sparse, p->inputs, p->n_inputs, p->neurons};
+    p->silent = arena_alloc(&p->arena, (size_t)p->graph.n_ops + 1, sizeof *p->silent);
+    if (!p->silent)
+        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *p->silent, "operators");
+    sparse_silences(&p->graph, &skipping, p->silent);
     if (price_operators(p, err) || make_units(p, err) || make_edges(p, err))
         return err->status;
     return reserve_memory(p, err);
@@ -367,6 +372,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
+    p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
     if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) || sparse_choose(p, o, err) ||
         problem_price(p, err) || problem_check_budgets(p, o, err)) {
         problem_free(p);

@@ -138,6 +138,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
+    p->inputs = plan->inputs;
+    p->n_inputs = plan->n_inputs;
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
         plan_apply(plan, m, &p->graph, err) || problem_price(p, err)) {
         problem_free(p);

@@ -287,6 +287,23 @@ static void text_caches(const struct plan *p, struct text *out)
                     slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
 }
 
+static const char *estimated(const struct problem *problem)
+{
+    return problem && !sparse_measured(problem)
+               ? "; estimates: the profile has no times of that (oato-profile --sparse)"
+               : "";
+}
+
+static void text_inputs(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    double silent = 0;
+    for (int32_t i = 0; i < p->n_inputs; i++)
+        silent += (double)p->inputs[i].silent / p->n_inputs;
+    if (p->n_inputs)
+        text_printf(out, "inputs near zero: skipped by %d matrices, %.0f %% on average%s\n",
+                    p->n_inputs, 100 * silent, p->n_sparse ? "" : estimated(problem));
+}
+
 /* Where silent neurons are skipped; on some devices it may be faster to compute all. */
 static void text_sparse(const struct plan *p, const struct problem *problem, struct text *out)
 {
@@ -307,10 +324,7 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
             text_printf(out, ", but in %d of them %s computes all of its own", dense,
                         p->devices[d].id);
     }
-    text_printf(out, "%s\n",
-                problem && !sparse_measured(problem)
-                    ? "; estimates: the profile has no times of that (oato-profile --sparse)"
-                    : "");
+    text_printf(out, "%s\n", estimated(problem));
 }
 
 /* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams
@@ -360,6 +374,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 as_ms((double)p->request_ns));
     text_caches(p, out);
     text_sparse(p, problem, out);
+    text_inputs(p, problem, out);
     text_solver(p, out);
     if (problem) {
         text_flexgen(p, problem, out);

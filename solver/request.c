@@ -86,10 +86,13 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
 {
     const struct profile_device *device = &p->profile->devices[p->device[d]];
     struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
-    struct op_cost c = cost_of_op(p->cost, p->device[d], op, &size);
+    const bool same = op->kind == g->ops[index].op.kind;
+    const double active =
+        p->silent && same ? sparse_active(true, 1 - p->silent[index], s->tokens) : 1;
+    struct op_cost c = active < 1 ? sparse_cost(p->cost, p->device[d], op, &size, 1, active)
+                                  : cost_of_op(p->cost, p->device[d], op, &size);
     int32_t first;
-    if (op->kind ==
-        g->ops[index].op.kind) /* where the neighbours are elsewhere, copies cost more */
+    if (same && !(active < 1)) /* where the neighbours are elsewhere, copies cost more */
         c.ns = fmax(c.ns - cost_of_join(p->cost, p->device[d], g, index, s->tokens, &first), 0);
     c.ns += device->record_overhead_ns;
     return c;

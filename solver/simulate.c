@@ -157,6 +157,18 @@ static oato_status run_steps(struct simulation *s, struct oato_error *err)
     return OATO_OK;
 }
 
+static oato_status find_silences(struct simulation *s, struct oato_error *err)
+{
+    const struct plan *p = s->plan;
+    const struct skipping skipping = {p->sparse, p->n_sparse, p->inputs, p->n_inputs, p->neurons};
+    const size_t n = (size_t)s->graph.n_ops;
+    s->silent = arena_alloc(&s->arena, n + 1, sizeof *s->silent);
+    if (!s->silent)
+        return oato_fail_memory(err, n * sizeof *s->silent, "a simulation");
+    sparse_silences(&s->graph, &skipping, s->silent);
+    return OATO_OK;
+}
+
 oato_status simulation_run(const struct plan *plan, const struct model *m,
                            const struct profile *profile, struct simulation **out,
                            struct oato_error *err)
@@ -172,8 +184,8 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     s->profile = profile;
     arena_init(&s->arena);
     if (cost_create(profile, &s->cost, err) || plan_apply(plan, m, &s->graph, err) ||
-        sparse_apply_plan(&s->graph, plan, err) || find_devices(s, err) || lower_plan(s, err) ||
-        list_steps(s, err) || run_steps(s, err)) {
+        sparse_apply_plan(&s->graph, plan, err) || find_silences(s, err) || find_devices(s, err) ||
+        lower_plan(s, err) || list_steps(s, err) || run_steps(s, err)) {
         simulation_free(s);
         return err->status;
     }

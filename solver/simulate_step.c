@@ -169,6 +169,8 @@ static double active_share(const struct stepping *x, const struct program_record
     const struct graph *g = &x->s->graph;
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
+    if (x->s->silent[index] > 0 && r->op.sparse)
+        return share * sparse_active(true, 1 - x->s->silent[index], x->step->size.tokens);
     if (first < 0)
         return share;
     const struct neurons_layer *l = neurons_layer(x->s->plan->neurons, g->ops[index].layer);

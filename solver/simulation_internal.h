@@ -50,6 +50,7 @@ struct simulation {
     const struct profile *profile; /* borrowed */
     struct cost_model *cost;
     struct graph graph; /* fused as the plan says */
+    double *silent;     /* sparse_silences */
     int32_t host, device[SOLVER_DEVICES];
     struct placements placements;
     struct lowered lowered;

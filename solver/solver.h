@@ -288,7 +288,10 @@ struct problem {
     const struct neurons *neurons; /* borrowed; NULL: none */
     struct plan_sparse *sparse;    /* layers whose silent neurons may be skipped */
     int32_t n_sparse;
-    const char *sparse_mode; /* borrowed; NULL: chosen here */
+    const char *sparse_mode;   /* borrowed; NULL: chosen here */
+    struct plan_input *inputs; /* matrices that skip inputs */
+    int32_t n_inputs;
+    double *silent;    /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only;
     int32_t *unit_of;          /* per operator */

@@ -58,7 +58,8 @@ bool sparse_measured(const struct problem *p)
     for (int32_t i = 0; i + 1 < p->graph.n_ops; i++) {
         struct oato_op op = p->graph.ops[i].op;
         op.sparse = SKIP_ZEROS;
-        for (int32_t d = 0; d < p->n_devices && op.kind == OP_GATE_UP; d++)
+        const bool skips = op.kind == OP_GATE_UP || (p->silent && p->silent[i] > 0);
+        for (int32_t d = 0; d < p->n_devices && skips; d++)
             measured = measured && (cost_measured(p->cost, p->device[d], &op) ||
                                     !cost_supports(p->cost, p->device[d], &op));
     }
@@ -98,18 +99,93 @@ double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t
     return (100 - percent) / 100.0 / counted;
 }
 
-/* A layer as oato-run --sparse would set it; skips: its GATE_UP. */
-static struct plan_sparse layer_given(const struct sparse_choice *choice,
-                                      const struct graph_op *skips)
+bool sparse_allows(const struct problem *p, enum op_kind fused)
 {
-    struct plan_sparse s = {.layer = skips->layer, .threshold = skips->op.threshold};
-    if (skips->op.sparse == SKIP_UNLISTED && choice->mode == SPARSE_SIGN)
+    struct sparse_choice choice;
+    struct oato_error ignored = {0};
+    return !p->sparse_mode || sparse_parse(p->sparse_mode, &choice, &ignored) ||
+           sparse_fuses(&choice, fused);
+}
+
+static double input_silent(const struct graph_op *o, const struct skipping *s)
+{
+    for (int32_t i = 0; i < s->n_inputs; i++)
+        if (!strcmp(s->inputs[i].tensor, o->weight[0]->name))
+            return (double)s->inputs[i].silent;
+    return 0;
+}
+
+void sparse_silences(const struct graph *g, const struct skipping *s, double *silent)
+{
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        const struct plan_sparse *layer = plan_skips(s->sparse, s->n_sparse, o->layer);
+        const bool product = o->op.kind == OP_MUL_MAT && o->n_weights && o->weight[0];
+        silent[i] = 0;
+        if (!product || (layer && i && divide_pair(g, i - 1)))
+            continue;
+        silent[i] = input_silent(o, s);
+        if (layer && sparse_neurons(g, o, false))
+            silent[i] = fmax(silent[i], 1 - layer_frequency(s->neurons, o->layer) *
+                                                sparse_rate(layer, s->neurons, o->layer));
+    }
+}
+
+/* A layer as oato-run --sparse would set it; its neurons and their product. */
+static struct plan_sparse layer_given(const struct graph *g, const struct sparse_choice *choice,
+                                      const struct graph_op *neurons, const struct graph_op *down)
+{
+    const bool gate = neurons->op.kind == OP_GATE_UP;
+    struct plan_sparse s = {.layer = down->layer,
+                            .threshold = gate ? neurons->op.threshold : down->op.threshold};
+    bool guessed = false;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        guessed = guessed || (g->ops[i].layer == s.layer && g->ops[i].op.sparse == SKIP_UNLISTED);
+    if (guessed && choice->mode == SPARSE_SIGN)
         s = (struct plan_sparse){s.layer, choice->threshold, 0, PLAN_GUESS_SIGNS};
-    else if (skips->op.sparse == SKIP_UNLISTED)
+    else if (guessed)
         s.guess = PLAN_GUESS_PREDICTED;
-    else if (!has_zeros(&skips->op)) /* 0 would mean neurons that are exactly silent */
+    else if (!has_zeros(&neurons->op)) /* 0 would mean neurons that are exactly silent */
         s.threshold = fmaxf(s.threshold, FLT_MIN);
     return s;
+}
+
+static void layers_given(struct problem *p, const struct graph *g,
+                         const struct sparse_choice *choice)
+{
+    const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
+    for (int32_t i = 0; i < g->n_ops && choice->mode != SPARSE_OFF; i++) {
+        const struct graph_op *neurons = sparse_neurons(g, &g->ops[i], !any);
+        if (neurons && !plan_skips(p->sparse, p->n_sparse, g->ops[i].layer))
+            p->sparse[p->n_sparse++] = layer_given(g, choice, neurons, &g->ops[i]);
+    }
+}
+
+/* The share of a matrix's inputs that was counted to be at most `threshold`. */
+static double silent_inputs(const struct graph_op *o, float threshold, const struct neurons *n)
+{
+    const struct neurons_magnitudes *m = sparse_inputs(o, n);
+    int percent = 0;
+    while (m && percent < 100 && m->quantiles[percent + 1] <= threshold)
+        percent++;
+    return percent / 100.0;
+}
+
+static oato_status inputs_given(struct problem *p, const struct graph *g, struct oato_error *err)
+{
+    p->inputs = arena_alloc(&p->arena, (size_t)g->n_ops + 1, sizeof *p->inputs);
+    if (!p->inputs)
+        return oato_fail_memory(err, (size_t)g->n_ops * sizeof *p->inputs, "sparse inputs");
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        if (sparse_takes_inputs(o))
+            p->inputs[p->n_inputs++] = (struct plan_input){
+                .tensor = o->weight[0]->name,
+                .threshold = o->op.threshold,
+                .silent = (float)silent_inputs(o, o->op.threshold, p->neurons),
+            };
+    }
+    return OATO_OK;
 }
 
 static oato_status choose_given(struct problem *p, struct oato_error *err)
@@ -123,17 +199,17 @@ static oato_status choose_given(struct problem *p, struct oato_error *err)
     if (!g.ops)
         return status ? status : oato_fail_memory(err, n * sizeof *g.ops, "operators");
     memcpy(g.ops, p->graph.ops, n * sizeof *g.ops);
+    const bool inputs = choice.skips_inputs;
+    choice.skips_inputs = false;
     status = sparse_apply(&g, &choice, p->neurons, err);
-    for (int32_t i = 0; i + 1 < g.n_ops && !status; i++)
-        if (g.ops[i].op.kind == OP_GATE_UP && g.ops[i].op.sparse && divide_pair(&p->graph, i) &&
-            !plan_skips(p->sparse, p->n_sparse, g.ops[i].layer))
-            p->sparse[p->n_sparse++] = layer_given(&choice, &g.ops[i]);
+    if (!status)
+        layers_given(p, &g, &choice);
+    choice.skips_inputs = inputs;
+    if (!status && inputs)
+        status = sparse_apply(&g, &choice, p->neurons, err);
+    if (!status && inputs)
+        status = inputs_given(p, &g, err);
     free(g.ops);
-    if (!status && !p->n_sparse)
-        return oato_fail(err, OATO_EUSAGE,
-                         "--sparse %s: plans skip neurons of gated feed-forward blocks, and this "
-                         "model has none; leave it out here and give it to oato-run",
-                         p->sparse_mode);
     return status;
 }
 
@@ -147,7 +223,6 @@ oato_status sparse_choose(struct problem *p, const struct planner_options *o,
     if (!p->sparse)
         return oato_fail_memory(err, (size_t)g->n_layers * sizeof *p->sparse, "sparse layers");
     if (o->sparse == PLANNER_SPARSE_GIVEN) {
-        p->sparse_mode = o->sparse_mode;
         return choose_given(p, err);
     }
     for (int32_t i = 0; i + 1 < g->n_ops; i++)

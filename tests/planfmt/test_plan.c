@@ -56,6 +56,12 @@ static void assert_same(const struct plan *a, const struct plan *b)
         assert_string_equal(a->fusions[i].name, b->fusions[i].name);
         assert_string_equal(a->fusions[i].op, b->fusions[i].op);
     }
+    assert_int_equal(a->n_inputs, b->n_inputs);
+    for (int32_t i = 0; i < a->n_inputs; i++) {
+        assert_string_equal(a->inputs[i].tensor, b->inputs[i].tensor);
+        assert_true(a->inputs[i].threshold == b->inputs[i].threshold &&
+                    a->inputs[i].silent == b->inputs[i].silent);
+    }
     assert_int_equal(a->n_caches, b->n_caches);
     for (int32_t i = 0; i < a->n_caches; i++) {
         const struct plan_cache *x = &a->caches[i], *y = &b->caches[i];

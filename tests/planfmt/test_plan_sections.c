@@ -172,6 +172,31 @@ static void add_sparse(struct raw_plan *r, const char *records, int32_t n)
     r->section[r->n - 1].count = (uint32_t)n;
     r->section[r->n - 1].record_bytes = 16;
 }
+static void add_inputs(struct raw_plan *r, const char *records, int32_t n)
+{
+    add_sparse(r, records, n);
+    r->section[r->n - 1].id = 14;
+}
+static void add_no_inputs(struct raw_plan *r)
+{
+    add_inputs(r, "", 0);
+}
+static void add_nameless_input(struct raw_plan *r)
+{
+    add_inputs(r, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 1);
+}
+static void add_reserved_input(struct raw_plan *r)
+{
+    add_inputs(r, "\1\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0", 1);
+}
+static void add_negative_input(struct raw_plan *r)
+{
+    add_inputs(r, "\1\0\0\0\0\0\x80\xbf\0\0\0\0\0\0\0\0", 1);
+}
+static void add_two_shares(struct raw_plan *r)
+{
+    add_inputs(r, "\1\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0", 1);
+}
 static void add_no_layers(struct raw_plan *r)
 {
     add_sparse(r, "", 0);
@@ -211,6 +236,11 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_unknown_guess, "sparse layer 0: guess 3; allowed: below 3");
     assert_changed(add_threshold_of_a_predictor, "sparse layer 0: threshold 1; allowed: 0 to 0");
     assert_changed(add_no_device, "sparse layer 0: dense on devices 0x40000000");
+    assert_changed(add_no_inputs, "section 14 (inputs): no records");
+    assert_changed(add_nameless_input, "input 0: matrix '', threshold 0, share 0");
+    assert_changed(add_reserved_input, "section 14 (inputs), record 0: reserved");
+    assert_changed(add_negative_input, "threshold -1, share 0; allowed: from 0");
+    assert_changed(add_two_shares, "share 2; allowed: from 0, and 0 to 1");
 }
 
 /* A plan in natural order is what readers without the section take; one in another they refuse. */
