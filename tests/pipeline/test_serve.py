@@ -2,7 +2,7 @@
 """usage: test_serve.py OATO_SERVE OATO_RUN OATO_MAKE_MODEL
 
 oato-serve by HTTP, on a tiny random model: what it answers is what oato-run says, whole and as a stream, alone and beside others;
-bad requests get one error and change nothing; clients that go free their place; SIGTERM lets answers end.
+bad requests get one error and change nothing; clients that go free their place; no policy changes an answer; SIGTERM lets answers end.
 """
 import http.client
 import json
@@ -212,6 +212,32 @@ def clients(s, expected):
     check(re.search(r"^llamacpp:answers_cancelled_total 2$", metrics, re.M) and "llamacpp:requests_processing 0" in metrics, "metrics: " + " ".join(re.findall(r"^llamacpp:(?:answers|requests)\S* \S+", metrics, re.M)))
 
 
+def policies(model, folder):
+    """With memory for one whole answer, eight of unknown length get the text that each gets alone, whoever gives way and how."""
+    ask = lambda s, i: norm(s.ask("/completion", {"prompt": f"{PROMPT} {i}", "ignore_eos": True})[1]["content"])
+    alone = Server(model, "--deterministic", "-c", "320", "--parallel", "1")
+    expected = [ask(alone, i) for i in range(8)]
+    alone.end()
+    preempted = {}
+    for policy in ("adaptive", "recompute", "swap", "fcfs", "vtc"):
+        log = folder + "/decisions"
+        s = Server(model, "--deterministic", "-c", "320", "--parallel", "8", "--policy", policy, "--decision-log", log)
+        for _ in range(3):
+            s.ask("/completion", {"prompt": PROMPT, "n_predict": 2})
+        got = [None] * 8
+        def one(i):
+            got[i] = ask(s, i)
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        check(s.end() == 0 and got == expected, f"--policy {policy} changes no answer")
+        with open(log) as f:
+            preempted[policy] = len(re.findall('"swap_out"|"evict"', f.read()))
+    check(sum(preempted.values()) > 0, f"there were preemptions: {preempted}")
+
+
 def keys(model):
     s = Server(model, "--api-key", "one,two", "-n", "3", "--max-tokens", "5")
     ask = lambda key, header="Authorization": s.ask("/tokenize", {"content": "x"}, {header: key})[0]
@@ -252,6 +278,7 @@ with tempfile.TemporaryDirectory() as folder:
     clients(server, expected)
     check(server.end() == 0, "it ends")
     tools(model, folder)
+    policies(model, folder)
     keys(model)
     drains(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6)):
