@@ -179,7 +179,7 @@ oato_status restores_measure(struct profile *p, const struct model *model, const
     }
     if (!status && !(m->ids = calloc((size_t)m->most, sizeof *m->ids)))
         status = oato_fail_memory(err, (size_t)m->most * sizeof *m->ids, "a text");
-    for (int32_t i = 0; i < m->most && !status; i++)
+    for (int32_t i = 0; m->ids && i < m->most && !status; i++)
         m->ids[i] = (int32_t)((int64_t)i * 7919 % stats.vocab);
     if (!status)
         status = measure(m, err);
