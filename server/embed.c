@@ -121,10 +121,11 @@ static enum MHD_Result embed(struct exchange *x, bool openai)
     const json_t *o = body_json(x, &err);
     if (!o)
         return reply_failure(x, &err);
-    const char *format = json_string_value(json_object_get(o, "encoding_format"));
+    const json_t *encoding = json_object_get(o, "encoding_format");
+    const char *format = json_is_string(encoding) ? json_string_value(encoding) : "";
     const json_t *input = json_object_get(o, json_object_get(o, "input") ? "input" : "content");
-    ask.base64 = format && !strcmp(format, "base64");
-    if (format && !ask.base64 && strcmp(format, "float") != 0)
+    ask.base64 = !strcmp(format, "base64");
+    if (encoding && !json_is_null(encoding) && !ask.base64 && strcmp(format, "float") != 0)
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "encoding_format can be float or base64");
     if (openai && s->pooling == POOLING_NONE)
         return reply_error(x, MHD_HTTP_BAD_REQUEST,

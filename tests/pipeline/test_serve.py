@@ -248,6 +248,14 @@ def keys(model):
     check(s.end() == 0, "it ends")
 
 
+def embeds(model):
+    s = Server(model, "--embeddings", "-c", "512")
+    a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
+    check(a[0] == a[2] != a[1] and abs(sum(x * x for x in a[0]) - 1) < 1e-4, "embeddings have length 1, the same for the same text")
+    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1})), "400: embeddings")
+    check(s.end() == 0, "it ends")
+
+
 def drains(model):
     process = subprocess.Popen([serve, model, "--port", "0"], stderr=subprocess.PIPE, text=True)
     process.stderr.readline()
@@ -280,6 +288,7 @@ with tempfile.TemporaryDirectory() as folder:
     tools(model, folder)
     policies(model, folder)
     keys(model)
+    embeds(model)
     drains(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)
