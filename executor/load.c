@@ -113,15 +113,16 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
     return OATO_OK;
 }
 
-/* Rows of the last hidden state in place of logits: nothing is computed from the output product on.
- */
+/* Rows of the last hidden state in place of logits: nothing is computed from the output product on,
+ * nor a factor before it. Placements are by index: those of what is left hold. */
 static oato_status graph_end_at_state(struct graph *g, struct oato_error *err)
 {
     for (int32_t i = g->n_ops; i-- > 0;) {
         if (strcmp(g->ops[i].name, "output") != 0)
             continue;
-        g->logits = g->ops[i].in[0];
-        g->n_ops = i;
+        const struct graph_op *before = &g->ops[g->values[g->ops[i].in[0]].producer];
+        g->logits = before->op.kind == OP_SCALE ? before->in[0] : g->ops[i].in[0];
+        g->n_ops = g->values[g->logits].producer + 1;
         return OATO_OK;
     }
     return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
@@ -147,8 +148,6 @@ static oato_status graph_cut(struct engine *e, const struct sparse_choice *choic
                                "each skip inputs of their own; plan with this option or leave "
                                "--plan out",
                                e->graph.ops[i].name);
-    if (!status && e->options->embeddings)
-        status = graph_end_at_state(&e->graph, err);
     if (status)
         return status;
     if (e->options->sparse)
@@ -197,6 +196,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
             e->plan && !e->options->sparse
                 ? sparse_place_plan(&e->graph, e->plan, &e->placements, err)
                 : sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
+    if (!status && e->options->embeddings)
+        status = graph_end_at_state(&e->graph, err);
     if (status)
         return status;
     e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);

@@ -1,7 +1,8 @@
 /*
- * test_candidates.c - an engine that is asked for candidates of its rows of logits gives the first
- * of each row, over the link goes no more than they are, and a sampler draws the tokens from them
- * that it draws from whole rows, with whatever settings it says they are enough for.
+ * test_candidates.c - what steps give in place of rows of logits. An engine that is asked for
+ * candidates gives the first of each row, over the link goes no more than they are, and a sampler
+ * draws the tokens from them that it draws from whole rows, with whatever settings it says they are
+ * enough for. One that is asked for embeddings gives what the logits would be made of.
  */
 #include "tests/executor/harness.h"
 
@@ -237,6 +238,142 @@ static void answers_are_those_of_whole_rows(void **state)
     }
 }
 
+/* -------------------------------------------------------------------------- embeddings */
+
+static struct engine *embedder(const struct model *m, const struct plan *p, int32_t *width)
+{
+    struct engine *e = open_engine(m, p,
+                                   (struct engine_options){.threads = 1,
+                                                           .seqs = SEQS,
+                                                           .rows = PROMPT,
+                                                           .top_logits = 3,
+                                                           .embeddings = true,
+                                                           .deterministic = true});
+    struct engine_stats stats;
+    engine_get_stats(e, &stats);
+    *width = stats.row_width;
+    return e;
+}
+
+/* Rows of all of a prompt, then of a token by decode. */
+static void rows_of(struct engine *e, const int32_t *ids, int32_t width, float *out)
+{
+    struct oato_error err;
+    int32_t seq;
+    assert_int_equal(engine_seq_create(e, &seq, &err), OATO_OK);
+    step_or_fail(e, &(struct engine_input){seq, ids, PROMPT - 1, LOGITS_ALL, true}, 1);
+    for (int32_t row = 0; row < PROMPT - 1; row++)
+        memcpy(out + (size_t)row * (size_t)width, engine_logits(e, row),
+               (size_t)width * sizeof *out);
+    step_or_fail(e, &(struct engine_input){seq, ids + PROMPT - 1, 1, LOGITS_LAST, false}, 1);
+    memcpy(out + (size_t)(PROMPT - 1) * (size_t)width, engine_logits(e, 0),
+           (size_t)width * sizeof *out);
+    engine_seq_free(e, seq);
+}
+
+static double weight_product(const float *row, const float *x, int32_t width)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < width; i++)
+        sum += (double)row[i] * (double)x[i];
+    return sum;
+}
+
+static const struct gguf_tensor *head_of(const struct model *m)
+{
+    for (int32_t i = 0; i < m->graph.n_ops; i++)
+        if (!strcmp(m->graph.ops[i].name, "output"))
+            return m->graph.ops[i].weight[0];
+    fail_msg("no head");
+    return NULL;
+}
+
+/* The head's matrix has more rows than columns, so only the one hidden state gives these logits. */
+static void check_makes_logits(const struct model *m, const float *hidden, const float *logits,
+                               float factor, float cap)
+{
+    const struct gguf_tensor *w = head_of(m);
+    const int32_t vocab = m->shape.vocab, width = m->shape.width;
+    assert_true(w && w->dtype == DT_F32 && vocab > width);
+    for (int32_t i = 0; w && i < vocab; i++) {
+        const float *row = (const float *)w->data + (size_t)i * (size_t)width;
+        double expected = weight_product(row, hidden, width) * (double)factor;
+        if (cap != 0)
+            expected = (double)cap * tanh(expected / (double)cap);
+        assert_true(fabs(expected - (double)logits[i]) < 1e-4 * (1 + fabs(expected)));
+    }
+}
+
+static void embeddings_are_what_logits_are_made_of(void **state)
+{
+    static const struct {
+        const char *architecture, *keys;
+        float factor, cap;
+    } models[] = {{"llama", NULL, 1, 0},
+                  {"granite", "logit_scale=0.5", 2, 0},
+                  {"gemma2", "final_logit_softcapping=3 attention.sliding_window=512", 1, 3}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        struct model *m = tiny_model_with(models[i].architecture, models[i].keys, DT_F32, i);
+        const int32_t vocab = m->shape.vocab;
+        int32_t ids[PROMPT], width;
+        struct engine *e = embedder(m, NULL, &width),
+                      *plain =
+                          open_engine(m, NULL,
+                                      (struct engine_options){
+                                          .threads = 1, .rows = PROMPT, .deterministic = true});
+        assert_int_equal(width, m->shape.width);
+        float *hidden = calloc(PROMPT * (size_t)width, sizeof *hidden),
+              *logits = calloc(PROMPT * (size_t)vocab, sizeof *logits);
+        assert_true(hidden && logits);
+        fill_ids(ids, PROMPT, vocab, i);
+        rows_of(e, ids, width, hidden);
+        rows_of(plain, ids, vocab, logits);
+        for (int32_t row = 0; row < PROMPT; row++)
+            check_makes_logits(m, hidden + row * width, logits + row * vocab, models[i].factor,
+                               models[i].cap);
+        struct engine_stats a, b;
+        engine_get_stats(e, &a);
+        engine_get_stats(plain, &b);
+        assert_int_equal(b.row_width, vocab);
+        assert_true(a.device[0].weight_bytes < b.device[0].weight_bytes);
+        engine_close(e);
+        engine_close(plain);
+        free(hidden);
+        free(logits);
+        model_close(m);
+    }
+}
+
+/* Also where the plan has the head elsewhere, or in parts. */
+static void embeddings_have_the_same_bits_wherever_they_are_made(void **state)
+{
+    static const struct {
+        int32_t device, part_rows, head_device;
+    } places[] = {{1, 0, 1}, {1, 64, 0}, {0, 0, 1}};
+    struct rig x;
+    int32_t ids[PROMPT], width;
+    (void)state;
+    rig_open(&x, 8);
+    fill_ids(ids, PROMPT, x.m->shape.vocab, 8);
+    struct engine *e = embedder(x.m, NULL, &width);
+    float *rows[2];
+    for (int i = 0; i < 2; i++)
+        assert_non_null(rows[i] = calloc(PROMPT * (size_t)width, sizeof(float)));
+    rows_of(e, ids, width, rows[0]);
+    engine_close(e);
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        place_all(&x.p, &x.fused, places[i].device, places[i].part_rows, places[i].head_device);
+        e = embedder(x.m, &x.p, &width);
+        rows_of(e, ids, width, rows[1]);
+        assert_same_bits(rows[1], rows[0], PROMPT * (size_t)width);
+        engine_close(e);
+    }
+    free(rows[0]);
+    free(rows[1]);
+    rig_close(&x);
+}
+
 /* ----------------------------------------------------------------------------- the sampler */
 
 enum { VOCAB = 500 };
@@ -361,6 +498,8 @@ int main(void)
         cmocka_unit_test(whole_rows_come_where_candidates_save_nothing),
         cmocka_unit_test(more_candidates_than_a_device_makes_are_whole_rows),
         cmocka_unit_test(answers_are_those_of_whole_rows),
+        cmocka_unit_test(embeddings_are_what_logits_are_made_of),
+        cmocka_unit_test(embeddings_have_the_same_bits_wherever_they_are_made),
         cmocka_unit_test(candidates_give_the_tokens_of_whole_rows),
         cmocka_unit_test(settings_that_look_at_all_tokens_need_whole_rows),
     };
