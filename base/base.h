@@ -230,6 +230,13 @@ uint16_t f32_to_bf16(float f); /* round to nearest even, NaN stays NaN */
 
 uint64_t hash_bytes(const void *data, size_t bytes); /* XXH64, seed 0 */
 
+/* A file that was compiled in (cmake/embed.cmake). */
+struct embedded_file {
+    const char *name; /* without folder and extension */
+    const uint8_t *data;
+    size_t bytes;
+};
+
 struct hash_stream;                    /* XXH64 fed in pieces */
 struct hash_stream *hash_create(void); /* NULL when memory is short */
 void hash_update(struct hash_stream *h, const void *data, size_t bytes);

@@ -28,30 +28,10 @@ enum MHD_Result route_props(struct exchange *x)
     return reply_json(x, &t);
 }
 
-/* Answers have no fixed place here: as many slots are busy as answers are computed. */
-enum MHD_Result route_slots(struct exchange *x)
-{
-    struct server *s = x->server;
-    struct text t;
-    if (s->options->no_slots)
-        return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-slots");
-    pthread_mutex_lock(&s->lock);
-    const int32_t busy = s->n_live;
-    pthread_mutex_unlock(&s->lock);
-    text_init(&t);
-    json_open(&t, NULL, '[');
-    for (int32_t i = 0; i < s->options->session.engine.seqs; i++)
-        json_add_object(&t, NULL, JSON("id", i), JSON("n_ctx", s->context),
-                        json_bool("speculative", false), json_bool("is_processing", i < busy));
-    json_close(&t, ']');
-    return reply_json(x, &t);
-}
-
 static void metric(struct text *t, const char *name, const char *kind, const char *help,
                    double value)
 {
-    text_printf(t, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %.17g\n", name, help,
-                name, kind, name, value);
+    text_printf(t, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, kind, name, value);
 }
 
 enum MHD_Result route_metrics(struct exchange *x)
@@ -60,31 +40,46 @@ enum MHD_Result route_metrics(struct exchange *x)
     struct text t;
     pthread_mutex_lock(&s->lock);
     const struct server_counts c = s->counts;
+    const struct seen seen = s->seen;
     const int32_t live = s->n_live, at_once = s->options->session.engine.seqs;
     pthread_mutex_unlock(&s->lock);
     const double prompt_s = (double)c.times.prompt_ns * 1e-9,
                  decode_s = (double)c.times.decode_ns * 1e-9;
     text_init(&t);
-    metric(&t, "prompt_tokens_total", "counter", "Prompt tokens computed.",
+    metric(&t, "llamacpp:prompt_tokens_total", "counter", "Prompt tokens computed.",
            (double)c.times.prompt_tokens);
-    metric(&t, "prompt_seconds_total", "counter", "Time of steps with prompt tokens.", prompt_s);
-    metric(&t, "tokens_predicted_total", "counter", "Tokens of answers that have ended.",
-           (double)c.answer_tokens);
-    metric(&t, "tokens_predicted_seconds_total", "counter", "Time of steps that only decode.",
-           decode_s);
-    metric(&t, "n_decode_total", "counter", "Steps that only decode.",
+    metric(&t, "llamacpp:prompt_seconds_total", "counter", "Time of steps with prompt tokens.",
+           prompt_s);
+    metric(&t, "llamacpp:tokens_predicted_total", "counter", "Tokens of answers.",
+           (double)c.answer_tokens + (double)seen.generated);
+    metric(&t, "llamacpp:tokens_predicted_seconds_total", "counter",
+           "Time of steps that only decode.", decode_s);
+    metric(&t, "llamacpp:n_decode_total", "counter", "Steps that only decode.",
            (double)c.times.decode_steps);
-    metric(&t, "prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
+    metric(&t, "llamacpp:prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
            prompt_s > 0 ? (double)c.times.prompt_tokens / prompt_s : 0);
-    metric(&t, "predicted_tokens_seconds", "gauge", "Decoded tokens per second.",
+    metric(&t, "llamacpp:predicted_tokens_seconds", "gauge", "Decoded tokens per second.",
            decode_s > 0 ? (double)c.times.decode_tokens / decode_s : 0);
-    metric(&t, "requests_processing", "gauge", "Answers that are computed.",
+    metric(&t, "llamacpp:requests_processing", "gauge", "Answers that are computed.",
            live < at_once ? live : at_once);
-    metric(&t, "requests_deferred", "gauge", "Answers that wait for their turn.",
+    metric(&t, "llamacpp:requests_deferred", "gauge", "Answers that wait for their turn.",
            live < at_once ? 0 : live - at_once);
-    metric(&t, "requests_total", "counter", "Requests for answers so far.", (double)c.requests);
-    metric(&t, "answers_cancelled_total", "counter", "Answers whose clients went.",
+    metric(&t, "llamacpp:requests_total", "counter", "Requests for answers so far.",
+           (double)c.requests);
+    metric(&t, "llamacpp:answers_cancelled_total", "counter", "Answers whose clients went.",
            (double)c.cancelled);
+    metric(&t, "oato:kv_pages", "gauge", "Pages of the KV cache, of 64 positions.", seen.pages);
+    metric(&t, "oato:kv_pages_used", "gauge", "Pages that answers hold.",
+           seen.pages - seen.pages_free);
+    metric(&t, "oato:kv_pages_cached", "gauge", "Free pages that prompts may begin with.",
+           seen.pages_cached);
+    metric(&t, "oato:requests_swapped", "gauge", "Answers in host memory.", seen.n_swapped);
+    metric(&t, "oato:swaps_total", "counter", "Answers swapped out so far.",
+           (double)c.times.swaps_out);
+    metric(&t, "oato:evictions_total", "counter", "Answers whose KV was dropped so far.",
+           (double)c.times.evictions);
+    metric(&t, "oato:recomputed_tokens_total", "counter", "Tokens computed again after that.",
+           (double)c.times.recomputed_tokens);
     const enum MHD_Result result =
         t.failed ? MHD_NO
                  : reply(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", t.data, t.len);

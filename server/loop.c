@@ -104,6 +104,11 @@ static void before_step(void *user, struct batch *b)
 static bool loop_wait(struct server *s)
 {
     pthread_mutex_lock(&s->lock);
+    if (!s->incoming && !s->active) {
+        pthread_mutex_unlock(&s->lock);
+        seen_take(s, NULL, 0);
+        pthread_mutex_lock(&s->lock);
+    }
     while (!s->incoming && !s->active && !s->stop)
         pthread_cond_wait(&s->wake, &s->lock);
     const bool goes_on = s->incoming || s->active;

@@ -22,6 +22,7 @@ void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct b
     for (int32_t i = 0; i < n; i++)
         s->beside += v[i].state == BATCH_RUNNING;
     scheduler_run(s->scheduler, v, n, room);
+    seen_take(s, v, n);
 }
 
 static struct restore_cost cost_of(void *user, const struct batch_view *v)

@@ -135,6 +135,19 @@ struct server_counts {
     struct batch_times times;
 };
 
+enum { SEEN_MAX = 256, SEEN_NS = 50000000 };
+
+/* The requests of the batch, as of a step ago: page.c. */
+struct seen {
+    struct seen_request {
+        uint64_t id;
+        int32_t prompt, generated, pages;
+    } running[SEEN_MAX];
+    int32_t n_running, n_waiting, n_swapped;
+    int64_t generated; /* tokens of answers that have not ended */
+    int32_t pages, pages_free, pages_cached;
+};
+
 struct server {
     const struct server_options *options;
     struct session session; /* of the engine thread; model and tokenizer are only read by others */
@@ -163,9 +176,11 @@ struct server {
     struct job *incoming, **incoming_end;
     int32_t n_live; /* answers that were asked for and have not ended */
     struct server_counts counts;
+    struct seen seen;
     /* of the engine thread */
     struct job *active;
-    uint64_t looked_ns;
+    uint64_t looked_ns, seen_ns;
+    int32_t n_seen; /* requests at that time */
     struct oato_error error;
 };
 
@@ -269,6 +284,9 @@ struct route {
 extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
+enum MHD_Result route_page(struct exchange *x);
+/* Takes a new copy now and then, and when there are more or fewer requests. */
+void seen_take(struct server *s, const struct batch_view *v, int32_t n);
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_embeddings_native(struct exchange *x);

@@ -15,8 +15,8 @@ oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, v
     const char *names[NAMES_MAX];
     struct text all;
     int n = 0;
-    for (; n < hardware_file_count && n < NAMES_MAX; n++) {
-        const struct hardware_file *f = &hardware_files[n];
+    for (; hardware_files[n].name && n < NAMES_MAX; n++) {
+        const struct embedded_file *f = &hardware_files[n];
         names[n] = f->name;
         if (!strcmp(f->name, name))
             return profile_load_memory(f->data, f->bytes, f->name, out, warn, user, err);

@@ -1,19 +1,12 @@
 /*
- * hardware.h - the profiles of docs/hardware, compiled in by cmake/hardware.cmake so that a program
+ * hardware.h - the profiles of docs/hardware, compiled in by cmake/embed.cmake so that a program
  * that was copied elsewhere has them too.
  */
 #ifndef OATO_HARDWARE_H
 #define OATO_HARDWARE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
-struct hardware_file {
-    const char *name; /* without folder and extension */
-    const uint8_t *data;
-    size_t bytes;
-};
-extern const struct hardware_file hardware_files[];
-extern const int hardware_file_count;
+extern const struct embedded_file hardware_files[]; /* the last one has no name */
 
 #endif

@@ -1,6 +1,7 @@
-# embed_hardware(OUT FILES...): a C file whose table hardware_files holds the files' bytes, each by its
-# name without folder and extension. Made anew when one of them changes.
-function(embed_hardware out)
+# embed_files(OUT TABLE FILES...): a C file whose table TABLE (struct embedded_file of base/base.h) holds the
+# files' bytes, each by its name without folder and extension; the last row has no name. Made anew when one of
+# them changes.
+function(embed_files out table)
   set(arrays "")
   set(rows "")
   set(n 0)
@@ -14,11 +15,11 @@ function(embed_hardware out)
     math(EXPR n "${n} + 1")
   endforeach()
   file(CONFIGURE OUTPUT ${out} @ONLY CONTENT
-"#include \"solver/hardware.h\"
+"#include \"base/base.h\"
 
 @arrays@
-const struct hardware_file hardware_files[] = {
-@rows@};
-const int hardware_file_count = @n@;
+extern const struct embedded_file @table@[];
+const struct embedded_file @table@[] = {
+@rows@    {NULL, NULL, 0}};
 ")
 endfunction()

@@ -1,0 +1,70 @@
+/*
+ * page.c - the page at / (page.html, compiled in), and what it and /slots show of the requests: a
+ * copy that the engine thread makes before every step.
+ */
+#include "server/server_internal.h"
+
+#include <string.h>
+
+extern const struct embedded_file page_files[]; /* made by cmake/embed.cmake */
+
+enum MHD_Result route_page(struct exchange *x)
+{
+    return reply(x, MHD_HTTP_OK, "text/html; charset=utf-8", (const char *)page_files[0].data,
+                 page_files[0].bytes);
+}
+
+void seen_take(struct server *s, const struct batch_view *v, int32_t n)
+{
+    struct engine_stats stats;
+    struct seen seen = {.n_running = 0};
+    const uint64_t now = now_ns();
+    if (n == s->n_seen && now - s->seen_ns < SEEN_NS)
+        return;
+    s->n_seen = n;
+    s->seen_ns = now;
+    engine_get_stats(s->session.engine, &stats);
+    seen.pages = stats.pages;
+    seen.pages_free = stats.pages_free;
+    seen.pages_cached = stats.pages_cached;
+    for (int32_t i = 0; i < n; i++) {
+        seen.n_waiting += v[i].state == BATCH_WAITING;
+        seen.n_swapped += v[i].state == BATCH_SWAPPED;
+        seen.generated += v[i].generated;
+        if (v[i].state != BATCH_RUNNING || seen.n_running == SEEN_MAX)
+            continue;
+        seen.running[seen.n_running++] =
+            (struct seen_request){v[i].id, v[i].prompt, v[i].generated, v[i].pages};
+    }
+    pthread_mutex_lock(&s->lock);
+    s->seen = seen;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Answers have no fixed place: as many slots are busy as answers are computed. */
+enum MHD_Result route_slots(struct exchange *x)
+{
+    struct server *s = x->server;
+    struct text t;
+    if (s->options->no_slots)
+        return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-slots");
+    pthread_mutex_lock(&s->lock);
+    const struct seen seen = s->seen;
+    pthread_mutex_unlock(&s->lock);
+    text_init(&t);
+    json_open(&t, NULL, '[');
+    for (int32_t i = 0; i < s->options->session.engine.seqs; i++) {
+        const bool busy = i < seen.n_running;
+        json_open(&t, NULL, '{');
+        json_add(&t, JSON("id", i), JSON("n_ctx", s->context), json_bool("speculative", false),
+                 json_bool("is_processing", busy));
+        if (busy)
+            json_add(&t, JSON("id_task", seen.running[i].id), JSON("state", "running"),
+                     JSON("n_prompt_tokens", seen.running[i].prompt),
+                     JSON("n_decoded", seen.running[i].generated),
+                     JSON("pages", seen.running[i].pages));
+        json_close(&t, '}');
+    }
+    json_close(&t, ']');
+    return reply_json(x, &t);
+}
