@@ -19,9 +19,13 @@ void seen_take(struct server *s, const struct batch_view *v, int32_t n)
     struct engine_stats stats;
     struct seen seen = {.n_running = 0};
     const uint64_t now = now_ns();
-    if (n == s->n_seen && now - s->seen_ns < SEEN_NS)
+    int32_t running = 0;
+    for (int32_t i = 0; i < n; i++)
+        running += v[i].state == BATCH_RUNNING;
+    if (n == s->n_seen && running == s->running_seen && now - s->seen_ns < SEEN_NS)
         return;
     s->n_seen = n;
+    s->running_seen = running;
     s->seen_ns = now;
     engine_get_stats(s->session.engine, &stats);
     seen.pages = stats.pages;

@@ -180,7 +180,7 @@ struct server {
     /* of the engine thread */
     struct job *active;
     uint64_t looked_ns, seen_ns;
-    int32_t n_seen; /* requests at that time */
+    int32_t n_seen, running_seen; /* requests at that time */
     struct oato_error error;
 };
 
@@ -285,7 +285,7 @@ extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
-/* Takes a new copy now and then, and when there are more or fewer requests. */
+/* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct server *s, const struct batch_view *v, int32_t n);
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_embeddings(struct exchange *x);
