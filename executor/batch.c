@@ -29,6 +29,7 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
         b->context = b->options.context;
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
+    b->embeddings = stats.embeddings;
     b->pages = engine_free_pages(e);
     b->inputs = calloc((size_t)b->seqs, sizeof *b->inputs);
     b->of = calloc((size_t)b->seqs, sizeof(struct batched *));
@@ -124,6 +125,8 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
         return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
+    if (b->embeddings != (ask->on_row != NULL))
+        return oato_fail(err, OATO_EUSAGE, "an engine gives either embeddings or answers");
     if (length > b->context)
         return oato_fail(
             err, OATO_EFIT,

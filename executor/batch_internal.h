@@ -36,6 +36,7 @@ struct batch {
     struct batched **of;
     struct batch_view *views; /* room for n_views */
     int32_t n_views;
+    bool embeddings; /* rows instead of answers */
     struct batch_times times;
 };
 

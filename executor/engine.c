@@ -127,6 +127,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     e->options = options;
     e->warn = warn;
     e->user = user;
+    e->embeddings = options->embeddings;
     e->observe = options->observe;
     e->observe_user = options->observe_user;
     arena_init(&e->arena);
@@ -512,6 +513,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     memset(out, 0, sizeof *out);
     out->vocab = e->model->shape.vocab;
     out->row_width = e->graph.values[e->graph.logits].width;
+    out->embeddings = e->embeddings;
     out->context = e->context;
     out->ubatch = e->ubatch;
     out->seqs = e->max_seqs;

@@ -167,7 +167,7 @@ struct engine {
     int32_t context, ubatch, max_seqs, max_rows;
     struct lowering_limits limits; /* the four above, by phase */
     oato_dtype kv_dtype;
-    bool deterministic;
+    bool deterministic, embeddings;
     engine_observer *observe; /* of the options */
     void *observe_user;
     struct placements placements;

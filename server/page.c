@@ -1,6 +1,7 @@
 /*
- * page.c - the page at / (page.html, compiled in), and what it and /slots show of the requests: a
- * copy that the engine thread makes before every step.
+ * page.c - what is compiled in: the page at / (page.html) and the description of all addresses
+ * (openapi.json). And what the page and /slots show of the requests: a copy that the engine thread
+ * makes before every step.
  */
 #include "server/server_internal.h"
 
@@ -8,10 +9,20 @@
 
 extern const struct embedded_file page_files[]; /* made by cmake/embed.cmake */
 
+static enum MHD_Result file_reply(struct exchange *x, const struct embedded_file *f,
+                                  const char *type)
+{
+    return reply(x, MHD_HTTP_OK, type, (const char *)f->data, f->bytes);
+}
+
 enum MHD_Result route_page(struct exchange *x)
 {
-    return reply(x, MHD_HTTP_OK, "text/html; charset=utf-8", (const char *)page_files[0].data,
-                 page_files[0].bytes);
+    return file_reply(x, &page_files[0], "text/html; charset=utf-8");
+}
+
+enum MHD_Result route_openapi(struct exchange *x)
+{
+    return file_reply(x, &page_files[1], "application/json");
 }
 
 void seen_take(struct server *s, const struct batch_view *v, int32_t n)

@@ -80,6 +80,7 @@ static enum MHD_Result chat_completion(struct exchange *x)
 
 const struct route routes[] = {
     {"/", false, true, true, route_page},
+    {"/openapi.json", false, true, true, route_openapi},
     {"/health", false, true, true, health},
     {"/v1/health", false, true, true, health},
     {"/models", false, true, true, models},

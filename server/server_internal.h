@@ -285,6 +285,7 @@ extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
+enum MHD_Result route_openapi(struct exchange *x);
 /* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct server *s, const struct batch_view *v, int32_t n);
 enum MHD_Result route_slots(struct exchange *x);

@@ -15,7 +15,7 @@ oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, v
     const char *names[NAMES_MAX];
     struct text all;
     int n = 0;
-    for (; hardware_files[n].name && n < NAMES_MAX; n++) {
+    for (; n < NAMES_MAX && hardware_files[n].name; n++) {
         const struct embedded_file *f = &hardware_files[n];
         names[n] = f->name;
         if (!strcmp(f->name, name))

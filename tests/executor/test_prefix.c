@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { TEXTS = 4, LENGTH = 300, VOCAB = 320, CONTEXT = 640, SEQS = 3, ROUNDS = 80 };
+enum { TEXTS = 4, LENGTH = 300, VOCAB = 320, CONTEXT = 640, SEQS = 3, ROUNDS = 24 };
 
 static void feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n)
 {
