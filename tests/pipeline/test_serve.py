@@ -201,7 +201,8 @@ def clients(s, expected):
         c = socket.create_connection(("127.0.0.1", s.port))
         body = json.dumps({"prompt": PROMPT, "n_predict": 1 << 20, "ignore_eos": True, "stream": stream})
         c.sendall(f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        while not s.busy():
+        until = time.time() + 60
+        while not s.busy() and time.time() < until:
             time.sleep(0.005)
         c.close()
         until = time.time() + 10
@@ -263,13 +264,13 @@ def drains(model):
     check(process.communicate()[1].count("\n") <= 1 and process.returncode == 0, "SIGTERM ends it while it loads, too")
     s = Server(model, "-c", "65536")
     got = []
-    thread = threading.Thread(target=lambda: got.append(s.ask("/completion", {"prompt": PROMPT, "n_predict": 400, "ignore_eos": True})))
+    thread = threading.Thread(target=lambda: got.append(s.ask("/completion", {"prompt": PROMPT, "n_predict": 4000, "ignore_eos": True})))
     thread.start()
-    while not s.busy():
+    while not s.busy() and not got:
         time.sleep(0.002)
     status = s.end()
     thread.join()
-    check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 400, "SIGTERM lets an answer end")
+    check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 4000, "SIGTERM lets an answer end")
 
 
 with tempfile.TemporaryDirectory() as folder:
