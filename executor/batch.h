@@ -146,9 +146,6 @@ oato_status batch_add(struct batch *b, const struct batch_request *r, uint64_t *
 void batch_cancel(struct batch *b, uint64_t id);
 /* Requests that have not ended, waiting ones included. */
 int32_t batch_requests(const struct batch *b);
-/* Views of all of them, in the order in which they are served; valid until the next call of a
- * function of the batch. */
-const struct batch_view *batch_views(struct batch *b, int32_t *n);
 
 /* One step: ends cancelled requests, admits waiting ones, computes at most `ubatch` tokens,
  * samples. After an error all requests are as before the step, except those that ended. Allocates

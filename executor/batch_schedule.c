@@ -67,6 +67,9 @@ static oato_status admit_in_order(struct batch *b, struct oato_error *err)
 
 static void view_fill(const struct batch *b, struct batched *r, struct batch_view *v)
 {
+    const struct engine_seq_size size = r->seq >= 0 ? engine_seq_size(b->engine, r->seq)
+                                        : r->saved  ? engine_saved_size(r->saved)
+                                                    : (struct engine_seq_size){0};
     *v = (struct batch_view){.id = r->id,
                              .user = r->ask.user,
                              .state = state_of(r),
@@ -74,33 +77,15 @@ static void view_fill(const struct batch *b, struct batched *r, struct batch_vie
                              .generated = r->generated,
                              .most = r->ask.most,
                              .fed = r->fed,
+                             .length = size.length,
+                             .pages = size.pages,
+                             .bytes = size.bytes,
+                             .extents = size.extents,
                              .pinned = r->ask.seq >= 0,
                              .arrived_ns = r->arrived_ns,
                              .service_ns = r->service_ns,
                              .memo = &r->memo,
                              .request = r};
-    if (r->seq >= 0) {
-        const struct engine_seq_size size = engine_seq_size(b->engine, r->seq);
-        v->length = size.length;
-        v->pages = size.pages;
-        v->bytes = size.bytes;
-        v->extents = size.extents;
-    } else if (r->saved) {
-        const struct engine_seq_size size = engine_saved_size(r->saved);
-        v->length = size.length;
-        v->pages = size.pages;
-        v->bytes = size.bytes;
-        v->extents = size.extents;
-    }
-}
-
-const struct batch_view *batch_views(struct batch *b, int32_t *n)
-{
-    int32_t i = 0;
-    for (struct batched *r = b->first; r; r = r->next)
-        view_fill(b, r, &b->views[i++]);
-    *n = i;
-    return b->views;
 }
 
 void batch_restore_tell(const struct batch *b, const struct batch_restored *what)
@@ -175,8 +160,9 @@ static int32_t running(const struct batch *b)
 
 static void schedule(struct batch *b)
 {
-    int32_t n;
-    batch_views(b, &n);
+    int32_t n = 0;
+    for (struct batched *r = b->first; r; r = r->next)
+        view_fill(b, r, &b->views[n++]);
     const struct batch_room room = {b->pages, engine_free_pages(b->engine), b->seqs, b->ubatch,
                                     now_ns()};
     b->options.schedule(b->options.user, b->views, n, &room);
