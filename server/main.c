@@ -2,13 +2,17 @@
  * main.c - oato-serve: the command line.
  */
 #include "executor/session_options.h"
+#include "server/scheduler.h"
 #include "server/server.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
 
 struct serve_args {
     struct server_options server;
+    const char *replay;
     bool help, version;
 };
 
@@ -64,7 +68,9 @@ static const struct option_of table[] = {
      TEXT(profile)},
     {"swap-space", 0, "MIB", "host memory for swapped answers (default 4096; 0: none)", ALL,
      COUNT(swap_mib, 0, INT32_MAX)},
-    {"decision-log", 0, "FILE", "write the scheduler's decisions there", ALL, TEXT(decision_log)},
+    {"decision-log", 0, "FILE", "write the scheduler's decisions there", ALL,      TEXT(decision_log)},
+    {"replay", 0, "FILE", "decide again what such a file tells and compare; no model is needed", ALL,
+     AS(option_text, replay)},
     {"connections", 0, "N", "open at the same time (default 1024)", ALL,
      COUNT(connections, 8, 1 << 20)},
     {"idle", 0, "S", "close connections silent for S seconds (default 60)", ALL,
@@ -132,8 +138,23 @@ static void help(const struct option_row *rows)
            "Answers clients of OpenAI's and llama.cpp's HTTP interfaces. Options:\n");
     options_help(rows, stdout);
     printf(
-        "Exit status: 0 ended by a signal, 2 usage, 3 bad file, 4 does not fit, 5 device failed, "
-        "6 input/output\nfailed. See man oato-serve.\n");
+        "Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, 4 does "
+        "not fit,\n5 device failed, 6 input/output failed. See man oato-serve.\n");
+}
+
+/* OATO_NEGATIVE: a decision differs. */
+static oato_status replay(const char *path, struct oato_error *err)
+{
+    FILE *log = fopen(path, "r");
+    int64_t decisions;
+    if (!log)
+        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
+    const oato_status status = scheduler_replay(log, path, &decisions, err);
+    fclose(log);
+    if (status)
+        return status;
+    printf("%" PRId64 " decisions, all as in %s\n", decisions, path);
+    return stdout_check(err);
 }
 
 static oato_status run(int argc, char **argv, struct oato_error *err)
@@ -179,6 +200,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         puts("oato-serve " OATO_VERSION);
     if (a.help || a.version)
         return stdout_check(err);
+    if (a.replay)
+        return replay(a.replay, err);
     if (!a.server.session.model)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
     interrupt_catch();

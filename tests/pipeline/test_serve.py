@@ -235,8 +235,41 @@ def policies(model, folder):
             t.join()
         check(s.end() == 0 and got == expected, f"--policy {policy} changes no answer")
         with open(log) as f:
-            preempted[policy] = len(re.findall('"swap_out"|"evict"', f.read()))
+            lines = f.read()
+        preempted[policy] = len(re.findall('"swap_out"|"evict"', lines))
+        again = subprocess.run([serve, "--replay", log], capture_output=True, text=True)
+        check(again.returncode == 0 and int(again.stdout.split()[0]) == lines.count("\n"), "its decisions are made again: " + again.stdout.strip())
     check(sum(preempted.values()) > 0, f"there were preemptions: {preempted}")
+    with open(log, "w") as f:
+        f.write(lines.replace('"run"', '"keep"', 1))
+    again = subprocess.run([serve, "--replay", log], capture_output=True, text=True)
+    check(again.returncode == 1 and f"{log}:1: decided otherwise" in again.stderr, "a changed one is noticed")
+    check(subprocess.run([serve, "--replay", folder + "/none"], capture_output=True).returncode == 6, "status 6: no such log")
+
+
+def killed(model, expected):
+    """SIGKILL in the middle of answers: a server that starts at once at the same port answers as before."""
+    whole = {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True}
+    s = Server(model, "--deterministic", "-c", "65536")
+    lost = [s.connect() for _ in range(4)]
+    for c in lost:
+        c.request("POST", "/completion", json.dumps({**whole, "n_predict": 10000}))
+    until = time.time() + 10
+    while s.busy() < 4 and time.time() < until:
+        time.sleep(0.005)
+    check(s.busy() == 4, "four answers run")
+    s.process.kill()
+    s.process.stderr.read()
+    check(s.process.wait(30) == -signal.SIGKILL, "a server is killed")
+    again = Server(model, "--deterministic", "-c", "65536", "--port", str(s.port))
+    check(again.port == s.port and norm(again.ask("/completion", whole)[1]["content"]) == expected, "the next one answers at the same port")
+    for c in lost:
+        try:
+            c.getresponse().read()
+            check(False, "an answer of the killed one went on")
+        except (http.client.HTTPException, OSError):
+            pass
+    check(again.end() == 0, "it ends")
 
 
 def keys(model):
@@ -288,6 +321,7 @@ with tempfile.TemporaryDirectory() as folder:
     check(server.end() == 0, "it ends")
     tools(model, folder)
     policies(model, folder)
+    killed(model, expected)
     keys(model)
     embeds(model)
     drains(model)
