@@ -279,6 +279,8 @@ static void fed_add(struct batch *b, struct batched *r, const struct engine_inpu
     r->fed += in->n;
     r->service_ns += ns;
     r->again_ns += ns;
+    if (r->prompting && r->ask.on_fed)
+        r->ask.on_fed(r->ask.user, r->fed);
     if (r->prompting && r->again)
         b->times.recomputed_tokens += (uint64_t)in->n;
     if (r->fed < r->n_text || !r->prompting)
@@ -294,6 +296,8 @@ static void fed_add(struct batch *b, struct batched *r, const struct engine_inpu
 
 static void times_add(struct batch *b, int32_t prompt, const struct room *room, uint64_t ns)
 {
+    b->times.steps++;
+    b->times.inputs += (uint64_t)room->inputs;
     if (prompt) {
         b->times.prompt_tokens += (uint64_t)prompt;
         b->times.prompt_ns += ns;

@@ -101,6 +101,9 @@ struct batch_request {
     /* When its prompt begins to be computed, which so many of its tokens need not be
      * (engine_seq_begin). Once; NULL: nobody wants to know. */
     void (*on_begin)(void *user, int32_t cached);
+    /* After each step that computed a piece of its prompt: so many of its tokens are in the KV
+     * cache. NULL: nobody wants to know. */
+    void (*on_fed)(void *user, int32_t fed);
     /* Instead of an answer, the row of each token of the prompt, in their order: engine_logits of
      * an engine with engine_options.embeddings. `most` is 0 then. */
     void (*on_row)(void *user, const float *row);
@@ -129,6 +132,7 @@ struct batch_options {
 /* A step with any prompt tokens counts as prompt; decode_* cover the other steps. */
 struct batch_times {
     uint64_t prompt_tokens, prompt_ns, decode_tokens, decode_ns, decode_steps;
+    uint64_t steps, inputs; /* of either kind, and the requests that took part in them */
     uint64_t evictions, recomputed_tokens, swaps_out, swaps_in, swapped_bytes;
 };
 

@@ -225,6 +225,7 @@ struct sampler_options {
     int32_t n_bias;
     bool logprobs;        /* sampler_probs is wanted */
     int32_t top_logprobs; /* how many of the most likely tokens it lists besides the picked one */
+    bool final_probs;     /* with the probabilities by which the token was drawn */
 };
 
 /* What may come next. Borrowed by a sampler; called by sampler_next only. */
@@ -260,8 +261,9 @@ struct token_prob {
     float logprob; /* natural logarithm of its probability */
 };
 /* Of the row that sampler_next saw last: the token that it picked, then the options.top_logprobs
- * most likely ones, by the softmax of the logits as the model gave them. *n of them, valid until
- * the next call; none without options.logprobs or when nothing was picked. */
+ * most likely ones, by the softmax of the logits as the model gave them; with options.final_probs
+ * by what was left after all other options, so perhaps fewer. *n of them, valid until the next
+ * call; none without options.logprobs or when nothing was picked. */
 const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n);
 /* The logarithm of the sum of the exponentials of a row of logits. */
 double logits_log_sum(const float *logits, int32_t vocab);

@@ -189,6 +189,19 @@ static double random_share(struct sampler *s)
     return (double)pcg32(&s->state) * 0x1p-32;
 }
 
+/* The probabilities of n sorted candidates, whose weights at temperature t have this sum. */
+static void note_final(struct sampler *s, const struct candidate *c, int32_t n, int32_t picked,
+                       double t, double sum)
+{
+    s->n_probs = 0;
+    for (int32_t k = -1; k < n && s->n_probs <= s->options.top_logprobs; k++) {
+        const int32_t i = k < 0 ? picked : k;
+        const double p = weight(c, i, t) / sum;
+        if (p > 0 || k < 0)
+            s->probs[s->n_probs++] = (struct token_prob){c[i].id, (float)log(p)};
+    }
+}
+
 /* Keeps logits at most so many standard deviations below the largest (Tang et al. 2024). Infinite
  * ones do not count. */
 static int32_t cut_sigma(struct candidate *c, int32_t n, float sigmas)
@@ -286,13 +299,27 @@ static int32_t cut_tail(const struct sampler_options *o, const struct candidate 
     return kept;
 }
 
+/* Draws one of n sorted candidates at a temperature; 0: the first. */
+static int32_t draw(struct sampler *s, const struct candidate *c, int32_t n, double t)
+{
+    const int32_t left = t > 0 ? n : 1;
+    const double sum = t > 0 ? weights(c, n, t) : 1;
+    double share = t > 0 ? random_share(s) * sum : 0;
+    int32_t i = 0;
+    while (i < left - 1 && (share -= weight(c, i, t)) >= 0)
+        i++;
+    if (s->options.logprobs && s->options.final_probs)
+        note_final(s, c, left, i, t > 0 ? t : 1, sum);
+    return c[i].id;
+}
+
 /* Picks among the first n candidates. */
 static int32_t pick(struct sampler *s, int32_t n)
 {
     const struct sampler_options *o = &s->options;
     struct candidate *c = s->candidates;
     if (o->temperature <= 0)
-        return most_likely(c, n);
+        return draw(s, &(struct candidate){0, most_likely(c, n)}, 1, 0);
     if (o->top_n_sigma > 0)
         n = cut_sigma(c, n, o->top_n_sigma);
     if (o->top_k > 0 && o->top_k < n) {
@@ -306,16 +333,7 @@ static int32_t pick(struct sampler *s, int32_t n)
     const int32_t dropped = cut_top(s, c, n);
     c += dropped;
     n -= dropped;
-    const double t = temperature(o, c, n);
-    if (!(t > 0))
-        return c[0].id;
-    double left = random_share(s) * weights(c, n, t);
-    for (int32_t i = 0; i < n; i++) {
-        left -= weight(c, i, t);
-        if (left < 0)
-            return c[i].id;
-    }
-    return c[n - 1].id;
+    return draw(s, c, n, temperature(o, c, n));
 }
 
 /* Picks among the first n candidates, after the penalties. */
@@ -383,9 +401,10 @@ int32_t sampler_next(struct sampler *s, const float *logits)
         id = pick_of_row(s, logits, c->mask(c->user));
     if (c->allows && id >= 0)
         c->take(c->user, id);
-    s->n_probs = 0;
-    if (s->options.logprobs && id >= 0)
+    if (s->options.logprobs && !s->options.final_probs && id >= 0)
         note_probs(s, logits, id);
+    if (id < 0)
+        s->n_probs = 0;
     return id;
 }
 

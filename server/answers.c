@@ -4,6 +4,7 @@
  */
 #include "server/server_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 void json_add_slice(struct text *t, const char *key, const char *s, size_t n)
@@ -40,16 +41,17 @@ struct delta {
     size_t n_says, n_thinks;
     const int32_t *tokens;
     size_t n_tokens;
+    const struct prompt_progress *progress; /* of the prompt: an event of its own */
 };
 
 static struct delta delta_of(const struct choice *c)
 {
-    return (struct delta){or_empty(c->says.data) + c->sent_says,
-                          or_empty(c->thinks.data) + c->sent_thinks,
-                          c->says.len - c->sent_says,
-                          c->thinks.len - c->sent_thinks,
-                          c->tokens + c->sent_tokens,
-                          c->n_tokens - c->sent_tokens};
+    return (struct delta){.says = or_empty(c->says.data) + c->sent_says,
+                          .thinks = or_empty(c->thinks.data) + c->sent_thinks,
+                          .n_says = c->says.len - c->sent_says,
+                          .n_thinks = c->thinks.len - c->sent_thinks,
+                          .tokens = c->tokens + c->sent_tokens,
+                          .n_tokens = c->n_tokens - c->sent_tokens};
 }
 
 static void delta_sent(struct choice *c)
@@ -68,28 +70,31 @@ static void tokens_add(struct text *t, const char *key, const int32_t *ids, size
     json_close(t, ']');
 }
 
-static void prob_add(struct text *t, const struct server *s, const struct token_prob *p)
+static void prob_add(struct text *t, const struct job *j, const struct token_prob *p)
 {
     json_add(t, JSON("id", p->id));
-    token_add(t, s, "token", p->id);
-    json_add(t, JSON("logprob", (double)p->logprob));
-    bytes_add(t, s, p->id);
+    token_add(t, j->server, "token", p->id);
+    if (j->ask.sampling.final_probs)
+        json_add(t, JSON("prob", exp((double)p->logprob)));
+    else
+        json_add(t, JSON("logprob", (double)p->logprob));
+    bytes_add(t, j->server, p->id);
 }
 
 /* Of n tokens from `first` on, each with the most likely ones. */
 static void probs_add(struct text *t, const char *key, const struct choice *c, size_t first,
                       size_t n)
 {
-    const struct server *s = c->job->server;
+    const struct job *j = c->job;
     json_open(t, key, '[');
     for (size_t i = first; i < first + n; i++) {
         const struct token_prob *p = c->probs + i * c->per_token;
         json_open(t, NULL, '{');
-        prob_add(t, s, p);
-        json_open(t, "top_logprobs", '[');
-        for (size_t k = 1; k < c->per_token; k++) {
+        prob_add(t, j, p);
+        json_open(t, j->ask.sampling.final_probs ? "top_probs" : "top_logprobs", '[');
+        for (size_t k = 1; k < c->per_token && p[k].id >= 0; k++) {
             json_open(t, NULL, '{');
-            prob_add(t, s, p + k);
+            prob_add(t, j, p + k);
             json_close(t, '}');
         }
         json_close(t, ']');
@@ -115,6 +120,8 @@ static void text_probs_add(struct text *t, const struct choice *c, size_t first,
         json_open(t, NULL, '{');
         for (size_t k = 1; k < c->per_token; k++) {
             const struct token_prob *p = c->probs + i * c->per_token + k;
+            if (p->id < 0)
+                break;
             const char *bytes = "";
             size_t length = 0;
             tokenizer_piece(s->session.tokenizer, p->id, true, &bytes, &length);
@@ -149,17 +156,41 @@ static double ms(uint64_t from_ns, uint64_t to_ns)
     return to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-6 : 0;
 }
 
-static void timings_add(struct text *t, const struct choice *c)
+/* With the digits that clients compute with. */
+static void exact_add(struct text *t, const char *key, double value)
 {
-    const double prompt = ms(c->begun_ns, c->first_ns), answer = ms(c->first_ns, c->last_ns);
-    const double steps = c->n_tokens > 1 ? (double)(c->n_tokens - 1) : 1;
-    const int32_t n = c->n_ids - c->cached;
-    json_add_object(t, "timings", JSON("cache_n", c->cached), JSON("prompt_n", n),
-                    JSON("prompt_ms", prompt), JSON("prompt_per_token_ms", prompt / n),
-                    JSON("prompt_per_second", prompt > 0 ? 1e3 * n / prompt : 0.0),
-                    JSON("predicted_n", c->n_tokens), JSON("predicted_ms", answer),
-                    JSON("predicted_per_token_ms", answer / steps),
-                    JSON("predicted_per_second", answer > 0 ? 1e3 * steps / answer : 0.0));
+    json_key(t, key);
+    text_printf(t, "%.12g", value);
+}
+
+/* Of a whole answer; with p of its prompt so far. */
+static void timings_add(struct text *t, const struct choice *c, const struct prompt_progress *p)
+{
+    const double prompt = ms(c->begun_ns, p ? p->ns : c->first_ns);
+    const double answer = p ? 0 : ms(c->first_ns, c->last_ns);
+    const size_t tokens = p ? 0 : c->n_tokens;
+    const double steps = tokens > 1 ? (double)(tokens - 1) : 1;
+    const int32_t n = (p ? p->fed : c->n_ids) - c->cached;
+    json_open(t, "timings", '{');
+    json_add(t, JSON("cache_n", c->cached), JSON("prompt_n", n));
+    exact_add(t, "prompt_ms", prompt);
+    exact_add(t, "prompt_per_token_ms", n ? prompt / n : 0);
+    exact_add(t, "prompt_per_second", prompt > 0 ? 1e3 * n / prompt : 0);
+    json_add(t, JSON("predicted_n", tokens));
+    exact_add(t, "predicted_ms", answer);
+    exact_add(t, "predicted_per_token_ms", answer / steps);
+    exact_add(t, "predicted_per_second", answer > 0 ? 1e3 * steps / answer : 0);
+    json_close(t, '}');
+}
+
+/* Of an event of the prompt. */
+static void progress_add(struct text *t, const struct job *j, const struct choice *c,
+                         const struct prompt_progress *p)
+{
+    json_add_object(t, "prompt_progress", JSON("total", c->n_ids), JSON("cache", c->cached),
+                    JSON("processed", p->fed), JSON("time_ms", ms(c->begun_ns, p->ns)));
+    if (j->ask.timings)
+        timings_add(t, c, p);
 }
 
 static void usage_add(struct text *t, const struct job *j)
@@ -319,7 +350,7 @@ static void openai_whole(struct job *j, struct text *t)
     }
     json_close(t, ']');
     usage_add(t, j);
-    timings_add(t, j->choices[0]);
+    timings_add(t, j->choices[0], NULL);
     verbose_add(t, j);
     json_close(t, '}');
 }
@@ -344,8 +375,10 @@ static void openai_event(struct job *j, struct choice *c, const struct delta *d,
     json_open(&event, "choices", '[');
     choice_add(&event, j, c, d, index, last, false);
     json_close(&event, ']');
-    if ((j->ask.timings && c->begun) || last)
-        timings_add(&event, c);
+    if (d->progress)
+        progress_add(&event, j, c, d->progress);
+    else if ((j->ask.timings && c->begun) || last)
+        timings_add(&event, c, NULL);
     json_close(&event, '}');
     event_begin(t);
     text_add(t, or_empty(event.data), event.len);
@@ -361,7 +394,7 @@ static void usage_event(struct job *j, struct text *t)
     json_open(&event, "choices", '[');
     json_close(&event, ']');
     usage_add(&event, j);
-    timings_add(&event, j->choices[0]);
+    timings_add(&event, j->choices[0], NULL);
     json_close(&event, '}');
     event_begin(t);
     text_add(t, or_empty(event.data), event.len);
@@ -383,7 +416,9 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
              JSON("dynatemp_exponent", o->temperature_exponent),
              JSON("repeat_penalty", o->repeat_penalty), JSON("repeat_last_n", o->repeat_last),
              JSON("presence_penalty", o->presence_penalty),
-             JSON("frequency_penalty", o->frequency_penalty), json_bool("stream", ask->stream),
+             JSON("frequency_penalty", o->frequency_penalty), JSON("adaptive_target", -1.0),
+             JSON("adaptive_decay", 0.9), JSON("n_probs", o->top_logprobs),
+             json_bool("post_sampling_probs", o->final_probs), json_bool("stream", ask->stream),
              json_bool("ignore_eos", ask->ignore_end));
     json_open(t, "stop", '[');
     for (int32_t i = 0; i < ask->stops.n; i++)
@@ -417,8 +452,10 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
                  JSON("stopping_word", or_empty(c->stop.hit)),
                  JSON("tokens_cached", (size_t)c->n_ids + c->n_tokens));
     }
-    if (last || j->ask.timings)
-        timings_add(t, c);
+    if (d->progress)
+        progress_add(t, j, c, d->progress);
+    else if (last || j->ask.timings)
+        timings_add(t, c, NULL);
     json_close(t, '}');
 }
 
@@ -472,6 +509,11 @@ void answer_events(struct job *j, struct text *out)
             event(j, c, &(struct delta){.says = "", .thinks = ""}, i, false, out);
             c->begun = true;
         }
+        while (c->sent_progress < c->n_progress)
+            event(j, c,
+                  &(struct delta){
+                      .says = "", .thinks = "", .progress = &c->progress[c->sent_progress++]},
+                  i, false, out);
         if (news) {
             c->begun = true;
             event(j, c, &d, i, false, out);

@@ -27,12 +27,35 @@ static void header(struct MHD_Response *r, const char *name, const char *value)
     MHD_add_response_header(r, name, value);
 }
 
-/* A page of any site may ask, as llama.cpp has it: keys, not origins, keep others out. */
+/* http://localhost:8080, http://127.0.0.1, https://[::1]:3000 .. */
+static bool is_local(const char *origin)
+{
+    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
+    const char *host = strstr(origin, "://");
+    for (size_t i = 0; i < ARRAY_LEN(hosts) && host; i++) {
+        const size_t n = strlen(hosts[i]);
+        if (!strncmp(host + 3, hosts[i], n) && (!host[3 + n] || host[3 + n] == ':'))
+            return true;
+    }
+    return false;
+}
+
+/* May a page of this site ask? */
+static bool origin_is_allowed(const struct server *s, const char *origin)
+{
+    for (const char *const *o = s->origins.item; *o; o++)
+        if (!strcmp(*o, "localhost") ? is_local(origin) : !strcmp(*o, "*") || !strcmp(*o, origin))
+            return true;
+    return false;
+}
+
 static void headers_add(struct exchange *x, struct MHD_Response *r)
 {
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
-    if (origin)
+    if (origin && origin_is_allowed(x->server, origin))
         header(r, "Access-Control-Allow-Origin", origin);
+    if (origin)
+        header(r, "Vary", "Origin");
     header(r, "Server", "oato-serve");
 }
 
@@ -43,6 +66,8 @@ static enum MHD_Result respond(struct exchange *x, unsigned status, const char *
         return MHD_NO;
     headers_add(x, r);
     header(r, "Content-Type", type);
+    if (*x->started)
+        header(r, "Process-Start-Time-Unix", x->started);
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         header(r, "Retry-After", "1");
     if (status == MHD_HTTP_UNAUTHORIZED)
@@ -199,7 +224,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     const bool ended = j->n_ended == j->n_choices, gone = j->cancelled && !ended;
     bool begun = false;
     for (int32_t i = 0; i < j->n_choices; i++)
-        begun = begun || j->choices[i]->n_tokens;
+        begun = begun || j->choices[i]->n_tokens || j->choices[i]->n_progress;
     const bool wait = !gone && !ended && !(j->ask.stream && begun);
     error = j->error;
     if (wait) {
@@ -247,7 +272,7 @@ static bool same_key(const char *given, const char *key)
 
 static bool may_ask(struct exchange *x)
 {
-    const char *const *key = x->server->keys;
+    const char *const *key = x->server->keys.item;
     const char *bearer =
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
     const char *other = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
@@ -385,18 +410,21 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
 
 /* --------------------------------------------------------------------------- the listener --- */
 
-static oato_status listen_at(struct server *s, const struct addrinfo *at, struct oato_error *err)
+/* -1, and err says why. */
+static int listen_at(const struct addrinfo *at, const char *host, const char *port,
+                     struct oato_error *err)
 {
-    const struct server_options *o = s->options;
     const int one = 1;
-    s->listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (s->listener >= 0 && !setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
-        !bind(s->listener, at->ai_addr, at->ai_addrlen) && !listen(s->listener, 511))
-        return OATO_OK;
-    oato_fail(err, OATO_EIO, "cannot listen at %s, port %d: %s", o->host, o->port, strerror(errno));
-    if (s->listener >= 0)
-        close(s->listener);
-    return err->status;
+    const int listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool v6 = at->ai_family == AF_INET6; /* another host may be the same port's IPv4 */
+    if (listener >= 0 && !setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
+        (!v6 || !setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one)) &&
+        !bind(listener, at->ai_addr, at->ai_addrlen) && !listen(listener, 511))
+        return listener;
+    oato_fail(err, OATO_EIO, "cannot listen at %s, port %s: %s", host, port, strerror(errno));
+    if (listener >= 0)
+        close(listener);
+    return -1;
 }
 
 /* As many open files as connections need, where the system's hard limit allows it. */
@@ -410,63 +438,91 @@ static void files_allow(int32_t connections)
     setrlimit(RLIMIT_NOFILE, &limit); /* without it there are fewer connections */
 }
 
-/* For --port 0, and to be read by whoever started the server. */
-static void tell_address(const struct server *s)
+/* The port that was found for --port 0. */
+static void port_read(int listener, char port[16])
 {
     struct sockaddr_storage at;
     socklen_t n = sizeof at;
-    char port[16] = "?";
-    if (!getsockname(s->listener, (struct sockaddr *)&at, &n))
-        getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, sizeof port, NI_NUMERICSERV);
-    const bool v6 = strchr(s->options->host, ':') != NULL;
-    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "",
-              s->options->host, v6 ? "]" : "", port, s->model);
+    if (!getsockname(listener, (struct sockaddr *)&at, &n))
+        getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, 16, NI_NUMERICSERV);
 }
 
-oato_status http_open(struct server *s, struct oato_error *err)
+/* To be read by whoever started the server. */
+static void tell_address(const struct server *s, const char *host, const char *port)
+{
+    const bool v6 = strchr(host, ':') != NULL;
+    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
+              v6 ? "]" : "", port, s->model);
+}
+
+/* Port 0 becomes the one that was found. */
+static oato_status host_open(struct server *s, const char *host, char port[16],
+                             struct MHD_Daemon **out, struct oato_error *err)
 {
     const struct server_options *o = s->options;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *at = NULL;
-    char port[16];
-    snprintf(port, sizeof port, "%d", o->port);
-    const int found = getaddrinfo(o->host, port, &hints, &at);
+    const int found = getaddrinfo(host, port, &hints, &at);
     if (found)
-        return oato_fail(err, OATO_EUSAGE, "--host %s: %s; give one address or name", o->host,
+        return oato_fail(err, OATO_EUSAGE, "--host %s: %s; give addresses or names", host,
                          gai_strerror(found));
-    oato_status status = listen_at(s, at, err);
+    const int listener = listen_at(at, host, port, err);
     const unsigned v6 = at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
     freeaddrinfo(at);
-    if (status)
-        return status;
-    files_allow(o->connections);
-    s->daemon = MHD_start_daemon(
+    if (listener < 0)
+        return err->status;
+    *out = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | v6, 0, NULL, NULL,
-        on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
+        on_request, s, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_NOTIFY_COMPLETED,
         on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
         MHD_OPTION_END);
-    if (!s->daemon) {
-        close(s->listener);
+    if (!*out) {
+        close(listener);
         return oato_fail(err, OATO_EIO,
                          "cannot start the HTTP threads; allow more open files "
                          "(ulimit -n) or fewer --connections");
     }
-    tell_address(s);
+    port_read(listener, port);
     return OATO_OK;
+}
+
+oato_status http_open(struct server *s, struct oato_error *err)
+{
+    int32_t n = 0;
+    char port[16];
+    oato_status status = OATO_OK;
+    while (s->hosts.item[n])
+        n++;
+    if (n > HOSTS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
+                         HOSTS_MAX);
+    files_allow(n * s->options->connections);
+    snprintf(port, sizeof port, "%d", s->options->port);
+    for (int32_t i = 0; i < n && !status; i++)
+        status = host_open(s, s->hosts.item[i], port, &s->daemon[i], err);
+    for (int32_t i = 0; i < n && !status; i++)
+        tell_address(s, s->hosts.item[i], port);
+    if (status)
+        http_close(s);
+    return status;
 }
 
 void http_quiesce(struct server *s)
 {
-    const int listener = MHD_quiesce_daemon(s->daemon);
-    if (listener != MHD_INVALID_SOCKET)
-        close(listener);
+    for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
+        const int listener = MHD_quiesce_daemon(s->daemon[i]);
+        if (listener != MHD_INVALID_SOCKET)
+            close(listener);
+    }
 }
 
 void http_close(struct server *s)
 {
-    MHD_stop_daemon(s->daemon);
-    s->daemon = NULL;
+    for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
+        MHD_stop_daemon(s->daemon[i]);
+        s->daemon[i] = NULL;
+    }
 }

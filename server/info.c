@@ -36,8 +36,13 @@ static void metric(struct text *t, const char *name, const char *kind, const cha
 
 enum MHD_Result route_metrics(struct exchange *x)
 {
+    static const char *const drafts[] = {"llamacpp:spec_decode_num_draft_tokens_total",
+                                         "llamacpp:spec_decode_num_accepted_tokens_total",
+                                         "llamacpp:spec_decode_num_drafts_total"};
     struct server *s = x->server;
     struct text t;
+    if (s->options->no_metrics)
+        return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-metrics");
     pthread_mutex_lock(&s->lock);
     const struct server_counts c = s->counts;
     const struct seen seen = s->seen;
@@ -48,14 +53,20 @@ enum MHD_Result route_metrics(struct exchange *x)
     text_init(&t);
     metric(&t, "llamacpp:prompt_tokens_total", "counter", "Prompt tokens computed.",
            (double)c.times.prompt_tokens);
+    metric(&t, "llamacpp:prompt_tokens_cached_total", "counter",
+           "Prompt tokens that were there already.", (double)c.cached_tokens);
     metric(&t, "llamacpp:prompt_seconds_total", "counter", "Time of steps with prompt tokens.",
            prompt_s);
     metric(&t, "llamacpp:tokens_predicted_total", "counter", "Tokens of answers.",
            (double)c.answer_tokens + (double)seen.generated);
     metric(&t, "llamacpp:tokens_predicted_seconds_total", "counter",
            "Time of steps that only decode.", decode_s);
-    metric(&t, "llamacpp:n_decode_total", "counter", "Steps that only decode.",
-           (double)c.times.decode_steps);
+    metric(&t, "llamacpp:n_decode_total", "counter", "Steps.", (double)c.times.steps);
+    metric(&t, "llamacpp:n_busy_slots_per_decode", "gauge",
+           "Answers that share a step, on average.",
+           c.times.steps ? (double)c.times.inputs / (double)c.times.steps : 0);
+    metric(&t, "llamacpp:n_tokens_max", "counter", "Tokens of the longest prompt and answer.",
+           (double)c.longest);
     metric(&t, "llamacpp:prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
            prompt_s > 0 ? (double)c.times.prompt_tokens / prompt_s : 0);
     metric(&t, "llamacpp:predicted_tokens_seconds", "gauge", "Decoded tokens per second.",
@@ -80,6 +91,9 @@ enum MHD_Result route_metrics(struct exchange *x)
            (double)c.times.evictions);
     metric(&t, "oato:recomputed_tokens_total", "counter", "Tokens computed again after that.",
            (double)c.times.recomputed_tokens);
+    for (size_t i = 0; i < ARRAY_LEN(drafts); i++)
+        metric(&t, drafts[i], "counter", "Drafts are not made here: 0.", 0);
+    snprintf(x->started, sizeof x->started, "%lld", (long long)s->started);
     const enum MHD_Result result =
         t.failed ? MHD_NO
                  : reply(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", t.data, t.len);

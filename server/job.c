@@ -28,6 +28,7 @@ static void choice_free(struct choice *c)
     }
     free(c->calls);
     free(c->tokens);
+    free(c->progress);
     free(c->rows);
     free(c->probs);
     free(c->ids);
@@ -152,12 +153,42 @@ bool loop_submit(struct job *j)
     return taken;
 }
 
+/* With the job's lock. A prompt that is computed again is not told of twice. */
+static void progress_note(struct choice *c, int32_t fed, uint64_t ns)
+{
+    const bool more = !c->n_progress || fed > c->progress[c->n_progress - 1].fed;
+    if (!c->job->ask.progress || !more || fed > c->n_ids)
+        return;
+    struct prompt_progress *all =
+        array_room(c->progress, c->n_progress, &c->progress_cap, sizeof *all);
+    if (!all) {
+        c->failed = true;
+        return;
+    }
+    c->progress = all;
+    all[c->n_progress++] = (struct prompt_progress){fed, ns};
+    job_wake(c->job);
+}
+
 void choice_begin(void *user, int32_t cached)
 {
     struct choice *c = user;
+    struct server *s = c->job->server;
     pthread_mutex_lock(&c->job->lock);
     c->begun_ns = now_ns();
     c->cached = cached;
+    progress_note(c, cached, c->begun_ns);
+    pthread_mutex_unlock(&c->job->lock);
+    pthread_mutex_lock(&s->lock);
+    s->counts.cached_tokens += (uint64_t)cached;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void choice_fed(void *user, int32_t fed)
+{
+    struct choice *c = user;
+    pthread_mutex_lock(&c->job->lock);
+    progress_note(c, fed, now_ns());
     pthread_mutex_unlock(&c->job->lock);
 }
 
@@ -165,14 +196,13 @@ static bool probs_take(struct choice *c)
 {
     int32_t n;
     const struct token_prob *p = sampler_probs(c->sampler, &n);
-    if (!c->n_tokens)
-        c->per_token = (size_t)n;
+    c->per_token = 1 + (size_t)c->job->ask.sampling.top_logprobs;
     for (int32_t i = 0; (size_t)i < c->per_token; i++) {
         struct token_prob *more = array_room(c->probs, c->n_probs, &c->probs_cap, sizeof *more);
         if (!more)
             return false;
         c->probs = more;
-        more[c->n_probs++] = p[i < n ? i : 0];
+        more[c->n_probs++] = i < n ? p[i] : (struct token_prob){.id = -1};
     }
     return true;
 }
@@ -223,6 +253,8 @@ void choice_end(void *user, enum batch_end why)
     s->n_live--;
     s->counts.prompt_tokens += (uint64_t)c->n_ids;
     s->counts.answer_tokens += c->n_tokens;
+    if (s->counts.longest < (size_t)c->n_ids + c->n_tokens)
+        s->counts.longest = (size_t)c->n_ids + c->n_tokens;
     s->counts.cancelled += why == BATCH_CANCELLED;
     pthread_mutex_unlock(&s->lock);
 }

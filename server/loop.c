@@ -31,6 +31,7 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
                                         .seq = -1,
                                         .sampler = c->sampler,
                                         .on_begin = choice_begin,
+                                        .on_fed = j->ask.progress ? choice_fed : NULL,
                                         .on_row = j->ask.kind == ASK_EMBED ? choice_row : NULL,
                                         .on_token = choice_token,
                                         .on_end = choice_end,
@@ -135,6 +136,8 @@ static oato_status loop_open(struct server *s)
     args.batch.user = s;
     args.batch.schedule = policy_schedule;
     args.batch.restored = policy_restored;
+    if (s->options->split)
+        args.batch.context = (int32_t)max_i64(1, args.engine.context / args.engine.seqs);
     oato_status status =
         session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
     if (!status)
@@ -143,6 +146,8 @@ static oato_status loop_open(struct server *s)
         return status;
     engine_get_stats(s->session.engine, &stats);
     s->context = stats.context;
+    if (s->options->split && args.batch.context < s->context)
+        s->context = args.batch.context;
     const int64_t trained = s->session.model->shape.context_length;
     if (!args.engine.context && trained > 0 && trained < s->context)
         s->context = (int32_t)trained;

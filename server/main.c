@@ -46,12 +46,15 @@ enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 }
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the operand)", ALL, take_model, 0, 0, 0},
     SESSION_PLAN(ALL, SESSION_AT_SERVE),
-    {"host", 0, "ADDRESS", "where to listen (default 127.0.0.1)", ALL, TEXT(host)},
+    {"host", 0, "LIST", "addresses to listen at (default 127.0.0.1)", ALL, TEXT(host)},
     {"port", 0, "N", "at which port (default 8080; 0: any free one)", ALL, COUNT(port, 0, 65535)},
     {"api-key", 0, "KEYS", "refuse clients that send none of these (commas between)", ALL,
      TEXT(api_key)},
     {"api-key-file", 0, "FILE", "more of them, a line each", ALL, TEXT(api_key_file)},
-    {"alias", 'a', "NAME", "name of the model in answers (default: of its file)", ALL, TEXT(alias)},
+    {"cors-origins", 0, "LIST", "sites whose pages may ask, or localhost (default *: any)", ALL,
+     TEXT(cors_origins)},
+    {"alias", 'a', "LIST", "names of the model (default: of its file)", ALL, TEXT(alias)},
+    {"tags", 0, "LIST", "words about the model, for /v1/models", ALL, TEXT(tags)},
     {"parallel", 0, "N", "answers computed at the same time (default 4)", ALL,
      COUNT(session.engine.seqs, 1, 4096)},
     {"np", 0, "N", NULL, ALL, COUNT(session.engine.seqs, 1, 4096)},
@@ -68,9 +71,9 @@ static const struct option_of table[] = {
      TEXT(profile)},
     {"swap-space", 0, "MIB", "host memory for swapped answers (default 4096; 0: none)", ALL,
      COUNT(swap_mib, 0, INT32_MAX)},
-    {"decision-log", 0, "FILE", "write the scheduler's decisions there", ALL,      TEXT(decision_log)},
-    {"replay", 0, "FILE", "decide again what such a file tells and compare; no model is needed", ALL,
-     AS(option_text, replay)},
+    {"decision-log", 0, "FILE", "write the scheduler's decisions there", ALL, TEXT(decision_log)},
+    {"replay", 0, "FILE", "decide again what such a file tells and compare; no model is needed",
+     ALL, AS(option_text, replay)},
     {"connections", 0, "N", "open at the same time (default 1024)", ALL,
      COUNT(connections, 8, 1 << 20)},
     {"idle", 0, "S", "close connections silent for S seconds (default 60)", ALL,
@@ -91,7 +94,12 @@ static const struct option_of table[] = {
     {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ALL,
      TEXT(session.variables)},
     SESSION_ENGINE(ALL, SESSION_AT_SERVE),
-    {"no-slots", 0, NULL, "no answers at /slots", ALL, AS(option_flag, server.no_slots)},
+    {"no-kv-unified", 0, NULL, "divide -c N by --parallel: no answer has more positions", ALL,
+     AS(option_flag, server.split)},
+    {"no-slots", 0, NULL, "nothing at /slots", ALL, AS(option_flag, server.no_slots)},
+    {"no-metrics", 0, NULL, "nothing at /metrics", ALL, AS(option_flag, server.no_metrics)},
+    {"no-ui", 0, NULL, "no page at /", ALL, AS(option_flag, server.no_page)},
+    {"no-webui", 0, NULL, NULL, ALL, AS(option_flag, server.no_page)},
     {"verbose", 'v', NULL, "answers tell the prompt's text (__verbose), as requests may ask", ALL,
      AS(option_flag, server.verbose)},
     {"cb", 0, NULL, NULL, ALL, NOTHING},
@@ -99,9 +107,8 @@ static const struct option_of table[] = {
     {"metrics", 0, NULL, NULL, ALL, NOTHING},
     {"cont-batching", 0, NULL, NULL, ALL, NOTHING},
     {"jinja", 0, NULL, NULL, ALL, NOTHING},
-    {"no-webui", 0, NULL, NULL, ALL, NOTHING},
-    {"no-ui", 0, NULL, NULL, ALL, NOTHING},
     {"kv-unified", 0, NULL, NULL, ALL, NOTHING},
+    {"backend-sampling", 0, NULL, NULL, ALL, NOTHING},
     {"no-context-shift", 0, NULL, NULL, ALL, NOTHING},
     {"help", 'h', NULL, "this text", ALL, AS(option_flag, help)},
     {"version", 0, NULL, "version", ALL, AS(option_flag, version)},
@@ -122,7 +129,6 @@ static const struct option_row answers[] = {
     ANSWER("mmproj", "this server reads only text"),
     ANSWER("slot-save-path", "sequences are not saved; prompts that begin alike share memory"),
     ANSWER("cache-reuse", "prompts that begin alike share memory by themselves"),
-    ANSWER("no-kv-unified", "all answers share the memory of -c N positions"),
     ANSWER("ssl-key-file", "put a proxy that speaks TLS in front"),
     ANSWER("ssl-cert-file", "put a proxy that speaks TLS in front"),
     ANSWER("timeout", "--idle S closes silent connections"),
@@ -137,9 +143,9 @@ static void help(const struct option_row *rows)
     printf("Usage: oato-serve MODEL.gguf [OPTIONS]\n"
            "Answers clients of OpenAI's and llama.cpp's HTTP interfaces. Options:\n");
     options_help(rows, stdout);
-    printf(
-        "Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, 4 does "
-        "not fit,\n5 device failed, 6 input/output failed. See man oato-serve.\n");
+    printf("Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, "
+           "4 does "
+           "not fit,\n5 device failed, 6 input/output failed. See man oato-serve.\n");
 }
 
 /* OATO_NEGATIVE: a decision differs. */
@@ -160,6 +166,7 @@ static oato_status replay(const char *path, struct oato_error *err)
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct serve_args a = {.server = {.host = "127.0.0.1",
+                                      .cors_origins = "*",
                                       .port = 8080,
                                       .policy = "adaptive",
                                       .pooling = "last",
@@ -204,6 +211,9 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return replay(a.replay, err);
     if (!a.server.session.model)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
+    if (a.server.split && !a.server.session.engine.context)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--no-kv-unified divides the positions of -c N; give that, too");
     interrupt_catch();
     return server_run(&a.server, err);
 }

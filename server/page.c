@@ -17,6 +17,8 @@ static enum MHD_Result file_reply(struct exchange *x, const struct embedded_file
 
 enum MHD_Result route_page(struct exchange *x)
 {
+    if (x->server->options->no_page)
+        return reply_error(x, MHD_HTTP_NOT_FOUND, "the server was started with --no-ui");
     return file_reply(x, &page_files[0], "text/html; charset=utf-8");
 }
 

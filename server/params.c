@@ -91,6 +91,8 @@ static const struct {
     {"return_tokens", offsetof(struct ask, tokens)},
     {"ignore_eos", offsetof(struct ask, ignore_end)},
     {"timings_per_token", offsetof(struct ask, timings)},
+    {"return_progress", offsetof(struct ask, progress)},
+    {"post_sampling_probs", offsetof(struct ask, sampling.final_probs)},
     {"verbose", offsetof(struct ask, verbose)},
 };
 
@@ -149,11 +151,11 @@ static oato_status refusals_check(const json_t *o, struct oato_error *err)
 {
     static const char *const names[] = {"lora",         "mirostat",     "dry_multiplier",
                                         "n_indent",     "best_of",      "suffix",
-                                        "input_prefix", "input_suffix", "post_sampling_probs"};
+                                        "input_prefix", "input_suffix", "adaptive_target"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const json_t *v = member(o, names[i]);
         const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
-                         (json_is_number(v) && json_number_value(v) == 0) ||
+                         (json_is_number(v) && json_number_value(v) <= 0) ||
                          (json_is_array(v) && !json_array_size(v)) ||
                          (!strcmp(names[i], "best_of") && json_number_value(v) == 1);
         if (!off)
@@ -297,6 +299,7 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
         status = json_flag(streaming, "include_usage", &ask->usage, err);
     if (!status && kind == ASK_TEXT)
         status = json_flag(o, "echo", &ask->echo, err);
+    ask->progress = ask->progress && ask->stream;
     if (!status)
         status = seed_read(o, ask, err);
     if (!status)
@@ -467,9 +470,10 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
     j->n_unfit = n >= (size_t)s->context ? n : 0;
     if (j->n_unfit)
         return oato_fail(err, OATO_EFIT,
-                         "the request has %zu tokens, which exceeds the available context size of "
+                         "the %s %zu tokens, which exceeds the available context size of "
                          "%d tokens; send less, or start the server with -c %zu or more",
-                         n, s->context, (n + 256) / 256 * 256);
+                         j->ask.kind == ASK_EMBED ? "input is too large: it has" : "request has", n,
+                         s->context, (n + 256) / 256 * 256);
     for (int32_t k = 0; k < j->ask.n && !status; k++) {
         int32_t *copy = malloc(n * sizeof *copy);
         if (!copy)

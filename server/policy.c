@@ -105,7 +105,7 @@ oato_status policy_open(struct server *s, struct oato_error *err)
                                         .swap_bytes = (uint64_t)o->swap_mib << 20,
                                         .user = s};
     options.policy = (enum scheduler_policy)policy;
-    while (s->keys && s->keys[options.clients - 1])
+    while (s->keys.item && s->keys.item[options.clients - 1])
         options.clients++;
     if (o->decision_log && !(s->decisions = fopen(o->decision_log, "w")))
         return oato_fail(err, OATO_EIO, "%s: %s", o->decision_log, strerror(errno));

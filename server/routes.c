@@ -14,6 +14,14 @@ static enum MHD_Result health(struct exchange *x)
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
 }
 
+static void list_add(struct text *t, const char *key, const struct list *l)
+{
+    json_open(t, key, '[');
+    for (int32_t i = 0; l->item && l->item[i]; i++)
+        json_add(t, JSON(NULL, l->item[i]));
+    json_close(t, ']');
+}
+
 static enum MHD_Result models(struct exchange *x)
 {
     const struct server *s = x->server;
@@ -26,6 +34,8 @@ static enum MHD_Result models(struct exchange *x)
     json_open(&t, NULL, '{');
     json_add(&t, JSON("id", (const char *)s->model), JSON("object", "model"),
              JSON("created", (uint64_t)s->started), JSON("owned_by", "oato"));
+    list_add(&t, "aliases", &s->aliases);
+    list_add(&t, "tags", &s->tags);
     if (ready) {
         const struct model_shape *shape = &s->session.model->shape;
         json_add_object(&t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", s->context),

@@ -10,41 +10,83 @@
 
 enum { POLL_NS = 50000000 };
 
-static void name_set(struct server *s)
+/* Cuts the list's text in place. */
+static oato_status list_cut(struct list *l, const char *at_any, const char *name,
+                            struct oato_error *err)
 {
-    const char *path = s->options->session.model, *slash = strrchr(path, '/');
-    snprintf(s->model, sizeof s->model, "%s",
-             s->options->alias ? s->options->alias
-             : slash           ? slash + 1
-                               : path);
-}
-
-/* Keys of the command line and of a file, cut in place out of one text. */
-static oato_status keys_read(struct server *s, struct oato_error *err)
-{
-    const struct server_options *o = s->options;
-    struct mapped_file file = {0};
     size_t n = 0;
-    if (!o->api_key && !o->api_key_file)
-        return OATO_OK;
-    if (o->api_key_file && file_map(o->api_key_file, &file, err))
-        return err->status;
-    text_printf(&s->key_text, "%s\n", or_empty(o->api_key));
-    text_add(&s->key_text, (const char *)file.data, file.bytes);
-    file_unmap(&file);
-    s->keys = s->key_text.failed ? NULL : calloc(s->key_text.len + 1, sizeof *s->keys);
-    if (!s->keys)
-        return oato_fail_memory(err, s->key_text.len, "keys");
-    for (char *at = s->key_text.data; *(at += strspn(at, ",\r\n"));) {
-        const size_t length = strcspn(at, ",\r\n");
-        s->keys[n++] = at;
+    l->item = l->text.failed ? NULL : calloc(l->text.len + 1, sizeof *l->item);
+    if (!l->item)
+        return oato_fail_memory(err, l->text.len, name);
+    for (char *at = l->text.data; *(at += strspn(at, at_any));) {
+        const size_t length = strcspn(at, at_any);
+        l->item[n++] = at;
         if (!at[length])
             break;
         at[length] = 0;
         at += length + 1;
     }
-    return n ? OATO_OK
-             : oato_fail(err, OATO_EUSAGE, "no key is in --api-key and --api-key-file; give one");
+    return n ? OATO_OK : oato_fail(err, OATO_EUSAGE, "%s has nothing in it; name something", name);
+}
+
+static oato_status list_read(struct list *l, const char *text, const char *name,
+                             struct oato_error *err)
+{
+    if (!text)
+        return OATO_OK;
+    text_printf(&l->text, "%s\n", text);
+    return list_cut(l, ", \n", name, err);
+}
+
+/* Keys of the command line and of a file. */
+static oato_status keys_read(struct server *s, struct oato_error *err)
+{
+    const struct server_options *o = s->options;
+    struct mapped_file file = {0};
+    if (!o->api_key && !o->api_key_file)
+        return OATO_OK;
+    if (o->api_key_file && file_map(o->api_key_file, &file, err))
+        return err->status;
+    text_printf(&s->keys.text, "%s\n", or_empty(o->api_key));
+    text_add(&s->keys.text, (const char *)file.data, file.bytes);
+    file_unmap(&file);
+    return list_cut(&s->keys, ",\r\n", "--api-key", err);
+}
+
+/* The model's name: the first alias by the alphabet, as llama.cpp has it. */
+static void name_set(struct server *s)
+{
+    const char *path = s->options->session.model, *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    const char *const *aliases = s->aliases.item;
+    for (int32_t i = 0; aliases && aliases[i]; i++)
+        name = i && strcmp(name, aliases[i]) < 0 ? name : aliases[i];
+    snprintf(s->model, sizeof s->model, "%s", name);
+}
+
+static oato_status lists_read(struct server *s, struct oato_error *err)
+{
+    const struct server_options *o = s->options;
+    oato_status status = keys_read(s, err);
+    if (!status)
+        status = list_read(&s->hosts, o->host, "--host", err);
+    if (!status)
+        status = list_read(&s->origins, o->cors_origins, "--cors-origins", err);
+    if (!status)
+        status = list_read(&s->aliases, o->alias, "--alias", err);
+    if (!status)
+        status = list_read(&s->tags, o->tags, "--tags", err);
+    name_set(s);
+    return status;
+}
+
+static void lists_free(struct server *s)
+{
+    struct list *const lists[] = {&s->keys, &s->hosts, &s->origins, &s->aliases, &s->tags};
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        free(lists[i]->item);
+        text_free(&lists[i]->text);
+    }
 }
 
 static void pause_ns(int64_t ns)
@@ -85,10 +127,8 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     pthread_mutex_init(&s.lock, NULL);
     pthread_mutex_init(&s.vocab_lock, NULL);
     pthread_cond_init(&s.wake, NULL);
-    text_init(&s.key_text);
     s.incoming_end = &s.incoming;
-    name_set(&s);
-    oato_status status = keys_read(&s, err);
+    oato_status status = lists_read(&s, err);
     if (!status)
         status = policy_open(&s, err);
     if (!status)
@@ -116,8 +156,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
         *err = log;
     }
     chat_template_free(s.template);
-    free(s.keys);
-    text_free(&s.key_text);
+    lists_free(&s);
     pthread_cond_destroy(&s.wake);
     pthread_mutex_destroy(&s.lock);
     pthread_mutex_destroy(&s.vocab_lock);

@@ -9,10 +9,13 @@
 /* Texts are borrowed until server_run returns. */
 struct server_options {
     struct session_args session; /* engine.seqs: answers computed at the same time */
-    const char *host;            /* address or name to listen at */
-    int32_t port;                /* 0: any that is free */
-    const char *alias;           /* name of the model in answers; NULL: that of its file */
-    const char *api_key;      /* clients must send one of these, separated by commas; NULL: none */
+    /* Lists have commas between their items. */
+    const char *host;         /* addresses or names to listen at */
+    int32_t port;             /* 0: any that is free */
+    const char *alias;        /* names of the model; NULL: that of its file */
+    const char *tags;         /* words about it; NULL: none */
+    const char *cors_origins; /* whose pages may ask: "*", or "localhost", or origins */
+    const char *api_key;      /* clients must send one of these; NULL: none */
     const char *api_key_file; /* further ones, a line each; NULL: none */
     const char *policy;       /* a name of scheduler_policy_names */
     const char *decision_log; /* file for the scheduler's decisions; NULL: none */
@@ -24,8 +27,10 @@ struct server_options {
     int32_t queue;       /* answers that may wait for their turn */
     int32_t connections; /* open at the same time */
     int32_t idle_s, drain_s; /* a silent connection; running answers after a signal to end */
-    bool no_slots, verbose;  /* nothing at /slots; answers tell their prompt */
-    int32_t body_kib;        /* of a request */
+    bool no_slots, no_metrics, no_page; /* nothing at /slots, /metrics, / */
+    bool verbose;                       /* answers tell their prompt */
+    bool split;       /* engine.context is divided by engine.seqs: no answer has more positions */
+    int32_t body_kib; /* of a request */
 };
 
 /* Serves until SIGINT or SIGTERM (interrupt_catch), then lets running answers end. Returns what

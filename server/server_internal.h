@@ -53,13 +53,19 @@ struct ask {
     int32_t client;          /* number of its key, 0 without */
     int32_t most;            /* tokens of an answer; -1: no limit */
     int32_t n;               /* answers to each prompt */
-    bool stream, usage, tokens, ignore_end, echo, timings, verbose;
+    bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;
 };
 
 struct call {
     char *name, *arguments;
+};
+
+/* So many tokens of the prompt were in the KV cache at that time. */
+struct prompt_progress {
+    int32_t fed;
+    uint64_t ns;
 };
 
 /* One answer. What the engine thread writes is under the job's lock. */
@@ -81,11 +87,13 @@ struct choice {
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */
     int32_t cached;   /* tokens of the prompt that were there already */
-    float *rows;      /* of embeddings: a pooled one, or n_rows */
+    struct prompt_progress *progress;
+    size_t n_progress, progress_cap;
+    float *rows; /* of embeddings: a pooled one, or n_rows */
     size_t n_rows;
     uint64_t id; /* in the batch; 0: not there */
     /* of an HTTP thread: what a stream has sent */
-    size_t sent_says, sent_thinks, sent_calls, sent_tokens;
+    size_t sent_says, sent_thinks, sent_calls, sent_tokens, sent_progress;
     bool begun, sent_end;
 };
 
@@ -117,6 +125,7 @@ void job_release(struct job *j);
 void job_wake(struct job *j);
 /* Callbacks of the batch; user is a choice. */
 void choice_begin(void *user, int32_t cached);
+void choice_fed(void *user, int32_t fed);
 bool choice_token(void *user, int32_t id);
 void choice_end(void *user, enum batch_end why);
 /* Why an answer ended: "stop", "length", and with calls "tool_calls". */
@@ -130,7 +139,8 @@ void embeddings_whole(struct job *j, struct text *out);
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED };
 
 struct server_counts {
-    uint64_t prompt_tokens, answer_tokens, requests, cancelled;
+    uint64_t prompt_tokens, cached_tokens, answer_tokens, requests, cancelled;
+    size_t longest; /* prompt and answer */
     int32_t n_busy; /* answers that the batch has */
     struct batch_times times;
 };
@@ -148,20 +158,27 @@ struct seen {
     int32_t pages, pages_free, pages_cached;
 };
 
+enum { HOSTS_MAX = 8 };
+
+/* A list of the command line. */
+struct list {
+    struct text text;
+    const char **item; /* NULL-terminated; NULL: there is none */
+};
+
 struct server {
     const struct server_options *options;
     struct session session; /* of the engine thread; model and tokenizer are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
-    int32_t context;   /* most positions of one request */
-    char model[128];   /* its name in answers */
-    const char **keys; /* NULL-terminated; NULL: none is asked for */
-    struct text key_text;
+    int32_t context; /* most positions of one request */
+    char model[128]; /* its name in answers */
+    struct list keys, hosts, origins, aliases, tags;
     time_t started;
     atomic_int state;      /* enum server_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
     atomic_int exchanges;  /* requests whose answers are not sent yet */
-    struct MHD_Daemon *daemon;
+    struct MHD_Daemon *daemon[HOSTS_MAX]; /* of each host; NULL: not started */
     enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
     struct scheduler *scheduler;
     struct restore_predictor *costs;
@@ -169,7 +186,6 @@ struct server {
     FILE *decisions;             /* its log; NULL: none */
     struct grammar_vocab *vocab; /* made when it is first needed, under vocab_lock */
     pthread_mutex_t vocab_lock;
-    int listener;
     /* under lock */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* of the engine thread */
@@ -208,8 +224,9 @@ struct exchange {
     const struct route *route;
     struct text body;
     bool too_large;
-    size_t n_prompt; /* tokens of a prompt that does not fit */
-    int32_t client;  /* number of its key */
+    size_t n_prompt;  /* tokens of a prompt that does not fit */
+    int32_t client;   /* number of its key */
+    char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
     struct job *job;
     json_t *json; /* the body, where it was parsed */
 };

@@ -109,6 +109,41 @@ static void cuts_keep_what_they_say(void **state)
     assert_int_equal(counts[N - 1], DRAWS);
 }
 
+/* Of the weights 8 4 2 1 at temperature 2, the three that top-k leaves. */
+static void final_probabilities_are_those_of_the_draw(void **state)
+{
+    enum { N = 4 };
+    float logits[N] = {0, 3 * logf(2), 2 * logf(2), logf(2)};
+    const double sum = sqrt(8) + 2 + sqrt(2);
+    struct sampler_options o = all;
+    (void)state;
+    o.temperature = 2;
+    o.top_k = 3;
+    o.logprobs = o.final_probs = true;
+    o.top_logprobs = N;
+    struct sampler *s = sampler_create(&o, N);
+    for (int draws = 0; draws < 20; draws++) {
+        int32_t n;
+        const int32_t id = sampler_next(s, logits);
+        const struct token_prob *p = sampler_probs(s, &n);
+        assert_int_equal(n, 1 + 3);
+        assert_int_equal(p[0].id, id);
+        assert_float_equal(p[0].logprob, p[id].logprob, 0);
+        for (int i = 1; i <= 3; i++) {
+            assert_int_equal(p[i].id, i);
+            assert_float_equal(exp(p[i].logprob), exp(logits[i] / 2) / sum, 1e-6);
+        }
+    }
+    sampler_free(s);
+    o.temperature = 0;
+    s = sampler_create(&o, N);
+    int32_t n;
+    assert_int_equal(sampler_next(s, logits), 1);
+    assert_float_equal(sampler_probs(s, &n)[0].logprob, 0, 0);
+    assert_int_equal(n, 2);
+    sampler_free(s);
+}
+
 /* The candidates that are left, and their shares, of llama.cpp's tests/test-sampling.cpp; the
  * adapted temperature is by its formula. */
 static void further_cuts_are_those_of_llama(void **state)
@@ -323,6 +358,7 @@ int main(void)
         cmocka_unit_test(a_repeated_token_is_penalised),
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(cuts_keep_what_they_say),
+        cmocka_unit_test(final_probabilities_are_those_of_the_draw),
         cmocka_unit_test(further_cuts_are_those_of_llama),
         cmocka_unit_test(the_seed_fixes_the_draws),
         cmocka_unit_test(presence_and_frequency_are_subtracted),

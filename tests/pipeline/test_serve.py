@@ -38,14 +38,16 @@ class Server:
         self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", *options], stderr=subprocess.PIPE, text=True)
         self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
         self.ready = self.process.stderr.readline()
+        while "listening" in self.ready: # at another address
+            self.ready = self.process.stderr.readline()
 
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+    def connect(self, host="127.0.0.1"):
+        return http.client.HTTPConnection(host, self.port, timeout=60)
 
-    def ask(self, path, body=None, headers={}):
-        c = self.connect()
+    def ask(self, path, body=None, headers={}, host="127.0.0.1", method=None):
+        c = self.connect(host)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        c.request("GET" if body is None else "POST", path, data, headers)
+        c.request(method or ("GET" if body is None else "POST"), path, data, headers)
         r = c.getresponse()
         text = r.read()
         c.close()
@@ -86,6 +88,14 @@ def completions(s, expected):
     check(norm(a["content"]) == expected[: expected.index(word)] and a["stop_type"] == "word" and a["stopping_word"] == word, "a stop word")
     a = s.ask("/completion", {**whole, "n_probs": 3})[1]["completion_probabilities"]
     check(len(a) == 24 and all(len(t["top_logprobs"]) == 3 and t["logprob"] == t["top_logprobs"][0]["logprob"] <= 0 for t in a), "log probabilities")
+    p = s.ask("/completion", {**whole, "n_probs": 5, "post_sampling_probs": True, "temperature": 2, "top_k": 3, "top_p": 1, "min_p": 0})[1]["completion_probabilities"]
+    check(all(len(t["top_probs"]) == 3 and abs(sum(x["prob"] for x in t["top_probs"]) - 1) < 1e-4 for t in p), "probabilities of what top-k left")
+    check(all(t["prob"] in [x["prob"] for x in t["top_probs"]] and "logprob" not in t for t in p), "and of the token that was drawn")
+    events = [json.loads(e) for e in s.events("/completion", {"prompt": PROMPT * 80, "n_predict": 2, "return_progress": True, "timings_per_token": True})]
+    p = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+    check(len(p) > 2 and p[0]["processed"] == p[0]["cache"] and p[-1]["processed"] == p[-1]["total"] > 256, "how far a prompt is")
+    check(all(a["processed"] < b["processed"] and a["time_ms"] <= b["time_ms"] for a, b in zip(p, p[1:])) and len(p) < len(events), "grows")
+    check(events[0]["timings"]["prompt_n"] == events[0]["timings"]["prompt_ms"] == 0 and events[0]["content"] == "", "from nothing on")
     first = a[0]["id"]
     a = s.ask("/completion", {**whole, "logit_bias": [[first, False]], "n_probs": 1})[1]["completion_probabilities"]
     check(all(t["id"] != first for t in a), "a bias forbids a token")
@@ -282,6 +292,25 @@ def keys(model):
     check(s.end() == 0, "it ends")
 
 
+def interfaces(model):
+    """Several addresses, names, sites, and each answer's share of the context."""
+    s = Server(model, "--host", "127.0.0.1, 127.0.0.2", "--alias", "tiny,other", "--tags", "a,b", "--cors-origins", "localhost,https://one.example", "-c", "512",
+               "--parallel", "4", "--no-kv-unified", "--no-ui", "--no-metrics")
+    m = s.ask("/v1/models", host="127.0.0.2")[1]["data"]
+    check(len(m) == 1 and m[0]["id"] == "other" and m[0]["aliases"] == ["tiny", "other"] and m[0]["tags"] == ["a", "b"], f"aliases and tags, at a second address: {m}")
+    allowed = lambda origin: s.ask("/completion", headers={"Origin": origin}, method="OPTIONS")[2].get("Access-Control-Allow-Origin")
+    for origin in ("http://localhost", "http://localhost:8080", "http://127.0.0.1:3000", "http://[::1]", "https://one.example"):
+        check(allowed(origin) == origin, f"{origin} may ask")
+    for origin in ("http://evil.example", "http://localhost.evil.example", "http://notlocalhost", "https://one.example.evil", "localhost", "null"):
+        check(allowed(origin) is None, f"{origin} may not")
+    check(s.ask("/props")[1]["default_generation_settings"]["n_ctx"] == 128 == s.ask("/slots")[1][3]["n_ctx"], "each answer has its share of the context")
+    a = s.ask("/completion", {"prompt": PROMPT, "ignore_eos": True})[1]
+    check(a["truncated"] and a["tokens_evaluated"] + a["tokens_predicted"] == 129, "and no more: the last token needs no place")
+    check(s.ask("/completion", {"prompt": "word " * 200})[0] == 400, "nor has a prompt")
+    check(s.ask("/")[0] == 404 and s.ask("/metrics")[0] == 501, "--no-ui, --no-metrics")
+    check(s.end() == 0, "it ends")
+
+
 def embeds(model):
     s = Server(model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
@@ -323,9 +352,11 @@ with tempfile.TemporaryDirectory() as folder:
     policies(model, folder)
     killed(model, expected)
     keys(model)
+    interfaces(model)
     embeds(model)
     drains(model)
-    for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6)):
+    for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),
+                            (["--host", "127.0.0.1,192.0.2.1", "--port", "0"], 6), (["--host", ",", "--port", "0"], 2), (["--no-kv-unified"], 2)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)
         check(r.returncode == status and r.stderr.count("\n") == 1, f"status {status}: {r.stderr.strip()}")
     r = subprocess.run([serve, folder + "/none.gguf", "--port", "0"], capture_output=True, text=True)
