@@ -203,6 +203,20 @@ struct logit_bias {
     float bias; /* -INFINITY: the token is never picked, unless nothing else is left */
 };
 
+enum { DRY_BREAKERS = 16 };
+
+/* DRY: a token that would repeat n tokens of the text, n not less than `allowed`, loses multiplier
+ * * base^(n - allowed) of its logit. */
+struct dry_options {
+    float multiplier, base;            /* 0, and less than 1: off */
+    int32_t allowed, last;             /* tokens; of the last so many; 0: off */
+    const struct tokenizer *tokenizer; /* borrowed; NULL: nothing breaks a repetition */
+    /* Texts across which nothing counts as repeated; "": none. n_breakers 0: the usual four.
+     * Copied. */
+    const char *breaker[DRY_BREAKERS];
+    int32_t n_breakers;
+};
+
 struct sampler_options {
     float temperature;  /* 0: the most likely token */
     int32_t top_k;      /* 0: off */
@@ -219,6 +233,11 @@ struct sampler_options {
     /* Subtracted from the logit of a recent token: once, and once per occurrence; 0: off */
     float presence_penalty, frequency_penalty;
     int32_t repeat_last; /* number of recent tokens that the three penalties cover */
+    struct dry_options dry;
+    /* Mirostat 1 or 2 in place of top-k, top-p and all that cut: keeps the surprise of tokens, in
+     * bits, near tau, learning at the rate eta; 0: off */
+    int32_t mirostat;
+    float mirostat_tau, mirostat_eta;
     uint64_t seed;
     const struct logit_bias *bias; /* added to logits first; copied; ids outside the vocabulary are
                                       ignored; NULL: none */

@@ -191,6 +191,9 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                           .xtc_threshold = 0.1f,
                           .temperature_exponent = 1,
                           .repeat_penalty = 1,
+                          .dry = {.base = 1.75f, .allowed = 2, .last = 64},
+                          .mirostat_tau = 5,
+                          .mirostat_eta = 0.1f,
                           .repeat_last = 64},
     };
     struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];

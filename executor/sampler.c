@@ -1,12 +1,12 @@
 /*
- * sampler.c - picks the next token: biases, what a constraint allows, penalties, top-n-sigma, then
- * top-k, typical, top-p, min-p and XTC on the sorted candidates, then temperature and one random
- * number, in llama.cpp's order.
- * Where options keep only the first k tokens of a row, a device's candidates replace the row. Ties
- * fall to the smaller id, and the generator is PCG32 (O'Neill 2014), so that the same seed and
- * logits give the same token on any machine.
+ * sampler.c - picks the next token: biases, what a constraint allows, penalties, DRY, top-n-sigma,
+ * then top-k, typical, top-p, min-p and XTC on the sorted candidates, then temperature and one
+ * random number, in llama.cpp's order. Mirostat takes the place of all cuts. Where options keep
+ * only the first k tokens of a row, a device's candidates replace the row. Ties fall to the smaller
+ * id, and the generator is PCG32 (O'Neill 2014), so that the same seed and logits give the same
+ * token on any machine.
  */
-#include "executor/executor.h"
+#include "executor/dry.h"
 
 #include <assert.h>
 #include <math.h>
@@ -27,6 +27,9 @@ struct sampler {
     int32_t *recent;              /* ring of options.repeat_last */
     int32_t n_recent, at;
     int32_t *counts; /* per id, scratch: occurrences among the recent tokens */
+    struct dry *dry; /* NULL: off */
+    double mu;       /* of Mirostat: the most surprise, in bits */
+    double surprise; /* of the token that was picked last */
     struct logit_bias *bias;
     struct sampler_constraint constraint; /* none: allows is NULL */
     struct token_prob *probs;             /* 1 + options.top_logprobs */
@@ -62,8 +65,11 @@ struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab)
     s->counts = calloc((size_t)vocab, sizeof *s->counts);
     s->bias = malloc((n_bias + 1) * sizeof *s->bias);
     s->probs = malloc((1 + (size_t)s->options.top_logprobs) * sizeof *s->probs);
-    if (!s->candidates || (typical && !s->nearest) || !s->recent || !s->counts || !s->bias ||
-        !s->probs) {
+    s->mu = 2.0 * o->mirostat_tau;
+    const bool dry = dry_is_on(&o->dry);
+    s->dry = dry ? dry_create(&o->dry, vocab) : NULL;
+    if ((dry && !s->dry) || !s->candidates || (typical && !s->nearest) || !s->recent ||
+        !s->counts || !s->bias || !s->probs) {
         sampler_free(s);
         return NULL;
     }
@@ -82,6 +88,7 @@ void sampler_free(struct sampler *s)
     free(s->counts);
     free(s->bias);
     free(s->probs);
+    dry_free(s->dry);
     free(s);
 }
 
@@ -92,7 +99,11 @@ void sampler_constrain(struct sampler *s, const struct sampler_constraint *c)
 
 void sampler_accept(struct sampler *s, int32_t id)
 {
-    if (s->options.repeat_last <= 0 || id < 0 || id >= s->vocab)
+    if (id < 0 || id >= s->vocab)
+        return;
+    if (s->dry)
+        dry_accept(s->dry, id);
+    if (s->options.repeat_last <= 0)
         return;
     s->recent[s->at] = id;
     s->at = (s->at + 1) % s->options.repeat_last;
@@ -169,6 +180,14 @@ static void penalise(struct sampler *s, int32_t n)
             c[i].logit = penalty(&s->options, c[i].logit, s->counts[c[i].id]);
     for (int32_t i = 0; i < s->n_recent; i++)
         s->counts[s->recent[i]] = 0;
+}
+
+static void penalise_repetitions(struct sampler *s, int32_t n)
+{
+    const float *by = dry_penalties(s->dry);
+    for (int32_t i = 0; i < n; i++)
+        s->candidates[i].logit -= by[s->candidates[i].id];
+    dry_clear(s->dry);
 }
 
 static double weight(const struct candidate *c, int32_t i, double temperature)
@@ -299,7 +318,7 @@ static int32_t cut_tail(const struct sampler_options *o, const struct candidate 
     return kept;
 }
 
-/* Draws one of n sorted candidates at a temperature; 0: the first. */
+/* Draws one of n sorted candidates, tells which, at a temperature; 0: the first. */
 static int32_t draw(struct sampler *s, const struct candidate *c, int32_t n, double t)
 {
     const int32_t left = t > 0 ? n : 1;
@@ -310,6 +329,48 @@ static int32_t draw(struct sampler *s, const struct candidate *c, int32_t n, dou
         i++;
     if (s->options.logprobs && s->options.final_probs)
         note_final(s, c, left, i, t > 0 ? t : 1, sum);
+    return i;
+}
+
+/* How many of n sorted candidates Mirostat 1 keeps (Basu et al. 2021, Algorithm 1): as many as have
+ * the expected surprise mu, where probabilities follow Zipf's law with the exponent that the first
+ * 100 show. */
+static int32_t cut_zipf(const struct candidate *c, int32_t n, double t, double mu)
+{
+    double tb = 0, tt = 0;
+    for (int32_t i = 0; i + 1 < n && i + 1 < 100; i++) {
+        const double rank = log((i + 2.0) / (i + 1.0));
+        const double fall = ((double)c[i].logit - c[i + 1].logit) / t;
+        if (!isfinite(fall))
+            break;
+        tb += rank * fall;
+        tt += rank * rank;
+    }
+    const double s = tt > 0 ? tb / tt : 0, e = s - 1;
+    const double share = fabs(e) > 1e-9 ? e / (1 - pow(n, -e)) : 1 / log(n);
+    const double k = s > 0 ? pow(share * exp2(mu), 1 / s) : n;
+    return k >= n ? n : k >= 1 ? (int32_t)k : 1;
+}
+
+/* Mirostat 2 keeps those of at most the surprise mu. */
+static int32_t cut_surprising(const struct candidate *c, int32_t n, double t, double sum, double mu)
+{
+    int32_t kept = 1;
+    while (kept < n && -log2(weight(c, kept, t) / sum) <= mu)
+        kept++;
+    return kept;
+}
+
+static int32_t pick_mirostat(struct sampler *s, int32_t n)
+{
+    const struct sampler_options *o = &s->options;
+    struct candidate *c = s->candidates;
+    qsort(c, (size_t)n, sizeof *c, by_logit);
+    const double t = o->temperature, sum = weights(c, n, t);
+    const int32_t kept =
+        o->mirostat == 1 ? cut_zipf(c, n, t, s->mu) : cut_surprising(c, n, t, sum, s->mu);
+    const int32_t i = draw(s, c, kept, t);
+    s->surprise = -log2(weight(c, i, t) / sum);
     return c[i].id;
 }
 
@@ -318,8 +379,13 @@ static int32_t pick(struct sampler *s, int32_t n)
 {
     const struct sampler_options *o = &s->options;
     struct candidate *c = s->candidates;
-    if (o->temperature <= 0)
-        return draw(s, &(struct candidate){0, most_likely(c, n)}, 1, 0);
+    if (o->temperature <= 0) {
+        const struct candidate best = {0, most_likely(c, n)};
+        draw(s, &best, 1, 0);
+        return best.id;
+    }
+    if (o->mirostat)
+        return pick_mirostat(s, n);
     if (o->top_n_sigma > 0)
         n = cut_sigma(c, n, o->top_n_sigma);
     if (o->top_k > 0 && o->top_k < n) {
@@ -333,7 +399,7 @@ static int32_t pick(struct sampler *s, int32_t n)
     const int32_t dropped = cut_top(s, c, n);
     c += dropped;
     n -= dropped;
-    return draw(s, c, n, temperature(o, c, n));
+    return c[draw(s, c, n, temperature(o, c, n))].id;
 }
 
 /* Picks among the first n candidates, after the penalties. */
@@ -341,6 +407,8 @@ static int32_t penalise_and_pick(struct sampler *s, int32_t n)
 {
     if (penalises(&s->options))
         penalise(s, n);
+    if (s->dry)
+        penalise_repetitions(s, n);
     return pick(s, n);
 }
 
@@ -401,6 +469,8 @@ int32_t sampler_next(struct sampler *s, const float *logits)
         id = pick_of_row(s, logits, c->mask(c->user));
     if (c->allows && id >= 0)
         c->take(c->user, id);
+    if (s->options.mirostat && s->options.temperature > 0 && id >= 0)
+        s->mu -= s->options.mirostat_eta * (s->surprise - s->options.mirostat_tau);
     if (s->options.logprobs && !s->options.final_probs && id >= 0)
         note_probs(s, logits, id);
     if (id < 0)
@@ -421,11 +491,12 @@ const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n)
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
 {
     const int64_t taken = o->temperature <= 0 ? 1 : o->top_k;
-    const int64_t most = taken + (penalises(o) ? o->repeat_last : 0);
+    const int64_t most =
+        taken + max_i64(penalises(o) ? o->repeat_last : 0, dry_is_on(&o->dry) ? o->dry.last : 0);
     const bool lowers =
         o->repeat_penalty >= 1 && o->presence_penalty >= 0 && o->frequency_penalty >= 0;
-    const bool sigma = o->temperature > 0 && o->top_n_sigma > 0;
-    const bool all = o->n_bias > 0 || o->logprobs || sigma || (penalises(o) && !lowers);
+    const bool whole = o->temperature > 0 && (o->top_n_sigma > 0 || o->mirostat);
+    const bool all = o->n_bias > 0 || o->logprobs || whole || (penalises(o) && !lowers);
     return taken <= 0 || all || most >= vocab ? 0 : (int32_t)most;
 }
 

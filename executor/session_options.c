@@ -97,6 +97,15 @@ oato_status session_take_kv(const struct options *o, void *to, struct oato_error
                : oato_fail(err, OATO_EUSAGE, "--kv wants f16, q8_0 or f32, not '%s'", o->value);
 }
 
+oato_status session_take_breaker(const struct options *o, void *to, struct oato_error *err)
+{
+    struct dry_options *dry = to;
+    if (dry->n_breakers == DRY_BREAKERS)
+        return oato_fail(err, OATO_EUSAGE, "more than %d %s; give fewer", DRY_BREAKERS, o->name);
+    dry->breaker[dry->n_breakers++] = strcmp(o->value, "none") != 0 ? o->value : "";
+    return OATO_OK;
+}
+
 /* Attention here never materialises the full score matrix. */
 oato_status session_take_flash(const struct options *o, void *to, struct oato_error *err)
 {

@@ -12,11 +12,13 @@ enum { LLAMA_OPTIONS = 64 };
 extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
 
 /* Takers of option_of: a whole number (int32_t) and a number (float) within the row's bounds, a
- * seed (uint64_t), the type of the KV cache (struct engine_options), and llama.cpp's -fa. */
+ * seed (uint64_t), the type of the KV cache (struct engine_options), one more breaker (struct
+ * dry_options), and llama.cpp's -fa. */
 oato_status session_take_int(const struct options *o, void *to, struct oato_error *err);
 oato_status session_take_float(const struct options *o, void *to, struct oato_error *err);
 oato_status session_take_seed(const struct options *o, void *to, struct oato_error *err);
 oato_status session_take_kv(const struct options *o, void *to, struct oato_error *err);
+oato_status session_take_breaker(const struct options *o, void *to, struct oato_error *err);
 oato_status session_take_flash(const struct options *o, void *to, struct oato_error *err);
 
 #define SESSION_AT(take, at, member, least, most)                                                  \
@@ -65,6 +67,22 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
      SESSION_AT(session_take_float, at, sampling.frequency_penalty, -100, 100)}, \
     {"repeat-last-n", 0, "N", "recent tokens that penalties cover (default 64)", verbs, \
      SESSION_AT(session_take_int, at, sampling.repeat_last, 0, 1 << 20)}, \
+    {"dry-multiplier", 0, "X", "DRY: subtract X for what would repeat text (default 0: off)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.dry.multiplier, 0, 100)}, \
+    {"dry-base", 0, "B", "times B for each token of it (default 1.75)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.dry.base, 0, 100)}, \
+    {"dry-allowed-length", 0, "N", "from N tokens on (default 2)", verbs, \
+     SESSION_AT(session_take_int, at, sampling.dry.allowed, 0, 1 << 20)}, \
+    {"dry-penalty-last-n", 0, "N", "among the last N tokens (default 64)", verbs, \
+     SESSION_AT(session_take_int, at, sampling.dry.last, 0, 1 << 20)}, \
+    {"dry-sequence-breaker", 0, "TEXT", "but not across TEXT; repeat for more (none: across all)", verbs, \
+     SESSION_AT(session_take_breaker, at, sampling.dry, 0, 0)}, \
+    {"mirostat", 0, "N", "Mirostat 1 or 2 instead of top-k and other cuts (default 0: off)", verbs, \
+     SESSION_AT(session_take_int, at, sampling.mirostat, 0, 2)}, \
+    {"mirostat-ent", 0, "X", "surprise that it keeps, in bits (default 5)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.mirostat_tau, 0, 100)}, \
+    {"mirostat-lr", 0, "X", "how fast it learns (default 0.1)", verbs, \
+     SESSION_AT(session_take_float, at, sampling.mirostat_eta, 0, 10)}, \
     {"seed", 's', "N", "random seed (default 0)", verbs, \
      SESSION_AT(session_take_seed, at, sampling.seed, 0, 0)}
 

@@ -416,7 +416,11 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
              JSON("dynatemp_exponent", o->temperature_exponent),
              JSON("repeat_penalty", o->repeat_penalty), JSON("repeat_last_n", o->repeat_last),
              JSON("presence_penalty", o->presence_penalty),
-             JSON("frequency_penalty", o->frequency_penalty), JSON("adaptive_target", -1.0),
+             JSON("frequency_penalty", o->frequency_penalty),
+             JSON("dry_multiplier", o->dry.multiplier), JSON("dry_base", o->dry.base),
+             JSON("dry_allowed_length", o->dry.allowed), JSON("dry_penalty_last_n", o->dry.last),
+             JSON("mirostat", o->mirostat), JSON("mirostat_tau", o->mirostat_tau),
+             JSON("mirostat_eta", o->mirostat_eta), JSON("adaptive_target", -1.0),
              JSON("adaptive_decay", 0.9), JSON("n_probs", o->top_logprobs),
              json_bool("post_sampling_probs", o->final_probs), json_bool("stream", ask->stream),
              json_bool("ignore_eos", ask->ignore_end));

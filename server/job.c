@@ -119,6 +119,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
         return oato_fail_memory(err, sizeof *c, "an answer");
     }
     struct sampler_options sampling = j->ask.sampling;
+    sampling.dry.tokenizer = s->tokenizer;
     sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
     *c = (struct choice){.job = j, .ids = ids, .n_ids = n_ids, .asked_ns = now_ns()};
     c->stop.of = &j->ask.stops;

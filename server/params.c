@@ -75,6 +75,13 @@ static const struct number {
     {"repeat_penalty", false, offsetof(struct ask, sampling.repeat_penalty), 0.01, 100},
     {"presence_penalty", false, offsetof(struct ask, sampling.presence_penalty), -100, 100},
     {"frequency_penalty", false, offsetof(struct ask, sampling.frequency_penalty), -100, 100},
+    {"dry_multiplier", false, offsetof(struct ask, sampling.dry.multiplier), 0, 100},
+    {"dry_base", false, offsetof(struct ask, sampling.dry.base), 0, 100},
+    {"dry_allowed_length", true, offsetof(struct ask, sampling.dry.allowed), 0, INT32_MAX},
+    {"dry_penalty_last_n", true, offsetof(struct ask, sampling.dry.last), -1, INT32_MAX},
+    {"mirostat", true, offsetof(struct ask, sampling.mirostat), 0, 2},
+    {"mirostat_tau", false, offsetof(struct ask, sampling.mirostat_tau), 0, 100},
+    {"mirostat_eta", false, offsetof(struct ask, sampling.mirostat_eta), 0, 10},
     {"repeat_last_n", true, offsetof(struct ask, sampling.repeat_last), -1, INT32_MAX},
     {"max_completion_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
     {"max_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
@@ -146,11 +153,32 @@ static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_erro
     return status;
 }
 
+/* Borrowed from the request. */
+static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_error *err)
+{
+    const json_t *v = member(o, "dry_sequence_breakers"), *word;
+    struct dry_options *dry = &ask->sampling.dry;
+    size_t i;
+    if (!v)
+        return OATO_OK;
+    if (!json_is_array(v) || json_array_size(v) > DRY_BREAKERS)
+        return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants a list of at most %d texts",
+                         DRY_BREAKERS);
+    dry->breaker[0] = ""; /* none, if the list is empty */
+    dry->n_breakers = (int32_t)max_i64(1, (int64_t)json_array_size(v));
+    json_array_foreach(v, i, word)
+    {
+        dry->breaker[i] = json_string_value(word);
+        if (!json_is_string(word))
+            return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants texts");
+    }
+    return OATO_OK;
+}
+
 /* What would change an answer, and is not to be had: better refused than ignored. */
 static oato_status refusals_check(const json_t *o, struct oato_error *err)
 {
-    static const char *const names[] = {"lora",         "mirostat",     "dry_multiplier",
-                                        "n_indent",     "best_of",      "suffix",
+    static const char *const names[] = {"lora",         "n_indent",     "best_of",        "suffix",
                                         "input_prefix", "input_suffix", "adaptive_target"};
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         const json_t *v = member(o, names[i]);
@@ -278,6 +306,8 @@ static void bounds_apply(const struct server *s, struct ask *ask)
         ask->sampling.top_k = 0;
     if (ask->sampling.repeat_last < 0 || ask->sampling.repeat_last > s->context)
         ask->sampling.repeat_last = s->context;
+    if (ask->sampling.dry.last < 0 || ask->sampling.dry.last > s->context)
+        ask->sampling.dry.last = s->context;
 }
 
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
@@ -304,6 +334,8 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
         status = seed_read(o, ask, err);
     if (!status)
         status = stops_read(o, ask, err);
+    if (!status)
+        status = breakers_read(o, ask, err);
     if (!status)
         status = bias_read(s, o, ask, err);
     if (!status)

@@ -144,6 +144,77 @@ static void final_probabilities_are_those_of_the_draw(void **state)
     sampler_free(s);
 }
 
+/* Mirostat 2 by its definition: of those with a surprise of at most mu, drawn by their shares; mu
+ * moves by eta times the error. */
+static void mirostat_2_keeps_the_surprise(void **state)
+{
+    enum { N = 40, DRAWS = 3000 };
+    float logits[N];
+    double p[N], sum = 0, mu = 2 * 3, surprises = 0;
+    struct sampler_options o = all;
+    (void)state;
+    o.mirostat = 2;
+    o.mirostat_tau = 3;
+    o.mirostat_eta = 0.2f;
+    o.logprobs = o.final_probs = true;
+    o.top_logprobs = N;
+    o.top_k = 1; /* of no account */
+    for (int i = 0; i < N; i++) {
+        logits[i] = 6 - 0.8f * logf((float)i + 1);
+        sum += exp(logits[i]);
+    }
+    for (int i = 0; i < N; i++)
+        p[i] = exp(logits[i]) / sum;
+    struct sampler *s = sampler_create(&o, N);
+    for (int draws = 0; draws < DRAWS; draws++) {
+        int32_t n, kept = 1;
+        double share = p[0];
+        while (kept < N && -log2(p[kept]) <= mu)
+            share += p[kept++];
+        const int32_t id = sampler_next(s, logits);
+        const struct token_prob *got = sampler_probs(s, &n);
+        assert_int_equal(n, 1 + kept);
+        assert_true(id < kept);
+        assert_float_equal(exp(got[0].logprob), p[id] / share, 1e-4);
+        mu -= (double)0.2f * (-log2(p[id]) - 3);
+        surprises += -log2(p[id]);
+    }
+    sampler_free(s);
+    assert_float_equal(surprises / DRAWS, 3, 0.1);
+}
+
+/* Mirostat 1 by equations 30 and 33 of the paper: on tokens that follow Zipf's law with the
+ * exponent s exactly, k is so large that s and the number of tokens give the surprise mu. */
+static void mirostat_1_keeps_as_many_as_zipf_says(void **state)
+{
+    enum { N = 1000, DRAWS = 300 };
+    static float logits[N];
+    const double zipf = 1.3, eps = zipf - 1;
+    double mu = 2 * 2.5, sum = 0;
+    struct sampler_options o = all;
+    (void)state;
+    o.mirostat = 1;
+    o.mirostat_tau = 2.5f;
+    o.mirostat_eta = 0.1f;
+    o.logprobs = o.final_probs = true;
+    o.top_logprobs = N;
+    for (int i = 0; i < N; i++) {
+        logits[i] = (float)(-zipf * log(i + 1));
+        sum += exp(logits[i]);
+    }
+    struct sampler *s = sampler_create(&o, N);
+    for (int draws = 0; draws < DRAWS; draws++) {
+        int32_t n;
+        double k = pow(eps * pow(2, mu) / (1 - pow(N, -eps)), 1 / zipf);
+        k = k < 1 ? 1 : k > N ? N : k;
+        const int32_t id = sampler_next(s, logits);
+        sampler_probs(s, &n);
+        assert_in_range(n - 1, floor(k - 1e-3), floor(k + 1e-3));
+        mu -= (double)0.1f * (-log2(exp(logits[id]) / sum) - 2.5);
+    }
+    sampler_free(s);
+}
+
 /* The candidates that are left, and their shares, of llama.cpp's tests/test-sampling.cpp; the
  * adapted temperature is by its formula. */
 static void further_cuts_are_those_of_llama(void **state)
@@ -359,6 +430,8 @@ int main(void)
         cmocka_unit_test(frequencies_follow_the_softmax),
         cmocka_unit_test(cuts_keep_what_they_say),
         cmocka_unit_test(final_probabilities_are_those_of_the_draw),
+        cmocka_unit_test(mirostat_2_keeps_the_surprise),
+        cmocka_unit_test(mirostat_1_keeps_as_many_as_zipf_says),
         cmocka_unit_test(further_cuts_are_those_of_llama),
         cmocka_unit_test(the_seed_fixes_the_draws),
         cmocka_unit_test(presence_and_frequency_are_subtracted),

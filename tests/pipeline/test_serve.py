@@ -91,6 +91,13 @@ def completions(s, expected):
     p = s.ask("/completion", {**whole, "n_probs": 5, "post_sampling_probs": True, "temperature": 2, "top_k": 3, "top_p": 1, "min_p": 0})[1]["completion_probabilities"]
     check(all(len(t["top_probs"]) == 3 and abs(sum(x["prob"] for x in t["top_probs"]) - 1) < 1e-4 for t in p), "probabilities of what top-k left")
     check(all(t["prob"] in [x["prob"] for x in t["top_probs"]] and "logprob" not in t for t in p), "and of the token that was drawn")
+    b = s.ask("/completion", {**whole, "n_predict": 60, "return_tokens": True, "dry_multiplier": 100, "dry_allowed_length": 1, "dry_sequence_breakers": [],
+                              "dry_penalty_last_n": -1})[1]["tokens"]
+    pairs = list(zip(b, b[1:]))
+    check(len(b) == 60 and len(set(pairs)) == len(pairs), "DRY: no two tokens follow each other twice")
+    b = s.ask("/completion", {**whole, "mirostat": 2, "mirostat_tau": 0, "temperature": 3})[1]
+    check(norm(b["content"]) == expected and b["generation_settings"]["mirostat"] == 2, "Mirostat without surprise takes the most likely tokens")
+    check(s.ask("/completion", {**whole, "dry_sequence_breakers": [1]})[0] == s.ask("/completion", {**whole, "mirostat": 3})[0] == 400, "400: DRY, Mirostat")
     events = [json.loads(e) for e in s.events("/completion", {"prompt": PROMPT * 80, "n_predict": 2, "return_progress": True, "timings_per_token": True})]
     p = [e["prompt_progress"] for e in events if "prompt_progress" in e]
     check(len(p) > 2 and p[0]["processed"] == p[0]["cache"] and p[-1]["processed"] == p[-1]["total"] > 256, "how far a prompt is")
