@@ -91,6 +91,19 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
     return OATO_OK;
 }
 
+/* Products that can skip inputs near zero (oato-plan --sparse input=S), which fusions hide. */
+static bool collect_inputs(const struct graph *g, struct op_set *s)
+{
+    bool fits = true;
+    for (int32_t i = 0; i < g->n_ops && fits; i++) {
+        struct graph_op o = g->ops[i];
+        o.op.sparse = SKIP_ZEROS;
+        if (sparse_takes_inputs(&o))
+            fits = collect_op(g, &o, DT_F16, s);
+    }
+    return fits;
+}
+
 oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
                               struct oato_error *err)
 {
@@ -107,8 +120,8 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *
     if (status)
         return status;
     status = sparse_apply(&fused, &choice, NULL, err);
-    struct op_case *cases =
-        arena_alloc(&s->arena, (size_t)s->n + (size_t)fused.n_ops, sizeof *s->cases);
+    struct op_case *cases = arena_alloc(
+        &s->arena, (size_t)s->n + (size_t)fused.n_ops + (size_t)g->n_ops, sizeof *s->cases);
     bool fits = cases;
     if (fits) {
         memcpy(cases, s->cases, (size_t)s->n * sizeof *cases);
@@ -118,9 +131,12 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *
         if (fused.ops[i].op.sparse)
             fits = collect_op(&fused, &fused.ops[i], DT_F16, s);
     graph_free(&fused);
+    const int32_t before = s->n;
+    if (fits && asked)
+        fits = collect_inputs(g, s);
     if (!fits)
         return oato_fail_memory(err, sizeof *cases, "the list of operators");
-    return status == OATO_EUSAGE && !asked ? OATO_OK : status;
+    return status == OATO_EUSAGE && (!asked || s->n > before) ? OATO_OK : status;
 }
 
 void op_set_free(struct op_set *s)

@@ -31,7 +31,8 @@ struct op_set {
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
                            struct oato_error *err);
 /* Adds the operators of feed-forward blocks that skip neurons: where activations have exact zeros
- * or, if asked for, any. OATO_EUSAGE: asked for, and there are none. */
+ * or, if asked for, any; if asked for, also matrices that can skip inputs. OATO_EUSAGE: asked for,
+ * and there are none. */
 oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
                               struct oato_error *err);
 void op_set_free(struct op_set *s);

@@ -3,6 +3,7 @@
  * silent, and for others when they are asked for; the cost model finds what lies between them, and
  * oato-plan --sparse auto skips neurons where they say that it pays, and nowhere else.
  */
+#include "lowering/lowering.h"
 #include "profiler/profiler_internal.h"
 #include "solver/solver.h"
 
@@ -33,20 +34,23 @@ static struct model *open_relu(const char *keys)
     return m;
 }
 
-static void measure(struct profile *p, const struct model *m, bool asked)
+/* Of both devices, once for all tests: with all that can be asked for. */
+static const struct profile *measured(const struct model *m)
 {
+    static struct profile p;
     const struct profiler_options o = {.devices = "cpu," SIM,
                                        .kv = DT_F16,
                                        .quick = true,
                                        .threads = 1,
                                        .contexts = {64},
                                        .n_contexts = 1,
-                                       .sparse = asked};
+                                       .sparse = true};
     struct oato_error err;
     struct profiler_report report;
-    if (profiler_begin(NULL, false, p, NULL, NULL, &err) ||
-        profiler_measure(p, m, &o, NULL, NULL, &report, &err))
+    if (!p.n_rows && (profiler_begin(NULL, false, &p, NULL, NULL, &err) ||
+                      profiler_measure(&p, m, &o, NULL, NULL, &report, &err)))
         fail_msg("%s", err.text);
+    return &p;
 }
 
 static int32_t sparse_rows(const struct profile *p)
@@ -83,8 +87,9 @@ static void assert_density(const struct cost_model *c, int32_t sim)
 }
 
 /* Layers that a plan skips neurons of when the sparse operators take so many times as long. */
-static int32_t layers_skipped(const struct model *m, struct profile *p, double factor)
+static int32_t layers_skipped(const struct model *m, const struct profile *like, double factor)
 {
+    struct profile scaled = *like, *p = &scaled;
     struct oato_error err;
     struct power_law law = power_law_default();
     struct planner_options o;
@@ -97,6 +102,9 @@ static int32_t layers_skipped(const struct model *m, struct profile *p, double f
     if (power_law_neurons(m->gguf, &law, &n, &err))
         fail_msg("%s", err.text);
     o.neurons = &n;
+    p->rows = calloc((size_t)p->n_rows, sizeof *p->rows);
+    assert_non_null(p->rows);
+    memcpy(p->rows, like->rows, (size_t)p->n_rows * sizeof *p->rows);
     for (int32_t i = 0; i < p->n_rows; i++) {
         struct profile_row *row = &p->rows[i];
         row->median_ns *= row->op.sparse ? factor : 1;
@@ -108,6 +116,7 @@ static int32_t layers_skipped(const struct model *m, struct profile *p, double f
     const int32_t skipped = plan.n_sparse;
     plan_free(&plan);
     neurons_free(&n);
+    free(p->rows);
     return skipped;
 }
 
@@ -115,19 +124,16 @@ static void silent_neurons_are_timed_and_the_times_decide(void **state)
 {
     (void)state;
     struct oato_error err;
-    struct profile p;
     struct cost_model *c;
     struct model *m = open_relu("feed_forward_activation=relu");
-    measure(&p, m, false);
-    assert_int_equal(sparse_rows(&p),
-                     2 * 2 * (3 + 3 + 0)); /* a context of 64 has no long prompts */
-    assert_int_equal(cost_create(&p, &c, &err), OATO_OK);
-    assert_density(c, profile_device_index(&p, "sim:0"));
+    const struct profile *p = measured(m);
+    assert_int_equal(sparse_rows(p), 2 * 5 * (3 + 3 + 0)); /* a context of 64 has no long prompts */
+    assert_int_equal(cost_create(p, &c, &err), OATO_OK);
+    assert_density(c, profile_device_index(p, "sim:0"));
     assert_true(cost(c, 0, &gate_up, NEURONS / 10) > 0);
     cost_free(c);
-    assert_int_equal(layers_skipped(m, &p, 0.01), LAYERS);
-    assert_int_equal(layers_skipped(m, &p, 1e4), 0);
-    profile_free(&p);
+    assert_int_equal(layers_skipped(m, p, 0.01), LAYERS);
+    assert_int_equal(layers_skipped(m, p, 1e4), 0);
     model_close(m);
 }
 
@@ -136,16 +142,81 @@ static void others_are_timed_when_asked(void **state)
     (void)state;
     struct op_set set;
     struct oato_error err;
-    struct model *m = open_relu(NULL);
-    for (int asked = 0; asked < 2; asked++) {
-        int32_t n = 0;
+    for (int asked = 0; asked < 3; asked++) {
+        struct model *m = open_relu(asked == 2 ? "feed_forward_activation=relu" : NULL);
+        int32_t n = 0, inputs = 0;
         assert_int_equal(op_set_collect(&m->graph, DT_F16, &set, &err), OATO_OK);
-        assert_int_equal(op_set_add_sparse(&m->graph, asked, &set, &err), OATO_OK);
+        assert_int_equal(op_set_add_sparse(&m->graph, asked == 1, &set, &err), OATO_OK);
         for (int32_t i = 0; i < set.n; i++)
             n += set.cases[i].op.sparse != SKIP_NOTHING;
-        assert_int_equal(n, asked ? 2 : 0);
+        for (int32_t i = 0; i < set.n; i++)
+            inputs += set.cases[i].op.kind == OP_MUL_MAT && set.cases[i].op.sparse;
+        /* gate_up; down; q and o, k and v, gate and up by themselves */
+        assert_int_equal(n, asked == 2 ? 2 : asked ? 5 : 0);
+        assert_int_equal(inputs, asked == 2 ? 1 : asked ? 4 : 0);
         op_set_free(&set);
+        model_close(m);
     }
+}
+
+/* A sidecar that knows of each matrix how large its inputs are. */
+static void count_inputs(const struct model *m, struct neurons *n)
+{
+    static float quantiles[NEURONS_QUANTILES];
+    neurons_init(n);
+    n->structure_hash = gguf_structure_hash(m->gguf);
+    n->magnitudes = arena_alloc(&n->arena, (size_t)m->graph.n_ops, sizeof *n->magnitudes);
+    for (int i = 0; i < NEURONS_QUANTILES; i++)
+        quantiles[i] = (float)i / 100;
+    for (int32_t i = 0; i < m->graph.n_ops; i++) {
+        const struct graph_op *o = &m->graph.ops[i];
+        if (!sparse_takes_inputs(o))
+            continue;
+        char name[64];
+        snprintf(name, sizeof name, "%.*s.in",
+                 (int)(strlen(o->weight[0]->name) - strlen(".weight")), o->weight[0]->name);
+        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){
+            .name = arena_strndup(&n->arena, name, strlen(name)), .quantiles = quantiles};
+    }
+}
+
+static bool skips_inputs(const struct plan *p, const char *op)
+{
+    for (int32_t i = 0; i < p->n_inputs; i++)
+        if (!strncmp(p->inputs[i].tensor, op, strlen(op)))
+            return true;
+    return false;
+}
+
+static void skipped_inputs_are_priced_as_measured(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct model *m = open_relu("feed_forward_activation=relu");
+    struct planner_options o;
+    struct neurons n;
+    struct plan plan;
+    int32_t checked = 0;
+    count_inputs(m, &n);
+    planner_options_init(&o);
+    o.request = (struct plan_request){
+        .prompt = 4, .generate = 32, .context = 64, .batch = 1, .ubatch = 4, .kv = DT_F16};
+    o.neurons = &n;
+    o.sparse = PLANNER_SPARSE_GIVEN;
+    o.sparse_mode = "input=0.5";
+    o.whole_only = true;
+    if (planner_make(m, measured(m), &o, &plan, NULL, &err))
+        fail_msg("%s", err.text);
+    for (int32_t i = 0; i < plan.n_costs; i++) {
+        if (!skips_inputs(&plan, plan.costs[i].op))
+            continue;
+        assert_false(plan.costs[i].estimate);
+        checked++;
+    }
+    assert_int_equal(plan.n_inputs, 7 * LAYERS);
+    assert_true(checked >= plan.n_inputs);
+    plan_free(&plan);
+    neurons_free(&n);
     model_close(m);
 }
 
@@ -154,6 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silent_neurons_are_timed_and_the_times_decide),
         cmocka_unit_test(others_are_timed_when_asked),
+        cmocka_unit_test(skipped_inputs_are_priced_as_measured),
     };
     return cmocka_run_group_tests(tests, folder_create, folder_remove);
 }
