@@ -100,8 +100,9 @@ enum op_kind {
     OP_SIGNS,  /* out[0][j] = the number of i for which in[0][i] and weight[0][j][i] have the same
                   sign, less the number of those for which they have not: a guess of the product's
                   sign that reads one bit for each weight (SparseInfer) */
-    OP_ACTIVE, /* out[0] = a list: the number of elements of in[0] above `threshold`, then their
-                  numbers, ascending, as whole float32 numbers; what follows has no meaning */
+    OP_ACTIVE, /* out[0] = a list: the number of elements of in[0], plus weight[0] if there is one,
+                  above `threshold`, then their numbers, ascending, as whole float32 numbers; what
+                  follows has no meaning */
     OP_MUL_MAT_T, /* in graphs: MUL_MAT with a weight that is kept transposed, k rows of n elements:
                      out[0] = sum over i of in[0][i] times row i, in rising i. Rows of elements that
                      are 0 are not read */

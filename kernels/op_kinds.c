@@ -250,7 +250,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_SIGNS] = {"signs", true, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
         .traffic = SIGNS},
     [OP_ACTIVE] = {"active", false, {F_K}, .n = W_LIST, .in = {W_K}, .out = {W_N},
-        .flops = 1, .flops_of = W_K, .fits = list_fits},
+        .weight = {{W_ONE, W_K}}, .optional = 1, .flops = 1, .flops_of = W_K, .fits = list_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */

@@ -3,7 +3,7 @@
  * ReLU, computes in decode. They run before it on the same device, and each part makes the list of
  * its own neurons:
  *
- *   down x -> relu -> up's rows of these neurons (-> + bias) -> list
+ *   down x -> relu -> up's rows of these neurons -> list of what is, with a bias, above a threshold
  *   or: signs of gate's rows of these neurons -> list
  *
  * Prefill has no such records: hundreds of tokens together need nearly all neurons.
@@ -82,7 +82,6 @@ static void add_products(struct chain *c, const struct placed_predictor *p,
 {
     const struct weight_slot down = matrix_slot(p->down), up = rows_as(gate, matrix_slot(p->up));
     const int32_t rank = (int32_t)p->down->ne[1];
-    const int32_t n = (int32_t)(gate->end - gate->begin);
     chain_add_weight(c, matrix_op(&down, OP_MUL_MAT), &down);
     if (!failed(c->l))
         chain_add(c, (struct oato_op){.kind = OP_ACTIVATE,
@@ -92,15 +91,24 @@ static void add_products(struct chain *c, const struct placed_predictor *p,
                                       .activation = ACT_RELU});
     if (!failed(c->l))
         chain_add_weight(c, matrix_op(&up, OP_MUL_MAT), &up);
-    if (!p->bias || failed(c->l))
-        return;
-    const struct weight_slot bias = {.tensor = p->bias,
+}
+
+static void add_list(struct chain *c, const struct gguf_tensor *bias, float threshold,
+                     const struct weight_slot *gate)
+{
+    const int32_t n = (int32_t)(gate->end - gate->begin);
+    const struct oato_op op = {
+        .kind = OP_ACTIVE, .dtype = DT_F32, .k = n, .n = n + 1, .threshold = threshold};
+    const struct weight_slot slot = {.tensor = bias,
                                      .use = WEIGHT_VECTOR,
                                      .end = 1,
                                      .col_begin = gate->begin,
                                      .col_end = gate->end,
                                      .members = gate->members};
-    chain_add_weight(c, (struct oato_op){.kind = OP_BIAS, .dtype = DT_F32, .k = n, .n = n}, &bias);
+    if (bias)
+        chain_add_weight(c, op, &slot);
+    else
+        chain_add(c, op);
 }
 
 struct home list_emit(struct lowering *l, const struct placed_predictor *p,
@@ -118,10 +126,6 @@ struct home list_emit(struct lowering *l, const struct placed_predictor *p,
         chain_add_weight(&c, matrix_op(&signs, OP_SIGNS), &signs);
     }
     if (!failed(l))
-        chain_add(&c, (struct oato_op){.kind = OP_ACTIVE,
-                                       .dtype = DT_F32,
-                                       .k = op->n,
-                                       .n = op->n + 1,
-                                       .threshold = threshold});
+        add_list(&c, p->bias, threshold, gate);
     return c.at;
 }

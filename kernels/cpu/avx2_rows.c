@@ -171,6 +171,24 @@ static int64_t differ(const uint64_t *a, const uint64_t *b, int64_t n)
     return bits;
 }
 
+/* Most eights have none. */
+static int64_t above(float *list, const float *x, const float *bias, int64_t n, float threshold)
+{
+    const __m256 least = _mm256_set1_ps(threshold);
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256i mask = avx2_mask(n - i);
+        __m256 v = _mm256_maskload_ps(x + i, mask);
+        if (bias)
+            v = _mm256_add_ps(v, _mm256_maskload_ps(bias + i, mask));
+        const __m256 is =
+            _mm256_and_ps(_mm256_cmp_ps(v, least, _CMP_GT_OQ), _mm256_castsi256_ps(mask));
+        for (unsigned bits = (unsigned)_mm256_movemask_ps(is); bits; bits &= bits - 1)
+            list[found++] = (float)(i + __builtin_ctz(bits));
+    }
+    return found;
+}
+
 /* y += factor * scale * q of eight integers. */
 AVX2_INLINE void add_integers(float *y, __m256 factor, __m256 scale, __m256i q)
 {
@@ -258,5 +276,6 @@ const struct row_kernels avx2_rows = {
     .gate = gate_any,
     .to_f16 = to_f16,
     .differ = differ,
+    .above = above,
     .add_scaled = add_scaled,
 };

@@ -194,6 +194,9 @@ struct row_kernels {
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
     /* The number of bits in which the n words differ. */
     int64_t (*differ)(const uint64_t *a, const uint64_t *b, int64_t n);
+    /* Which of the n elements of x (+ bias, unless that is NULL) are above the threshold: their
+     * numbers go to list, which has n places. Returns how many there are. */
+    int64_t (*above)(float *list, const float *x, const float *bias, int64_t n, float threshold);
     /* y += factor * w, for n elements w of a type, whole blocks at `from`; the bits are those of
      * adding quants_row's. room: n floats. */
     void (*add_scaled)(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
@@ -281,6 +284,7 @@ static inline uint64_t matrix_scratch_bytes(const struct matrix_class *c, oato_d
     return c->scratch_bytes_of ? c->scratch_bytes_of(dtype, k) : c->scratch_bytes;
 }
 
+int64_t ref_above(float *list, const float *x, const float *bias, int64_t n, float threshold);
 void ref_add_scaled(float *y, float factor, oato_dtype dtype, const uint8_t *from, int64_t n,
                     float *room);
 extern const struct attention_kernels ref_attention; /* also of levels without their own */

@@ -170,5 +170,6 @@ const struct row_kernels neon_rows = {
     .gate = gate_rows,
     .to_f16 = to_f16,
     .differ = differ,
+    .above = ref_above,
     .add_scaled = ref_add_scaled,
 };

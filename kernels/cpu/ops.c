@@ -17,6 +17,7 @@
 enum {
     SOLO_ELEMENTS = 8192,     /* a few us of element-wise work */
     SOLO_STATE = 16384,       /* the same of states' */
+    SOLO_PRODUCTS = 8192,     /* of a matrix: fewer take less time than a barrier */
     MEMORY_BOUND_COLUMNS = 8, /* of products that wait for their weights more than they compute */
     READ_AHEAD = 256 << 10,   /* a quarter of an L2 */
 };
@@ -469,6 +470,8 @@ bool cpu_record_is_solo(const struct program_record *r, const struct step *step)
     const bool wide = r->op.kind == OP_EMBED || r->op.kind == OP_ROUTE || r->op.kind == OP_TOP_K ||
                       r->op.kind == OP_ACTIVE;
     int64_t width = wide ? r->op.k : r->op.n;
+    if (r->op.kind == OP_MUL_MAT && T * r->op.k * r->op.n <= SOLO_PRODUCTS)
+        return true;
     const bool by_rows = kinds[r->op.kind].row || kinds[r->op.kind].run == run_rope;
     return T == 0 || (by_rows && (T == 1 || T * width <= SOLO_ELEMENTS));
 }

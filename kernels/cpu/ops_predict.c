@@ -34,13 +34,9 @@ void run_signs(const struct run *x)
 
 void active_row(const struct run *x, int64_t t)
 {
-    const int32_t n = x->op->k;
-    const float *score = input(x, 0) + t * n;
+    const struct oato_weight *bias = weight(x, 0);
+    const int64_t n = x->op->k;
     float *list = output(x, 0) + t * x->op->n;
-    int32_t count = 0;
-    for (int32_t i = 0; i < n; i++) { /* the place behind the last one is overwritten or ignored */
-        list[1 + count] = (float)i;
-        count += score[i] > x->op->threshold;
-    }
-    list[0] = (float)count;
+    list[0] = (float)x->k->rows->above(list + 1, input(x, 0) + t * n,
+                                       bias ? const_floats(bias->data) : NULL, n, x->op->threshold);
 }

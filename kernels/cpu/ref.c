@@ -420,6 +420,17 @@ static int64_t ref_differ(const uint64_t *a, const uint64_t *b, int64_t n)
     return bits;
 }
 
+int64_t ref_above(float *list, const float *x, const float *bias, int64_t n, float threshold)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const bool above = (bias ? x[i] + bias[i] : x[i]) > threshold;
+        if (above)
+            list[found++] = (float)i;
+    }
+    return found;
+}
+
 static const struct row_kernels rows = {
     .rms_norm = ref_rms_norm,
     .layer_norm = ref_layer_norm,
@@ -427,6 +438,7 @@ static const struct row_kernels rows = {
     .gate = ref_gate,
     .to_f16 = ref_to_f16,
     .differ = ref_differ,
+    .above = ref_above,
     .add_scaled = ref_add_scaled,
 };
 

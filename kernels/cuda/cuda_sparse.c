@@ -60,6 +60,7 @@ cu_result launch_listed(const struct launch *l)
 cu_result launch_list(const struct launch *l)
 {
     struct cuda_list_args a = {.x = launch_input(l, 0),
+                               .bias = launch_optional(l, 0),
                                .list = launch_output(l, 0),
                                .k = l->op->k,
                                .threshold = l->op->threshold};

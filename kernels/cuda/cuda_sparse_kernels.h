@@ -29,8 +29,9 @@ struct cuda_listed_args {
 /* active_list: OP_ACTIVE. grid: tokens */
 enum { LIST_THREADS = 1024 };
 struct cuda_list_args {
-    const float *x; /* rows of k */
-    float *list;    /* rows of k + 1 */
+    const float *x;    /* rows of k */
+    const float *bias; /* k; NULL: none */
+    float *list;       /* rows of k + 1 */
     int32_t k;
     float threshold;
 };

@@ -134,7 +134,7 @@ KERNEL(active_list, LIST_THREADS, cuda_list_args)
     int count = 0;
     for (int from = 0; from < a.k; from += LIST_THREADS) {
         const int i = from + threadIdx.x;
-        const bool above = i < a.k && x[i] > a.threshold;
+        const bool above = i < a.k && (a.bias ? x[i] + a.bias[i] : x[i]) > a.threshold;
         const uint32_t found = __ballot_sync(0xffffffff, above);
         if (lane == 0)
             of_warp[warp] = __popc(found);

@@ -21,7 +21,7 @@ static float *run(const struct cpu_kernels *k, struct guarded *g, struct oato_op
     for (int i = 0; i < r.n_in; i++)
         r.in_width[i] = (int32_t)op_in_width(&op, i);
     r.out[0] = guarded_offset(g, (size_t)T * (size_t)op.n * sizeof(float));
-    for (; r.n_weights < op_weight_count(&op); r.n_weights++)
+    for (; weights && r.n_weights < op_weight_count(&op); r.n_weights++)
         r.weight[r.n_weights] = r.n_weights;
     record_run(&c, &r, simple_step(&step, T), 0, threads);
     return floats(g->base + r.out[0]);
@@ -71,29 +71,47 @@ static void signs_are_counted(void **state)
     }
 }
 
-static void a_list_names_what_is_above(void **state)
+/* With a bias and without one. */
+static void check_list(const struct cpu_kernels *k, float threshold, int width)
 {
-    (void)state;
-    enum { WIDTH = 1000 };
-    const float thresholds[] = {-100, -0.5f, 0, 1.5f, 100};
-    for (size_t i = 0; i < ARRAY_LEN(thresholds); i++) {
-        struct guarded g;
-        guarded_init(&g);
-        float *x = guarded_alloc(&g, (size_t)(T * WIDTH) * sizeof(float));
-        random_floats(x, (int64_t)T * WIDTH);
-        x[7] = thresholds[i]; /* equal is not above */
-        x[8] = NAN;
+    struct guarded g;
+    guarded_init(&g);
+    const size_t bytes = (size_t)width * sizeof(float);
+    float *x = guarded_alloc(&g, T * bytes), *bias = guarded_alloc(&g, bytes);
+    random_floats(x, (int64_t)T * width);
+    random_floats(bias, width);
+    x[7] = threshold; /* equal is not above */
+    x[8] = NAN;
+    bias[7] = 0;
+    struct oato_weight w = {.use = WEIGHT_VECTOR, .rows = 1, .k = width, .data = (uint8_t *)bias};
+    for (int biased = 0; biased < 2; biased++) {
         const struct oato_op op = {
-            .kind = OP_ACTIVE, .k = WIDTH, .n = WIDTH + 1, .threshold = thresholds[i]};
-        const float *list = run(kernels_named("ref"), &g, op, x, NULL, NULL, 2);
-        for (int t = 0; t < T; t++, list += WIDTH + 1) {
+            .kind = OP_ACTIVE, .k = width, .n = width + 1, .threshold = threshold};
+        struct oato_weight *weights = biased ? &w : NULL;
+        const float *list = run(k, &g, op, x, NULL, weights ? &weights : NULL, 2);
+        for (int t = 0; t < T; t++, list += width + 1) {
             int n = 0;
-            for (int j = 0; j < WIDTH; j++)
-                if (x[t * WIDTH + j] > thresholds[i])
+            for (int j = 0; j < width; j++)
+                if (x[t * width + j] + (biased ? bias[j] : 0) > threshold)
                     assert_true(list[++n] == (float)j);
             assert_true(list[0] == (float)n);
         }
-        guarded_free(&g);
+    }
+    guarded_free(&g);
+}
+
+static void a_list_names_what_is_above(void **state)
+{
+    (void)state;
+    const float thresholds[] = {-100, -0.5f, 0, 1.5f, 100};
+    for (size_t i = 0; i < ARRAY_LEN(thresholds); i++) {
+        for (size_t j = 0; j < ARRAY_LEN(isas); j++) {
+            const struct cpu_kernels *k = kernels_named(isas[j]);
+            if (k && i % 2)
+                check_list(k, thresholds[i], 1000 - (int)i);
+            else if (k)
+                check_list(k, thresholds[i], 1000);
+        }
     }
 }
 

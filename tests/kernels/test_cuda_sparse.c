@@ -201,18 +201,22 @@ static void lists_and_signs_are_those_of_the_reference(void **state)
     (void)state;
     static const float thresholds[] = {-100, 0, 1.5f, 100};
     const struct step step = plain_step(3);
-    for (size_t i = 0; i < ARRAY_LEN(thresholds); i++) {
+    for (size_t i = 0; i < 2 * ARRAY_LEN(thresholds); i++) {
+        const float threshold = thresholds[i / 2];
         struct test_case c = case_of("active/k2100", 3);
-        c.op.threshold = thresholds[i];
+        c.op.threshold = threshold;
         give_input(&c, c.op.k);
-        c.in[0][7] = thresholds[i]; /* equal is not above */
+        if (i % 2)
+            give_weights(&c);
+        const float *bias = i % 2 ? (const float *)(const void *)c.weight[0].data : NULL;
+        c.in[0][7] = threshold; /* equal is not above */
         c.in[0][8] = NAN;
-        float *list = output_of(&c, 0, 3, thresholds[i]);
+        float *list = output_of(&c, 0, 3, threshold);
         for (int32_t t = 0; t < 3; t++) {
             const float *x = c.in[0] + t * c.op.k, *at = list + t * c.op.n;
             int32_t n = 0;
             for (int32_t j = 0; j < c.op.k; j++)
-                if (x[j] > thresholds[i])
+                if (x[j] + (bias ? bias[j] : 0) > threshold)
                     assert_true(at[++n] == (float)j);
             assert_true(at[0] == (float)n);
         }
