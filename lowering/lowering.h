@@ -122,6 +122,12 @@ bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused);
  * has no predictor at all. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          const struct neurons *neurons, struct oato_error *err);
+/* How the plan's layer guesses its active neurons in decode; false: it does not, or the sidecar has
+ * no predictor of it. */
+bool sparse_predictor(const struct plan_sparse *s, const struct neurons *n,
+                      struct placed_predictor *out);
+/* What computes neurons by a list: a GATE_UP, or the product before an ACTIVATE; NULL: nothing. */
+const struct graph_op *sparse_listed(const struct graph *g, const struct graph_op *neurons);
 /* Gives decode's placements of the operators that so skip what is not listed the predictors that
  * the choice names; layer: of this one only, -1: of all. neurons must outlive the placements. */
 oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
@@ -133,6 +139,13 @@ oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato
 /* sparse_place for these layers. The plan's sidecar must outlive the placements. */
 oato_status sparse_place_plan(const struct graph *g, const struct plan *p,
                               struct placements *placements, struct oato_error *err);
+
+/* The operators of the records, in order, that make the list for a part of a GATE_UP or MUL_MAT.
+ * The last n_by_neurons of them are for its neurons alone, those before for all. Returns how many
+ * there are. */
+enum { LIST_OPS = 4 };
+int list_ops(const struct placed_predictor *p, const struct oato_op *op,
+             struct oato_op out[LIST_OPS], int *n_by_neurons);
 
 /* ------------------------------------------------------------------------------- input ---- */
 

@@ -59,14 +59,6 @@ static struct weight_slot matrix_slot(const struct gguf_tensor *t)
         .tensor = t, .use = WEIGHT_MATRIX, .end = t->ne[1], .col_end = t->ne[0]};
 }
 
-static struct oato_op matrix_op(const struct weight_slot *s, enum op_kind kind)
-{
-    return (struct oato_op){.kind = (uint16_t)kind,
-                            .dtype = (uint16_t)s->tensor->dtype,
-                            .k = (int32_t)(s->col_end - s->col_begin),
-                            .n = (int32_t)(s->end - s->begin)};
-}
-
 /* The rows that `gate` has of its matrix. */
 static struct weight_slot rows_as(const struct weight_slot *gate, struct weight_slot slot)
 {
@@ -77,38 +69,49 @@ static struct weight_slot rows_as(const struct weight_slot *gate, struct weight_
     return slot;
 }
 
-static void add_products(struct chain *c, const struct placed_predictor *p,
-                         const struct weight_slot *gate)
+static struct weight_slot bias_slot(const struct weight_slot *gate, const struct gguf_tensor *t)
 {
-    const struct weight_slot down = matrix_slot(p->down), up = rows_as(gate, matrix_slot(p->up));
-    const int32_t rank = (int32_t)p->down->ne[1];
-    chain_add_weight(c, matrix_op(&down, OP_MUL_MAT), &down);
-    if (!failed(c->l))
-        chain_add(c, (struct oato_op){.kind = OP_ACTIVATE,
-                                      .dtype = DT_F32,
-                                      .k = rank,
-                                      .n = rank,
-                                      .activation = ACT_RELU});
-    if (!failed(c->l))
-        chain_add_weight(c, matrix_op(&up, OP_MUL_MAT), &up);
+    return (struct weight_slot){.tensor = t,
+                                .use = WEIGHT_VECTOR,
+                                .end = 1,
+                                .col_begin = gate->begin,
+                                .col_end = gate->end,
+                                .members = gate->members};
 }
 
-static void add_list(struct chain *c, const struct gguf_tensor *bias, float threshold,
-                     const struct weight_slot *gate)
+int list_ops(const struct placed_predictor *p, const struct oato_op *op,
+             struct oato_op out[LIST_OPS], int *n_by_neurons)
 {
-    const int32_t n = (int32_t)(gate->end - gate->begin);
-    const struct oato_op op = {
-        .kind = OP_ACTIVE, .dtype = DT_F32, .k = n, .n = n + 1, .threshold = threshold};
-    const struct weight_slot slot = {.tensor = bias,
-                                     .use = WEIGHT_VECTOR,
-                                     .end = 1,
-                                     .col_begin = gate->begin,
-                                     .col_end = gate->end,
-                                     .members = gate->members};
-    if (bias)
-        chain_add_weight(c, op, &slot);
-    else
-        chain_add(c, op);
+    const float threshold = p->up ? p->threshold : p->threshold * (float)op->k;
+    const struct oato_op list = {
+        .kind = OP_ACTIVE, .dtype = DT_F32, .k = op->n, .n = op->n + 1, .threshold = threshold};
+    const int n = p->up ? LIST_OPS : 2;
+    *n_by_neurons = 2;
+    if (!p->up) {
+        out[0] = (struct oato_op){.kind = OP_SIGNS, .dtype = op->dtype, .k = op->k, .n = op->n};
+    } else {
+        const int32_t rank = (int32_t)p->down->ne[1];
+        const uint16_t down = (uint16_t)p->down->dtype, up = (uint16_t)p->up->dtype;
+        out[0] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = down, .k = op->k, .n = rank};
+        out[1] = (struct oato_op){
+            .kind = OP_ACTIVATE, .dtype = DT_F32, .k = rank, .n = rank, .activation = ACT_RELU};
+        out[2] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = up, .k = rank, .n = op->n};
+    }
+    out[n - 1] = list;
+    return n;
+}
+
+/* The weight of the i-th of n such records; without a tensor: it has none. */
+static struct weight_slot list_slot(const struct placed_predictor *p,
+                                    const struct weight_slot *gate, int i, int n)
+{
+    struct weight_slot signs = *gate;
+    signs.use = WEIGHT_SIGNS;
+    return i == n - 1   ? bias_slot(gate, p->bias)
+           : !p->up     ? signs
+           : i == 0     ? matrix_slot(p->down)
+           : i == n - 2 ? rows_as(gate, matrix_slot(p->up))
+                        : (struct weight_slot){.tensor = NULL};
 }
 
 struct home list_emit(struct lowering *l, const struct placed_predictor *p,
@@ -116,16 +119,15 @@ struct home list_emit(struct lowering *l, const struct placed_predictor *p,
                       const struct weight_slot *gate, int32_t device, struct home x)
 {
     struct chain c = {l, device, o->out[0], x, op->k};
-    float threshold = p->threshold;
-    if (p->up) {
-        add_products(&c, p, gate);
-    } else {
-        struct weight_slot signs = *gate;
-        signs.use = WEIGHT_SIGNS;
-        threshold *= (float)op->k;
-        chain_add_weight(&c, matrix_op(&signs, OP_SIGNS), &signs);
+    struct oato_op ops[LIST_OPS];
+    int by_neurons;
+    const int n = list_ops(p, op, ops, &by_neurons);
+    for (int i = 0; i < n && !failed(l); i++) {
+        const struct weight_slot slot = list_slot(p, gate, i, n);
+        if (slot.tensor)
+            chain_add_weight(&c, ops[i], &slot);
+        else
+            chain_add(&c, ops[i]);
     }
-    if (!failed(l))
-        add_list(&c, p->bias, threshold, gate);
     return c.at;
 }

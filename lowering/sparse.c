@@ -137,13 +137,22 @@ static struct graph_op *product_of(const struct graph *g, const struct graph_op 
     }
 }
 
-/* What computes neurons by a list: the GATE_UP itself, or the product before an ACTIVATE. */
+static struct graph_op *listed_of(const struct graph *g, const struct graph_op *neurons)
+{
+    return neurons->op.kind == OP_GATE_UP    ? &g->ops[neurons - g->ops]
+           : neurons->op.kind == OP_ACTIVATE ? product_of(g, neurons)
+                                             : NULL;
+}
+
+const struct graph_op *sparse_listed(const struct graph *g, const struct graph_op *neurons)
+{
+    return listed_of(g, neurons);
+}
+
 static void list_set(const struct graph *g, struct graph_op *neurons,
                      const struct sparse_choice *choice, const struct neurons *counted)
 {
-    struct graph_op *o = neurons->op.kind == OP_GATE_UP    ? neurons
-                         : neurons->op.kind == OP_ACTIVATE ? product_of(g, neurons)
-                                                           : NULL;
+    struct graph_op *o = listed_of(g, neurons);
     /* signs know nothing of a bias */
     const bool guessed = o && (o == neurons || choice->mode == SPARSE_PREDICT) &&
                          has_list(choice, counted, neurons->layer);
@@ -291,6 +300,15 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
     return status || !choice->skips_inputs ? status : inputs_apply(g, choice, neurons, err);
 }
 
+static struct placed_predictor predictor_of(const struct sparse_choice *choice, int32_t layer,
+                                            const struct neurons *neurons)
+{
+    if (choice->mode != SPARSE_PREDICT)
+        return (struct placed_predictor){.threshold = choice->threshold};
+    const struct neurons_predictor *p = neurons_predictor(neurons, layer);
+    return (struct placed_predictor){p->down, p->up, p->bias, p->threshold};
+}
+
 oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
                          const struct neurons *neurons, struct placements *placements,
                          struct oato_error *err)
@@ -302,11 +320,7 @@ oato_status sparse_place(const struct graph *g, const struct sparse_choice *choi
         struct placed_predictor *p = arena_alloc(&placements->arena, 1, sizeof *p);
         if (!p)
             return oato_fail_memory(err, sizeof *p, "predictors");
-        *p = (struct placed_predictor){.threshold = choice->threshold};
-        if (choice->mode == SPARSE_PREDICT) {
-            const struct neurons_predictor *known = neurons_predictor(neurons, o->layer);
-            *p = (struct placed_predictor){known->down, known->up, known->bias, known->threshold};
-        }
+        *p = predictor_of(choice, o->layer, neurons);
         placements->phase[PHASE_DECODE][i].predictor = p;
     }
     return OATO_OK;
@@ -319,6 +333,16 @@ static struct sparse_choice choice_of(const struct plan_sparse *s)
                                   : s->threshold > 0               ? SPARSE_LIMIT
                                                                    : SPARSE_EXACT;
     return (struct sparse_choice){.mode = mode, .threshold = s->threshold};
+}
+
+bool sparse_predictor(const struct plan_sparse *s, const struct neurons *n,
+                      struct placed_predictor *out)
+{
+    const struct sparse_choice choice = choice_of(s);
+    const bool lists = has_list(&choice, n, s->layer);
+    if (lists)
+        *out = predictor_of(&choice, s->layer, n);
+    return lists;
 }
 
 static oato_status inputs_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)

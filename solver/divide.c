@@ -188,6 +188,37 @@ static void price_densities(struct dividing *x)
     }
 }
 
+/* The same where neurons are guessed before gate. */
+static void price_guesses(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    const struct graph *g = &p->graph;
+    const struct graph_op *first = &g->ops[x->op[0]];
+    if (x->skips && p->sparse_given)
+        x->guess = *x->skips;
+    else if (x->skips && guess_offered(p->neurons, first->layer))
+        x->guess = (struct plan_sparse){.layer = first->layer, .guess = PLAN_GUESS_PREDICTED};
+    if (!x->guess.guess)
+        return;
+    x->guess_work = guess_work(&x->guess, p->neurons, &first->op);
+    for (int32_t at = 0; at < p->n_devices * x->n_kinds; at++) {
+        const int32_t d = at / x->n_kinds, k = at % x->n_kinds;
+        const struct request_step *q = &x->kind[k];
+        const struct op_size size =
+            graph_op_size(g, x->op[0], q->tokens, q->rows, q->seqs, q->kv_positions);
+        struct oato_op op = first->op;
+        op.sparse = k == x->n_kinds - 1 ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS;
+        for (int j = 0; j <= DENSITIES; j++)
+            x->guessed[k][d][j] =
+                sparse_cost(p->cost, p->device[d], &op, &size, 1, (double)j / DENSITIES).ns;
+        if (k == x->n_kinds - 1)
+            x->list[d] = guess_cost(p->cost, p->device[d], &x->guess, p->neurons, &first->op, &size,
+                                    p->profile->devices[p->device[d]].record_overhead_ns,
+                                    &x->list_by_neurons[d])
+                             .ns;
+    }
+}
+
 static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
 {
     memset(x, 0, sizeof *x);
@@ -210,8 +241,10 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
     list_kinds(x);
     find_groups(x);
     price_ends(x);
-    if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && (p->neurons || x->skips))
+    if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && (p->neurons || x->skips)) {
         price_densities(x);
+        price_guesses(x);
+    }
     return true;
 }
 
@@ -327,6 +360,7 @@ static void activate_whole(struct dividing *x, struct unit *u)
         divide_add(x, groups, d, -1);
         u->options[d].price = o.price;
         u->options[d].dense = o.dense;
+        u->options[d].guess = o.guess;
     }
     x->out = NULL;
     x->n = 0;
@@ -493,6 +527,9 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     int64_t from, to, host_from, host_to;
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);
+    const enum way way = streams || o->dense >> d & 1 ? WAY_DENSE
+                         : o->guess                   ? WAY_GUESSES
+                                                      : WAY_SKIPS;
     const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!any || !begin(&x, p, unit))
         return any;
@@ -506,8 +543,7 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
             if (x.op[i] == op)
                 ns += !x.tabled[i][d]
                           ? x.whole[k][i][d] * part * times
-                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o),
-                                                 streams || o->dense >> d & 1);
+                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o), way);
         if (op == x.op[x.n_ops - 1])
             copies += (x.enter[k][base][d] + x.leave[k][d][base]) * times;
     }

@@ -43,24 +43,38 @@ static double at_density(const double *table, double density)
     return table[below] + (table[below + 1] - table[below]) * (at - below);
 }
 
+/* A share of the neurons by a list, and the list. Prefill has none. */
+static double guessed_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part)
+{
+    const bool lists = k == x->n_kinds - 1;
+    const double density = part / share * (lists ? x->guess_work : 1);
+    const double common = x->list[d] - x->list_by_neurons[d];
+    return at_density(x->guessed[k][d], density) * share +
+           (lists ? common + x->list_by_neurons[d] * share : 0);
+}
+
 double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
-                    double part, bool divided, bool dense)
+                    double part, bool divided, enum way way)
 {
     const double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
     const double whole = x->whole[k][i][d] - record, *sparse = x->sparse[k][i][d];
-    if (x->skips && !dense)
-        return share > 0 ? at_density(sparse, part / share) * share : 0;
+    if (x->skips && way != WAY_DENSE && share <= 0)
+        return 0;
+    if (x->skips && way == WAY_GUESSES && i == 0)
+        return guessed_ns(x, k, d, share, part);
+    if (x->skips && way != WAY_DENSE)
+        return at_density(sparse, part / share) * share;
     if (divided && x->columns && i == 1 && x->tabled[i][d])
         return sparse[DENSITIES] * share;
     return whole * (x->skips ? share : part);
 }
 
 static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part,
-                         int records, bool dense)
+                         int records, enum way way)
 {
     double ns = 0;
     for (int32_t i = 0; i < x->n_ops; i++)
-        ns += divide_op_ns(x, k, i, d, share, part, share < 1, dense) +
+        ns += divide_op_ns(x, k, i, d, share, part, share < 1, way) +
               x->p->profile->devices[x->p->device[d]].record_overhead_ns * records;
     return ns;
 }
@@ -72,9 +86,14 @@ static double share_of(const struct dividing *x, const struct share *s, int32_t 
     return (double)(end - s->begin[d] * x->group) / x->extent;
 }
 
+static enum way way_of(const struct option *o, int32_t d)
+{
+    return o->dense >> d & 1 ? WAY_DENSE : o->guess ? WAY_GUESSES : WAY_SKIPS;
+}
+
 /* A step of kind k with the parts at the same time, read and written on `base`. */
 static double parallel_ns(const struct dividing *x, const struct share *s, int32_t base, int32_t k,
-                          uint32_t dense)
+                          const struct option *o)
 {
     const int32_t host = x->p->instance.host;
     double slowest = 0, own = 0;
@@ -82,7 +101,7 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
     for (int32_t d = 0; d < x->p->n_devices; d++) {
         if (s->begin[d] == s->end[d])
             continue;
-        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, dense >> d & 1);
+        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, way_of(o, d));
         parts++;
         ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
@@ -118,14 +137,16 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     }
     double link =
         cost_of_stream(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
-    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1, true);
+    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1, WAY_DENSE);
     return fmax(ns, link - hidden_ns(x, k));
 }
 
 /* The devices whose part of a unit costs no less over the request when it skips. Both phases do the
  * same, because weights are kept for one way. */
-static uint8_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream)
+static uint8_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream,
+                             bool guess)
 {
+    const enum way ways[2] = {guess ? WAY_GUESSES : WAY_SKIPS, WAY_DENSE};
     const struct problem *p = x->p;
     uint8_t dense = 0;
     if (!x->skips)
@@ -139,7 +160,7 @@ static uint8_t dense_devices(const struct dividing *x, const struct share *s, in
         for (int32_t k = stream >= 0 ? x->n_kinds - 1 : 0; k < x->n_kinds; k++)
             for (int way = 0; way < 2; way++)
                 ns[way][k == x->n_kinds - 1] +=
-                    compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, way) *
+                    compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, ways[way]) *
                     (k == x->n_kinds - 1 ? 1 : (double)x->kind[k].times);
         struct price price[2];
         for (int way = 0; way < 2; way++)
@@ -150,6 +171,39 @@ static uint8_t dense_devices(const struct dividing *x, const struct share *s, in
     return dense;
 }
 
+/* The price of an option; not divided: s is not used. */
+static struct price price_of(const struct dividing *x, const struct option *o,
+                             const struct share *s, bool divided, int32_t base, int32_t stream)
+{
+    double prefill = 0, decode = 0;
+    for (int32_t k = 0; k < x->n_kinds; k++) {
+        bool is_decode = k == x->n_kinds - 1;
+        double ns = stream >= 0 && !is_decode ? streamed_ns(x, divided ? s : NULL, stream, k)
+                    : divided                 ? parallel_ns(x, s, base, k, o)
+                                              : compute_ns(x, k, base, 1, 1, 1, WAY_DENSE);
+        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
+    }
+    return request_price(&x->p->request, whole_ns(prefill), whole_ns(decode));
+}
+
+/* Skips neurons in the way that costs least, of those that there are. */
+static void choose_way(const struct dividing *x, struct option *o, const struct share *s,
+                       int32_t base, int32_t stream)
+{
+    const bool must = x->p->sparse_given && x->guess.guess;
+    o->guess = must;
+    o->dense = dense_devices(x, s, stream, must);
+    o->price = price_of(x, o, s, true, base, stream);
+    if (must || !x->guess.guess)
+        return;
+    struct option other = *o;
+    other.guess = true;
+    other.dense = dense_devices(x, s, stream, true);
+    other.price = price_of(x, &other, s, true, base, stream);
+    if (other.price.objective_ns < o->price.objective_ns)
+        *o = other;
+}
+
 void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
 {
     const struct problem *p = x->p;
@@ -158,7 +212,6 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     if (!o)
         return;
     struct share s = {{0}, {0}};
-    double prefill = 0, decode = 0;
     *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = (uint8_t)(1u << base)};
     option_lie(o, base, base);
     if (stream >= 0)
@@ -166,18 +219,11 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     if (groups) {
         memcpy(o->share, groups, sizeof o->share);
         s = divide_share(&p->instance, groups);
-        o->dense = dense_devices(x, &s, stream);
+        choose_way(x, o, &s, base, stream);
     } else {
         o->dense = UINT8_MAX;
+        o->price = price_of(x, o, &s, false, base, stream);
     }
-    for (int32_t k = 0; k < x->n_kinds; k++) {
-        bool is_decode = k == x->n_kinds - 1;
-        double ns = stream >= 0 && !is_decode ? streamed_ns(x, groups ? &s : NULL, stream, k)
-                    : groups                  ? parallel_ns(x, &s, base, k, o->dense)
-                                              : compute_ns(x, k, base, 1, 1, 1, true);
-        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
-    }
-    o->price = request_price(&p->request, whole_ns(prefill), whole_ns(decode));
     for (int32_t d = 0; d < p->n_devices; d++) {
         double part = groups ? (double)groups[d] / x->groups : d == base;
         if (part <= 0)

@@ -204,7 +204,7 @@ static const struct option_of all_options[] = {
     {"whole-only", 0, NULL, "no operator is divided or streamed", PLANNING, FLAG(plan.whole_only)},
     {"expert-cache", 0, "N", "slots for experts of the host, in each layer; auto, off (default)",
      PLANNING, INTO(plan.expert_cache, take_cache)},
-    {"sparse", 0, "S", "skip neurons: auto (default; only what is exact), off, or as oato-run does",
+    {"sparse", 0, "S", "skip neurons: auto (default; exact, or predict), off, or as oato-run does",
      PLANNING, INTO(plan, take_sparse)},
     {"devices", 0, "LIST", "use only devices: cpu:0,sim:0 (default all)", PLANNING,
      TEXT(plan.devices)},

@@ -141,26 +141,44 @@ struct skipping {
     const struct neurons *neurons;
 };
 
-/* sparse.c: for each operator of the fused graph the share of its input that is expected not to be
- * read in a step of one token: of matrices that skip inputs, and of down where no gate is fused
- * before it. 0 where divide_pair holds: these are priced by their neurons. */
-void sparse_silences(const struct graph *g, const struct skipping *s, double *silent);
+/* sparse.c: for each operator of the fused graph what it is expected to skip in a step of one
+ * token: matrices that skip inputs, and down and what makes its neurons where no gate is fused
+ * before it. Nothing where divide_pair holds: these are priced by their neurons. */
+void sparse_silences(const struct graph *g, const struct skipping *s, struct silence *silent);
+/* The mean share of a layer's neurons that fire; 1: unknown. */
+double sparse_frequency(const struct neurons *n, int32_t layer);
 /* Whether what skips as the problem's mode says leaves a fused operator of this kind possible. */
 bool sparse_allows(const struct problem *p, enum op_kind fused);
+/* Whether it skips neurons that only this operator can skip. */
+bool sparse_demands(const struct problem *p, enum op_kind fused);
 /* sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
  * but no layer has neurons that can be so skipped, or the sidecar lacks what the mode needs. */
 oato_status sparse_choose(struct problem *p, const struct planner_options *o,
                           struct oato_error *err);
 /* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
-/* The time of a part of a GATE_UP or MUL_MAT that skips neurons, in a step of that size: it has a
- * `share` of all neurons, and those of `active` (of all, too) are expected to work. An estimate
- * where the profile has no times at several densities; where the device cannot skip, they all work.
- */
+/* The time of a part of a GATE_UP or MUL_MAT that skips neurons, as op->sparse says (NOTHING: as
+ * ZEROS), in a step of that size: it has a `share` of all neurons, and those of `active` (of all,
+ * too) are expected to work; of a GATE_UP by a list the mean of those listed and those that work.
+ * An estimate where the profile has no times at several densities; where the device cannot skip,
+ * they all work. */
 struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
                            const struct op_size *size, double share, double active);
 /* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
 double sparse_active(bool skips, double frequency, int32_t tokens);
+
+/* guess.c: whether --sparse auto may take the layer's predictor: one that is known to be good. */
+bool guess_offered(const struct neurons *n, int32_t layer);
+/* The share of a layer's neurons that the guess lists for a token, for rows of k elements. */
+double guess_listed(const struct plan_sparse *s, const struct neurons *n, int32_t k);
+/* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes: as
+ * sparse_cost counts them. */
+double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op);
+/* The time of the records that make the list for such an operator, record_ns each beyond their
+ * operators; by_neurons_ns: what of it a part has only its share of. 0 where the device cannot. */
+struct op_cost guess_cost(const struct cost_model *c, int32_t device, const struct plan_sparse *s,
+                          const struct neurons *n, const struct oato_op *op,
+                          const struct op_size *size, double record_ns, double *by_neurons_ns);
 
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);

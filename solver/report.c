@@ -287,9 +287,9 @@ static void text_caches(const struct plan *p, struct text *out)
                     slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
 }
 
-static const char *estimated(const struct problem *problem)
+static const char *estimated(const struct plan *p, const struct problem *problem)
 {
-    return problem && !sparse_measured(problem)
+    return problem && !sparse_measured(problem, p)
                ? "; estimates: the profile has no times of that (oato-profile --sparse)"
                : "";
 }
@@ -301,7 +301,7 @@ static void text_inputs(const struct plan *p, const struct problem *problem, str
         silent += (double)p->inputs[i].silent / p->n_inputs;
     if (p->n_inputs)
         text_printf(out, "inputs near zero: skipped by %d matrices, %.0f %% on average%s\n",
-                    p->n_inputs, 100 * silent, p->n_sparse ? "" : estimated(problem));
+                    p->n_inputs, 100 * silent, p->n_sparse ? "" : estimated(p, problem));
 }
 
 /* Where silent neurons are skipped; on some devices it may be faster to compute all. */
@@ -310,12 +310,16 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
     if (!p->n_sparse)
         return;
     const struct plan_sparse *first = &p->sparse[0];
+    int32_t guesses[PLAN_GUESS_COUNT] = {0};
+    for (int32_t i = 0; i < p->n_sparse; i++)
+        guesses[p->sparse[i].guess]++;
     text_printf(out, "silent neurons: skipped in %d layers%s", p->n_sparse,
-                first->guess == PLAN_GUESS_PREDICTED
-                    ? ", found by predictors before gate (priced as exact)"
-                : first->guess         ? ", found by signs before gate (priced as exact)"
-                : first->threshold > 0 ? ", near zero counts as silent"
-                                       : "");
+                !first->guess && first->threshold > 0 ? ", near zero counts as silent" : "");
+    if (guesses[PLAN_GUESS_PREDICTED])
+        text_printf(out, ", in %d of them found by predictors before gate",
+                    guesses[PLAN_GUESS_PREDICTED]);
+    if (guesses[PLAN_GUESS_SIGNS])
+        text_printf(out, ", found by signs before gate");
     for (int32_t d = 0; d < p->n_devices; d++) {
         int32_t dense = 0;
         for (int32_t i = 0; i < p->n_sparse; i++)
@@ -324,7 +328,7 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
             text_printf(out, ", but in %d of them %s computes all of its own", dense,
                         p->devices[d].id);
     }
-    text_printf(out, "%s\n", estimated(problem));
+    text_printf(out, "%s\n", estimated(p, problem));
 }
 
 /* No placement of ours, so no baseline of the plan, and no doubt about its bound: oato-run streams

@@ -87,10 +87,20 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
     const struct profile_device *device = &p->profile->devices[p->device[d]];
     struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
     const bool same = op->kind == g->ops[index].op.kind;
-    const double active =
-        p->silent && same ? sparse_active(true, 1 - p->silent[index], s->tokens) : 1;
-    struct op_cost c = active < 1 ? sparse_cost(p->cost, p->device[d], op, &size, 1, active)
+    const struct silence silent =
+        p->silent && same ? p->silent[index] : (struct silence){.share = 0};
+    const double active = sparse_active(true, 1 - silent.share, s->tokens);
+    struct oato_op skipping = *op;
+    skipping.sparse = silent.guess ? SKIP_UNLISTED : op->sparse;
+    struct op_cost c = active < 1 ? sparse_cost(p->cost, p->device[d], &skipping, &size, 1, active)
                                   : cost_of_op(p->cost, p->device[d], op, &size);
+    if (silent.guess && active < 1) {
+        double ignored;
+        const struct op_cost list = guess_cost(p->cost, p->device[d], silent.guess, p->neurons, op,
+                                               &size, device->record_overhead_ns, &ignored);
+        c.ns += list.ns;
+        c.estimate = c.estimate || list.estimate;
+    }
     int32_t first;
     if (same && !(active < 1)) /* where the neighbours are elsewhere, copies cost more */
         c.ns = fmax(c.ns - cost_of_join(p->cost, p->device[d], g, index, s->tokens, &first), 0);

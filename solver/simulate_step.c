@@ -154,6 +154,27 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
     return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
+/* One of those that find out which neurons an operator computes. */
+static bool makes_list(const struct program_record *r)
+{
+    return r->op.kind == OP_MUL_MAT || r->op.kind == OP_ACTIVATE || r->op.kind == OP_SIGNS ||
+           r->op.kind == OP_ACTIVE;
+}
+
+static struct home list_run(struct stepping *x, int32_t d, const struct program_record *r,
+                            const struct home *reads, int n)
+{
+    const struct op_size size = {.rows = rows_of(x, r), .seqs = 1};
+    const struct op_cost c = cost_of_op(x->s->cost, x->s->device[d], &r->op, &size);
+    const struct event e = {.kind = EVENT_RUN,
+                            .device = (int16_t)d,
+                            .parts = 1,
+                            .op = x->s->graph.values[r->value].producer,
+                            .estimate = c.estimate,
+                            .bytes = size.rows ? (uint64_t)op_bytes(&r->op, &size) : 0};
+    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+}
+
 /* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
 static int32_t counted_op(const struct stepping *x, int32_t index)
 {
@@ -169,8 +190,9 @@ static double active_share(const struct stepping *x, const struct program_record
     const struct graph *g = &x->s->graph;
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
-    if (x->s->silent[index] > 0 && r->op.sparse)
-        return share * sparse_active(true, 1 - x->s->silent[index], x->step->size.tokens);
+    const struct silence *silent = &x->s->silent[index];
+    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SKIP_UNLISTED))
+        return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
     const struct neurons_layer *l = neurons_layer(x->s->plan->neurons, g->ops[index].layer);
@@ -186,6 +208,8 @@ static double active_share(const struct stepping *x, const struct program_record
     const int32_t layer = g->ops[index].layer;
     const double rate =
         sparse_rate(plan_skips(plan->sparse, plan->n_sparse, layer), plan->neurons, layer);
+    const struct plan_sparse *guess =
+        r->op.sparse == SKIP_UNLISTED ? plan_skips(plan->sparse, plan->n_sparse, layer) : NULL;
     double sum = 0;
     for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
         const double once = fmin(freq[order[i]] * rate, 1);
@@ -193,7 +217,9 @@ static double active_share(const struct stepping *x, const struct program_record
                : tokens == 1 ? once
                              : 1 - pow(1 - once, tokens);
     }
-    return freq && order ? sum / all : share;
+    if (!freq || !order)
+        return share;
+    return guess ? fmin(sum / all * guess_work(guess, plan->neurons, op), share) : sum / all;
 }
 
 /* The same of a part whose experts are in a cache, too: this record has what is found there, or the
@@ -234,7 +260,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
     struct oato_op op = o->op;
-    op.sparse = SKIP_NOTHING;
+    op.sparse = r->op.sparse;
     struct op_cost c = r->op.sparse ? sparse_cost(s->cost, s->device[d], &op, &size, share, active)
                                     : cost_of_op(s->cost, s->device[d], &op, &size);
     c.ns *= r->op.sparse ? 1 : active;
@@ -298,6 +324,8 @@ static bool record_run(struct stepping *x, int32_t d)
         done = copy_run(x, d, r, reads, r->n_waits);
     else if (is_kv_copy(r)) /* measured as part of a step */
         done = pass(x, d, reads, r->n_waits);
+    else if (r->graph_op == UINT32_MAX && makes_list(r))
+        done = list_run(x, d, r, reads, r->n_waits);
     else if (r->graph_op == UINT32_MAX)
         done = merge_run(x, d, r, reads, r->n_waits);
     else

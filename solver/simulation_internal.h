@@ -49,8 +49,8 @@ struct simulation {
     const struct plan *plan;       /* borrowed */
     const struct profile *profile; /* borrowed */
     struct cost_model *cost;
-    struct graph graph; /* fused as the plan says */
-    double *silent;     /* sparse_silences */
+    struct graph graph;     /* fused as the plan says */
+    struct silence *silent; /* sparse_silences */
     int32_t host, device[SOLVER_DEVICES];
     struct placements placements;
     struct lowered lowered;

@@ -96,6 +96,7 @@ struct option {
     bool allowed;
     uint8_t uses;                   /* devices in use, a bit each */
     uint8_t dense;                  /* devices whose part skips no neurons, a bit each */
+    bool guess;                     /* the others guess before gate which ones */
     uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators have the first ones. All
                                        zero: the unit is not split */
 };
@@ -224,7 +225,7 @@ struct device_budget {
 
 /* Whether silent neurons are skipped. GIVEN: in all layers where they can be, as sparse_mode says.
  * AUTO: those whose activation is exactly 0, in layers of ReLU kinds whose neurons fire so seldom
- * that it pays. */
+ * that it pays; and those that a good predictor does not name, where that pays more. */
 enum planner_sparse { PLANNER_SPARSE_AUTO, PLANNER_SPARSE_OFF, PLANNER_SPARSE_GIVEN };
 
 struct planner_options {
@@ -272,6 +273,12 @@ struct layer_flow {
     uint64_t matrix_bytes; /* of the other matrices, in file format */
 };
 
+/* What an operator skips: a share of its inputs, or of its rows by a list that `guess` has made. */
+struct silence {
+    double share;
+    const struct plan_sparse *guess; /* NULL: none */
+};
+
 /* Everything that is known before solving. */
 struct problem {
     struct arena arena;
@@ -291,7 +298,7 @@ struct problem {
     const char *sparse_mode;   /* borrowed; NULL: chosen here */
     struct plan_input *inputs; /* matrices that skip inputs */
     int32_t n_inputs;
-    double *silent;    /* per operator: sparse_silences; NULL: not known yet */
+    struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only;
     int32_t *unit_of;          /* per operator */
@@ -318,8 +325,9 @@ oato_status problem_of_plan(const struct model *m, const struct profile *p, cons
                             struct problem **out, int32_t **place, struct oato_error *err);
 /* How many operators were timed on a busy machine: have a disturbed row on one of the devices. */
 int32_t problem_disturbed(const struct problem *p);
-/* Whether the profile has times of feed-forward blocks that skip neurons, wherever devices can. */
-bool sparse_measured(const struct problem *p);
+/* Whether the profile has times of feed-forward blocks that skip neurons as the plan does, wherever
+ * devices can. */
+bool sparse_measured(const struct problem *p, const struct plan *plan);
 void problem_free(struct problem *p);
 /* Sets memory aside, out of the capacity for units, for streaming to these devices. */
 void problem_stream(struct problem *p, uint32_t streams);

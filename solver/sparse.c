@@ -2,7 +2,8 @@
  * sparse.c - in which layers neurons may be skipped that do not fire, and what the operators cost
  * then. Profiles have their times at several shares of active neurons. Without those rows times
  * follow from the bytes that are read: gate's rows are all read, up's and down's are those of
- * active neurons. Which parts of a layer do skip is an option of its unit (divide_price.c).
+ * active neurons. Which parts of a layer do skip, and whether predictors say what, is an option of
+ * its unit (divide_price.c).
  */
 #include "solver/planning_internal.h"
 
@@ -27,8 +28,19 @@ static bool has_zeros(const struct oato_op *op)
  * work, in units of the dense operator's. */
 static double work_of(const struct oato_op *op, double share, double active)
 {
-    const double part = op->kind == OP_GATE_UP ? (share + active) / 2 : active;
+    const bool whole_gate = op->kind == OP_GATE_UP && op->sparse != SKIP_UNLISTED;
+    const double part = whole_gate ? (share + active) / 2 : active;
     return part * SLOWER < share ? part * SLOWER : share;
+}
+
+/* What of it has times: rows that nothing lists take those of a matrix. */
+static enum op_skip skip_of(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    if (op->sparse != SKIP_ZEROS_BY_ROWS)
+        return op->sparse ? (enum op_skip)op->sparse : SKIP_ZEROS;
+    return cost_measured(c, device, op) ? SKIP_ZEROS_BY_ROWS
+           : op->kind == OP_GATE_UP     ? SKIP_ZEROS
+                                        : SKIP_NOTHING;
 }
 
 struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
@@ -38,8 +50,10 @@ struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const str
     struct op_size some = *size;
     struct op_cost r;
     dense.sparse = SKIP_NOTHING;
-    skipping.sparse = SKIP_ZEROS;
-    if (share > 0 && cost_measured(c, device, &skipping)) {
+    skipping.sparse = skip_of(c, device, op);
+    if (!skipping.sparse)
+        active = share;
+    if (share > 0 && skipping.sparse && cost_measured(c, device, &skipping)) {
         some.active = (int32_t)fmax(lround(active / share * op_neurons(op)), 1);
         r = cost_of_op(c, device, &skipping, &some);
         r.ns *= share;
@@ -47,18 +61,22 @@ struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const str
     }
     const bool skips = cost_supports(c, device, &skipping);
     r = cost_of_op(c, device, &dense, size);
-    r.ns *= skips ? work_of(op, share, active) : share;
+    r.ns *= skips ? work_of(&skipping, share, active) : share;
     r.estimate = r.estimate || skips;
     return r;
 }
 
-bool sparse_measured(const struct problem *p)
+bool sparse_measured(const struct problem *p, const struct plan *plan)
 {
     bool measured = true;
     for (int32_t i = 0; i + 1 < p->graph.n_ops; i++) {
         struct oato_op op = p->graph.ops[i].op;
-        op.sparse = SKIP_ZEROS;
-        const bool skips = op.kind == OP_GATE_UP || (p->silent && p->silent[i] > 0);
+        const struct plan_sparse *s =
+            plan_skips(plan->sparse, plan->n_sparse, p->graph.ops[i].layer);
+        const struct silence *silent = p->silent ? &p->silent[i] : NULL;
+        const bool listed = op.kind == OP_GATE_UP ? s && s->guess : silent && silent->guess;
+        op.sparse = listed ? SKIP_UNLISTED : SKIP_ZEROS;
+        const bool skips = op.kind == OP_GATE_UP || (silent && silent->share > 0);
         for (int32_t d = 0; d < p->n_devices && skips; d++)
             measured = measured && (cost_measured(p->cost, p->device[d], &op) ||
                                     !cost_supports(p->cost, p->device[d], &op));
@@ -71,8 +89,7 @@ double sparse_active(bool skips, double frequency, int32_t tokens)
     return skips && tokens <= TOKENS_MOST ? 1 - pow(1 - frequency, tokens) : 1;
 }
 
-/* The mean share of neurons that fire; 1: unknown. */
-static double layer_frequency(const struct neurons *n, int32_t layer)
+double sparse_frequency(const struct neurons *n, int32_t layer)
 {
     const struct neurons_layer *l = n ? neurons_layer(n, layer) : NULL;
     double sum = 0;
@@ -90,7 +107,7 @@ double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t
         return 1;
     snprintf(name, sizeof name, "blk.%d.ffn_act", layer);
     const struct neurons_magnitudes *m = neurons_magnitudes(n, name);
-    const double counted = layer_frequency(n, layer);
+    const double counted = sparse_frequency(n, layer);
     int percent = 0;
     if (!m || !(counted > 0))
         return 1;
@@ -107,6 +124,14 @@ bool sparse_allows(const struct problem *p, enum op_kind fused)
            sparse_fuses(&choice, fused);
 }
 
+bool sparse_demands(const struct problem *p, enum op_kind fused)
+{
+    struct sparse_choice choice;
+    struct oato_error ignored = {0};
+    return fused == OP_GATE_UP && p->sparse_mode &&
+           !sparse_parse(p->sparse_mode, &choice, &ignored) && choice.mode != SPARSE_OFF;
+}
+
 static double input_silent(const struct graph_op *o, const struct skipping *s)
 {
     for (int32_t i = 0; i < s->n_inputs; i++)
@@ -115,19 +140,36 @@ static double input_silent(const struct graph_op *o, const struct skipping *s)
     return 0;
 }
 
-void sparse_silences(const struct graph *g, const struct skipping *s, double *silent)
+/* The share of the rows that a product before an activation need not compute. */
+static void rows_unlisted(const struct graph *g, const struct skipping *s,
+                          const struct plan_sparse *layer, const struct graph_op *neurons,
+                          struct silence *silent)
 {
+    struct placed_predictor ignored;
+    const struct graph_op *o = sparse_listed(g, neurons);
+    if (!o || o == neurons || layer->guess != PLAN_GUESS_PREDICTED ||
+        !sparse_predictor(layer, s->neurons, &ignored))
+        return;
+    silent[o - g->ops] = (struct silence){1 - guess_listed(layer, s->neurons, o->op.k), layer};
+}
+
+void sparse_silences(const struct graph *g, const struct skipping *s, struct silence *silent)
+{
+    memset(silent, 0, (size_t)g->n_ops * sizeof *silent);
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
         const struct plan_sparse *layer = plan_skips(s->sparse, s->n_sparse, o->layer);
         const bool product = o->op.kind == OP_MUL_MAT && o->n_weights && o->weight[0];
-        silent[i] = 0;
-        if (!product || (layer && i && divide_pair(g, i - 1)))
+        const struct graph_op *neurons = layer ? sparse_neurons(g, o, false) : NULL;
+        const double often = sparse_frequency(s->neurons, o->layer);
+        if (neurons)
+            rows_unlisted(g, s, layer, neurons, silent);
+        if (!product || silent[i].guess || (layer && i && divide_pair(g, i - 1)))
             continue;
-        silent[i] = input_silent(o, s);
-        if (layer && sparse_neurons(g, o, false))
-            silent[i] = fmax(silent[i], 1 - layer_frequency(s->neurons, o->layer) *
-                                                sparse_rate(layer, s->neurons, o->layer));
+        silent[i].share = input_silent(o, s);
+        if (neurons)
+            silent[i].share =
+                fmax(silent[i].share, 1 - often * sparse_rate(layer, s->neurons, o->layer));
     }
 }
 
@@ -228,7 +270,7 @@ oato_status sparse_choose(struct problem *p, const struct planner_options *o,
     for (int32_t i = 0; i + 1 < g->n_ops; i++)
         if (g->ops[i].op.kind == OP_GATE_UP && has_zeros(&g->ops[i].op) && divide_pair(g, i) &&
             !plan_skips(p->sparse, p->n_sparse, g->ops[i].layer) &&
-            layer_frequency(p->neurons, g->ops[i].layer) < 1)
+            sparse_frequency(p->neurons, g->ops[i].layer) < 1)
             p->sparse[p->n_sparse++] = (struct plan_sparse){.layer = g->ops[i].layer};
     return OATO_OK;
 }
