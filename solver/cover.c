@@ -31,6 +31,8 @@ static bool pays_on(const struct problem *p, const struct graph *g, struct graph
     }
     if (!cost_lists(p->cost, device, fused))
         return !members_run; /* nothing of it runs there either way */
+    if (sparse_demands(p, (enum op_kind)fused->kind))
+        return true;
     if (!measured)
         return true; /* fewer records and passes; nothing speaks against it */
     struct op_price price = request_op(p, g, m.first, fused, d);

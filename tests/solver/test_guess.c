@@ -251,6 +251,26 @@ static void measured_lists_count(void **state)
     planned_close(&x);
 }
 
+/* Only gate and up in one can skip: where a profile has them slower than apart, noise or not. */
+static void what_skips_is_fused(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"off", "exact", "predict", "sign"};
+    struct planned x;
+    planned_open_on(&x, "llama", 3);
+    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+        struct plan plan;
+        int32_t fused = 0;
+        plan_with(&x, (struct guess){64, 0.96f, 0.12f}, modes[i], &plan, NULL);
+        for (int32_t j = 0; j < plan.n_fusions; j++)
+            fused += !strcmp(plan.fusions[j].name, "gate_up");
+        assert_int_equal(fused, i ? LAYERS : 0);
+        plan_free(&plan);
+        neurons_free(&x.neurons);
+    }
+    planned_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +279,7 @@ int main(void)
         cmocka_unit_test(signs_are_priced_by_their_margin),
         cmocka_unit_test(the_virtual_clock_agrees),
         cmocka_unit_test(measured_lists_count),
+        cmocka_unit_test(what_skips_is_fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
