@@ -69,6 +69,31 @@ static oato_status add_copy(struct op_bench *b, struct oato_error *err)
     return status;
 }
 
+/* The list of an operator that computes what is listed, for each row the same. */
+static oato_status write_list(const struct rig *r, const struct oato_op *op,
+                              const struct op_point *at, void *arena, uint64_t offset,
+                              struct oato_error *err)
+{
+    const size_t width = (size_t)op_in_width(op, 1), bytes = width * sizeof(float);
+    float *list = calloc(width, sizeof *list);
+    oato_status status = OATO_OK;
+    uint32_t random = 0x9e3779b9;
+    int32_t n = 0;
+    if (!list)
+        return oato_fail_memory(err, bytes, "a list");
+    for (int32_t i = 0; i < op->n; i++) {
+        random = random * 1664525 + 1013904223;
+        if ((int32_t)((random >> 8) % (uint32_t)(op->n - i)) < at->active - n)
+            list[++n] = (float)i;
+    }
+    list[0] = (float)n;
+    for (size_t row = 0; row < (size_t)at->rows && !status; row++)
+        status =
+            r->device->ops->upload(r->device, arena, offset + row * bytes, list, bytes, NULL, err);
+    free(list);
+    return status;
+}
+
 /* The same numbers in all rows, so that all tokens have the same neurons; a sparse product's input
  * is 0 where it is to skip. */
 static oato_status write_input(const struct rig *r, const struct oato_op *op,
@@ -194,7 +219,7 @@ oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_b
     }
     if (!status && oato_interrupted)
         status = oato_fail(err, OATO_NEGATIVE, "interrupted");
-    if (!status && c->op.kind == OP_GATE_UP && c->op.sparse)
+    if (!status && c->op.kind == OP_GATE_UP && c->op.sparse == SKIP_ZEROS)
         status = read_gates(b, err);
     if (status)
         bench_close(b);
@@ -249,8 +274,10 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
                                struct program_record *out, struct oato_error *err)
 {
     *out = rig_record(&c->shape, &c->op, c->in_width);
-    if (c->op.kind == OP_GATE_UP && c->op.sparse) /* thresholds are those of the gate itself */
+    if (c->op.kind == OP_GATE_UP && c->op.sparse) { /* thresholds are those of the gate itself */
         out->op.activation = ACT_NONE;
+        out->op.threshold = -1; /* all that are listed */
+    }
     out->numerics = at->rows > NUMERICS_DECODE_ROWS ? NUMERICS_PREFILL : NUMERICS_DECODE;
     const bool chooses = op_has_experts(&c->op);
     uint64_t offset = 0, rows = (uint64_t)at->rows;
@@ -271,6 +298,8 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
     oato_status status = rig_alloc(r, offset, &s->arena, err);
     if (!status && c->op.sparse)
         status = write_input(r, &c->op, at, s->arena, err);
+    if (!status && c->op.sparse == SKIP_UNLISTED)
+        status = write_list(r, &c->op, at, s->arena, out->in[1], err);
     if (!status && chooses)
         status = rig_fill_choices(r, &c->op, s->arena, out->in[1], at->rows, s->choice_bytes,
                                   CHOICES, err);

@@ -336,6 +336,22 @@ static oato_status measure_restores(const struct command *c, struct profile *p,
     return status;
 }
 
+/* With the predictors that a sidecar beside the model has. */
+static oato_status measure_model(const struct command *c, struct profile *p,
+                                 const struct model *model, struct profiler_report *report,
+                                 struct oato_error *err)
+{
+    struct profiler_options options = c->options;
+    struct neurons n;
+    struct oato_error none = {0};
+    if (!neurons_open(model->gguf, NULL, &n, &none))
+        options.neurons = &n;
+    const oato_status status =
+        profiler_measure(p, model, &options, program_warn, NULL, report, err);
+    neurons_free(&n);
+    return status;
+}
+
 static oato_status profile_model(const struct command *c, struct oato_error *err)
 {
     char name[96];
@@ -357,7 +373,7 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
     if (!status && (!c->restores || !p.n_devices))
-        status = profiler_measure(&p, model, &c->options, program_warn, NULL, &report, err);
+        status = measure_model(c, &p, model, &report, err);
     if (!status && c->restores)
         status = measure_restores(c, &p, model, err);
     if (!status)

@@ -327,6 +327,8 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
     char key[OP_KEY_SIZE], reason[sizeof err->text] = "";
     struct op_bench *bench = NULL;
     oato_op_key(&c->op, NULL, key);
+    if (!n) /* a context too short for prompts */
+        return OATO_OK;
     if (!rig->device->ops->supports(rig->device, &c->op)) {
         struct profile_row row = {
             .device = rig->index, .op = c->op, .size = op_point_size(&c->op, &points[0])};
@@ -555,7 +557,7 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     if (!status)
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
     if (!status)
-        status = op_set_add_sparse(&m->graph, o->sparse, &r.set, err);
+        status = op_set_add_sparse(&m->graph, o->sparse, o->neurons, &r.set, err);
     for (int32_t i = 0; i < r.set.n && !status; i++)
         points += op_points(&r.set.cases[i], o, m->shape.context_length, ignored);
     for (int i = 0; i < r.n_rigs; i++)

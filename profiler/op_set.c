@@ -14,6 +14,8 @@
 /* Tokens of a step: decode, small batches, chunks of a prompt. */
 static const int32_t rows_full[] = {1, 2, 4, 8, 32, 128, 512};
 static const int32_t rows_quick[] = {1, 8, 128, 512};
+/* Itself, by lists, by rows, and what makes these lists in two ways. */
+enum { OPS_OF_ONE = 3 + 2 * LIST_OPS };
 /* Steps rarely want the logits of more rows: the sequences of a batch. */
 enum { LOGITS_ROWS_MAX = 32 };
 static const int32_t contexts_full[] = {64, 512, 2048, 4096};
@@ -30,41 +32,114 @@ static struct op_case *find_case(const struct op_set *s, const struct oato_op *o
     return NULL;
 }
 
-static struct op_case *add_case(const struct graph *g, const struct graph_op *o,
-                                const struct oato_op *op, struct op_set *s)
+/* sources: how many operators there may be of the case, at most. */
+static struct op_case *add_case(const struct graph_op *o, const struct oato_op *op, int32_t sources,
+                                struct op_set *s)
 {
     struct op_case *c = &s->cases[s->n];
     c->op = *op;
     c->shape = *o;
     c->logits_only = true;
-    c->weights = arena_alloc(&s->arena, (size_t)g->n_ops, sizeof *c->weights);
+    c->weights = arena_alloc(&s->arena, (size_t)sources, sizeof *c->weights);
     for (int32_t j = 0; j < o->n_in; j++)
-        c->in_width[j] = g->values[o->in[j]].width;
+        c->in_width[j] = (int32_t)op_in_width(op, j);
     for (int32_t j = 0; j < o->n_out; j++)
-        c->out_width[j] = g->values[o->out[j]].width;
+        c->out_width[j] = op_out_width(op, j);
     s->n += c->weights != NULL;
     return c->weights ? c : NULL;
+}
+
+/* Its case, perhaps a new one; NULL: memory is short. */
+static struct op_case *collect(const struct graph_op *o, const struct oato_op *op, int32_t sources,
+                               struct op_set *s)
+{
+    struct op_case *c = find_case(s, op);
+    if (!c)
+        c = add_case(o, op, sources, s);
+    if (!c)
+        return NULL;
+    if (o->n_weights != c->shape.n_weights) /* a norm without its bias: timed with it */
+        return c;
+    for (int32_t j = 0; j < c->n_weights; j++)
+        if (!memcmp(c->weights[j], o->weight, sizeof o->weight))
+            return c;
+    memcpy(c->weights[c->n_weights++], o->weight, sizeof o->weight);
+    return c;
 }
 
 /* Adds an operator, plain or fused, that stands in the graph. */
 static bool collect_op(const struct graph *g, const struct graph_op *o, oato_dtype kv,
                        struct op_set *s)
 {
-    struct oato_op op = graph_op_with_kv(o, kv);
-    struct op_case *c = find_case(s, &op);
-    if (!c)
-        c = add_case(g, o, &op, s);
-    if (!c)
-        return false;
-    if (!o->n_out || g->values[o->out[0]].rows == ROWS_TOKENS)
+    const struct oato_op op = graph_op_with_kv(o, kv);
+    struct op_case *c = collect(o, &op, g->n_ops, s);
+    if (c && (!o->n_out || g->values[o->out[0]].rows == ROWS_TOKENS))
         c->logits_only = false;
-    if (o->n_weights != c->shape.n_weights) /* a norm without its bias: timed with it */
+    return c;
+}
+
+/* Adds an operator of a record that makes a list of neurons. */
+static bool collect_made(const struct oato_op *op, const struct gguf_tensor *weight,
+                         int32_t sources, struct op_set *s)
+{
+    struct graph_op o = {.op = *op, .n_in = 1, .n_out = 1, .n_weights = weight != NULL};
+    const struct op_case *before = find_case(s, op);
+    o.weight[0] = weight;
+    struct op_case *c = collect(&o, op, sources, s);
+    if (c && !before) {
+        c->logits_only = false;
+        c->decode_only = true;
+    }
+    return c;
+}
+
+/* The records that make the lists of a layer in one way, for `listed`. */
+static bool collect_list(const struct graph *g, const struct graph_op *listed,
+                         enum plan_guess guess, const struct neurons *n, struct op_set *s)
+{
+    const struct plan_sparse layer = {.layer = listed->layer, .guess = guess};
+    struct placed_predictor p;
+    struct oato_op ops[LIST_OPS];
+    int by_neurons;
+    bool fits = true;
+    if (!sparse_predictor(&layer, n, &p))
         return true;
-    for (int32_t j = 0; j < c->n_weights; j++)
-        if (!memcmp(c->weights[j], o->weight, sizeof o->weight))
-            return true;
-    memcpy(c->weights[c->n_weights++], o->weight, sizeof o->weight);
-    return true;
+    const int n_ops = list_ops(&p, &listed->op, ops, &by_neurons);
+    for (int i = 0; i < n_ops && fits; i++) {
+        const struct gguf_tensor *weight = i == n_ops - 1               ? p.bias
+                                           : ops[i].kind == OP_SIGNS    ? listed->weight[0]
+                                           : ops[i].kind == OP_ACTIVATE ? NULL
+                                           : i                          ? p.up
+                                                                        : p.down;
+        fits = collect_made(&ops[i], weight, g->n_ops, s);
+    }
+    return fits;
+}
+
+/* What computes neurons by lists, or without one by the same rows, and what makes the lists. */
+static bool collect_listed(const struct graph *g, const struct graph_op *listed,
+                           const struct neurons *n, struct op_set *s)
+{
+    struct graph_op by_list = *listed, by_rows = *listed;
+    by_list.op.sparse = SKIP_UNLISTED;
+    by_list.n_in = 2;
+    by_rows.op.sparse = SKIP_ZEROS_BY_ROWS;
+    return collect_op(g, &by_list, DT_F16, s) && collect_op(g, &by_rows, DT_F16, s) &&
+           collect_list(g, listed, PLAN_GUESS_PREDICTED, n, s) &&
+           (listed->op.kind != OP_GATE_UP || collect_list(g, listed, PLAN_GUESS_SIGNS, n, s));
+}
+
+static bool collect_guesses(const struct graph *fused, bool asked, const struct neurons *n,
+                            struct op_set *s)
+{
+    bool fits = true;
+    for (int32_t i = 0; i < fused->n_ops && fits; i++) {
+        const struct graph_op *neurons = sparse_neurons(fused, &fused->ops[i], true);
+        const struct graph_op *listed = neurons ? sparse_listed(fused, neurons) : NULL;
+        if (listed && (asked || (n && neurons_predictor(n, listed->layer))))
+            fits = collect_listed(fused, listed, n, s);
+    }
+    return fits;
 }
 
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
@@ -104,8 +179,8 @@ static bool collect_inputs(const struct graph *g, struct op_set *s)
     return fits;
 }
 
-oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
-                              struct oato_error *err)
+oato_status op_set_add_sparse(const struct graph *g, bool asked, const struct neurons *n,
+                              struct op_set *s, struct oato_error *err)
 {
     const struct sparse_choice choice = {.mode = asked ? SPARSE_LIMIT : SPARSE_EXACT};
     struct graph fused;
@@ -120,8 +195,9 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *
     if (status)
         return status;
     status = sparse_apply(&fused, &choice, NULL, err);
-    struct op_case *cases = arena_alloc(
-        &s->arena, (size_t)s->n + (size_t)fused.n_ops + (size_t)g->n_ops, sizeof *s->cases);
+    struct op_case *cases =
+        arena_alloc(&s->arena, (size_t)s->n + OPS_OF_ONE * (size_t)fused.n_ops + (size_t)g->n_ops,
+                    sizeof *s->cases);
     bool fits = cases;
     if (fits) {
         memcpy(cases, s->cases, (size_t)s->n * sizeof *cases);
@@ -130,6 +206,8 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *
     for (int32_t i = 0; i < fused.n_ops && fits && !status; i++)
         if (fused.ops[i].op.sparse)
             fits = collect_op(&fused, &fused.ops[i], DT_F16, s);
+    if (fits && !status)
+        fits = collect_guesses(&fused, asked, n, s);
     graph_free(&fused);
     const int32_t before = s->n;
     if (fits && asked)
@@ -196,7 +274,7 @@ static void attention_points(const struct profiler_options *o, int32_t rows, int
         add_point(out, n, rows, 1, longest);
 }
 
-/* Few tokens at several shares of active neurons; prompts need them all. */
+/* Few tokens at several shares of active neurons; prompts need them all, and have no lists. */
 static int32_t sparse_points(const struct oato_op *op, bool quick, int32_t longest,
                              struct op_point *out)
 {
@@ -209,6 +287,9 @@ static int32_t sparse_points(const struct oato_op *op, bool quick, int32_t longe
     for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
         for (int j = tokens[i] <= NUMERICS_DECODE_ROWS ? 0 : n_percent - 1;
              j < n_percent && tokens[i] <= longest; j++) {
+            if (op->sparse ==
+                (tokens[i] > NUMERICS_DECODE_ROWS ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS))
+                continue;
             if (quick && (tokens[i] == 4 || tokens[i] == 512))
                 continue;
             out[n++] = (struct op_point){.rows = tokens[i],
@@ -228,7 +309,8 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
     if (c->op.sparse)
         return sparse_points(&c->op, o->quick, longest, out);
     for (int32_t i = 0; i < n_rows; i++) {
-        if (rows[i] > longest || (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
+        if (rows[i] > longest || (c->decode_only && rows[i] > NUMERICS_DECODE_ROWS) ||
+            (c->logits_only && rows[i] > LOGITS_ROWS_MAX))
             continue;
         if (attention)
             attention_points(o, rows[i], longest, out, &n);

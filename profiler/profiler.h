@@ -26,6 +26,7 @@ struct profiler_options {
     int32_t n_contexts;
     bool quick;  /* fewer sizes and repeats */
     bool sparse; /* feed-forward blocks that skip neurons are timed whatever their activation */
+    const struct neurons *neurons; /* whose predictors are timed; NULL: none */
 };
 
 /* What profiler_measure did, for the summary. */

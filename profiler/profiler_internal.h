@@ -17,6 +17,7 @@ struct op_case {
     struct graph_op shape; /* the first of them: inputs, outputs, weights */
     int32_t in_width[GRAPH_INPUTS], out_width[GRAPH_OUTPUTS];
     bool logits_only; /* runs only on rows whose logits are wanted */
+    bool decode_only;
     const struct gguf_tensor *(*weights)[GRAPH_WEIGHTS]; /* of every graph operator of the case */
     int32_t n_weights;                                   /* how many such operators */
 };
@@ -31,10 +32,11 @@ struct op_set {
 oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *out,
                            struct oato_error *err);
 /* Adds the operators of feed-forward blocks that skip neurons: where activations have exact zeros
- * or, if asked for, any; if asked for, also matrices that can skip inputs. OATO_EUSAGE: asked for,
- * and there are none. */
-oato_status op_set_add_sparse(const struct graph *g, bool asked, struct op_set *s,
-                              struct oato_error *err);
+ * or, if asked for, any; if asked for, also matrices that can skip inputs. And what guesses active
+ * neurons where there are exact zeros: by the predictors of n (NULL: none) and by signs, if asked
+ * for or with predictors. OATO_EUSAGE: asked for, and nothing can skip. */
+oato_status op_set_add_sparse(const struct graph *g, bool asked, const struct neurons *n,
+                              struct op_set *s, struct oato_error *err);
 void op_set_free(struct op_set *s);
 
 /* A point at which a case is timed. */

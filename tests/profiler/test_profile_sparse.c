@@ -63,6 +63,8 @@ static int32_t sparse_rows(const struct profile *p)
 
 static const struct oato_op gate_up = {
     .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SKIP_ZEROS};
+static const struct oato_op listed = {
+    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SKIP_UNLISTED};
 static const struct oato_op down = {
     .kind = OP_MUL_MAT, .dtype = DT_Q8_0, .k = NEURONS, .n = WIDTH, .sparse = SKIP_ZEROS};
 
@@ -83,6 +85,7 @@ static void assert_density(const struct cost_model *c, int32_t sim)
         const int active = NEURONS * percent / 100;
         assert_true(fabs(cost(c, sim, &gate_up, active) - up * (1 + share) / 2) < 0.02 * up);
         assert_true(fabs(cost(c, sim, &down, active) - all * share) < 0.02 * all);
+        assert_true(fabs(cost(c, sim, &listed, active) - up * share) < 0.02 * up);
     }
 }
 
@@ -127,7 +130,8 @@ static void silent_neurons_are_timed_and_the_times_decide(void **state)
     struct cost_model *c;
     struct model *m = open_relu("feed_forward_activation=relu");
     const struct profile *p = measured(m);
-    assert_int_equal(sparse_rows(p), 2 * 5 * (3 + 3 + 0)); /* a context of 64 has no long prompts */
+    /* a context of 64 has no long prompts, which would have rows without lists */
+    assert_int_equal(sparse_rows(p), 2 * (5 + 1) * (3 + 3 + 0));
     assert_int_equal(cost_create(p, &c, &err), OATO_OK);
     assert_density(c, profile_device_index(p, "sim:0"));
     assert_true(cost(c, 0, &gate_up, NEURONS / 10) > 0);
@@ -146,7 +150,7 @@ static void others_are_timed_when_asked(void **state)
         struct model *m = open_relu(asked == 2 ? "feed_forward_activation=relu" : NULL);
         int32_t n = 0, inputs = 0;
         assert_int_equal(op_set_collect(&m->graph, DT_F16, &set, &err), OATO_OK);
-        assert_int_equal(op_set_add_sparse(&m->graph, asked == 1, &set, &err), OATO_OK);
+        assert_int_equal(op_set_add_sparse(&m->graph, asked == 1, NULL, &set, &err), OATO_OK);
         for (int32_t i = 0; i < set.n; i++)
             n += set.cases[i].op.sparse != SKIP_NOTHING;
         for (int32_t i = 0; i < set.n; i++)
@@ -157,6 +161,48 @@ static void others_are_timed_when_asked(void **state)
         op_set_free(&set);
         model_close(m);
     }
+}
+
+static bool has(const struct op_set *s, const char *key)
+{
+    struct oato_op op;
+    struct op_size size;
+    bool found = false;
+    assert_true(oato_op_parse(key, &op, &size));
+    for (int32_t i = 0; i < s->n && !found; i++)
+        found = oato_op_same(&s->cases[i].op, &op);
+    return found;
+}
+
+/* Lists by a sidecar's predictors are timed without being asked for, those by signs with them. */
+static void lists_are_timed_where_there_are_predictors(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"gate_up/Q8_0/k128/n640/z2",
+                                       "gate_up/Q8_0/k128/n640/z3",
+                                       "mul_mat/Q8_0/k128/n32",
+                                       "mul_mat/Q8_0/k32/n640",
+                                       "activate/k32",
+                                       "signs/Q8_0/k128/n640",
+                                       "active/k640"};
+    struct gguf_tensor first = {.dtype = DT_Q8_0, .n_dims = 2, .ne = {WIDTH, 32, 1, 1}},
+                       second = {.dtype = DT_Q8_0, .n_dims = 2, .ne = {32, NEURONS, 1, 1}};
+    const struct neurons_predictor predictor = {.down = &first, .up = &second};
+    struct neurons_layer layers[LAYERS] = {{.n_ff = NEURONS, .predictor = &predictor},
+                                           {.n_ff = NEURONS}};
+    const struct neurons n = {.layers = layers, .n_layers = LAYERS};
+    struct oato_error err;
+    struct op_set set;
+    struct model *m = open_relu("feed_forward_activation=relu");
+    for (int with = 0; with < 2; with++) {
+        assert_int_equal(op_set_collect(&m->graph, DT_F16, &set, &err), OATO_OK);
+        assert_int_equal(op_set_add_sparse(&m->graph, false, with ? &n : NULL, &set, &err),
+                         OATO_OK);
+        for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+            assert_true(has(&set, keys[i]) == with);
+        op_set_free(&set);
+    }
+    model_close(m);
 }
 
 /* A sidecar that knows of each matrix how large its inputs are. */
@@ -225,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silent_neurons_are_timed_and_the_times_decide),
         cmocka_unit_test(others_are_timed_when_asked),
+        cmocka_unit_test(lists_are_timed_where_there_are_predictors),
         cmocka_unit_test(skipped_inputs_are_priced_as_measured),
     };
     return cmocka_run_group_tests(tests, folder_create, folder_remove);
