@@ -273,6 +273,16 @@ static void token_take(struct batch *b, struct batched *r, int32_t row)
         request_end(r, BATCH_LIMIT);
 }
 
+/* Tells the rows of an input, the first of which is `row` of the step; after an eviction those that
+ * are computed again are not told again. Returns the row behind. */
+static int32_t rows_tell(const struct batch *b, struct batched *r, const struct engine_input *in,
+                         int32_t row)
+{
+    for (int32_t i = r->rows - r->fed > 0 ? r->rows - r->fed : 0; i < in->n; i++, r->rows++)
+        r->ask.on_row(r->ask.user, engine_logits(b->engine, row + i));
+    return row + in->n;
+}
+
 /* After a step: what was fed of a request, and its share of the time. */
 static void fed_add(struct batch *b, struct batched *r, const struct engine_input *in, uint64_t ns)
 {
@@ -331,9 +341,9 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     for (int32_t i = 0, row = 0; i < room.inputs && !status; i++) {
         struct batched *r = b->of[i];
         const struct engine_input *in = &b->inputs[i];
+        if (in->logits == LOGITS_ALL)
+            row = rows_tell(b, r, in, row);
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
-        for (int32_t j = 0; j < in->n && in->logits == LOGITS_ALL; j++)
-            r->ask.on_row(r->ask.user, engine_logits(b->engine, row++));
         if (in->logits == LOGITS_LAST)
             token_take(b, r, row++);
         else if (r->fed == r->n_text)

@@ -104,8 +104,8 @@ struct batch_request {
     /* After each step that computed a piece of its prompt: so many of its tokens are in the KV
      * cache. NULL: nobody wants to know. */
     void (*on_fed)(void *user, int32_t fed);
-    /* Instead of an answer, the row of each token of the prompt, in their order: engine_logits of
-     * an engine with engine_options.embeddings. `most` is 0 then. */
+    /* Instead of an answer, the row of each token of the prompt, once, in their order:
+     * engine_logits of an engine with engine_options.embeddings. `most` is 0 then. */
     void (*on_row)(void *user, const float *row);
     /* Called for each generated token. Returns false when the token ends the answer; it is then not
      * part of the answer. */

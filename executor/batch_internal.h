@@ -16,6 +16,7 @@ struct batched {
     int32_t seq;     /* -1: waiting for admission, or swapped */
     int32_t longest; /* once admitted without a schedule: what its sequence may grow to */
     int32_t fed, generated;
+    int32_t rows;   /* on_row was called so often */
     bool prompting; /* text is fed as a prompt, until all of it is */
     bool begun;     /* on_begin was called */
     bool again;     /* it was fed before, and evicted */

@@ -550,6 +550,55 @@ static void rows_are_what_logits_are_made_of(void **state)
     model_close(m);
 }
 
+/* Everything is evicted in the third step. */
+static void evicting_schedule(void *user, struct batch_view *v, int32_t n,
+                              const struct batch_room *room)
+{
+    int *steps = user;
+    (void)room;
+    ++*steps;
+    for (int32_t i = 0; i < n; i++)
+        v[i].action = v[i].state == BATCH_WAITING ? BATCH_RUN
+                      : *steps == 3               ? BATCH_EVICT
+                                                  : BATCH_KEEP;
+}
+
+static void rows_are_told_once(void **state)
+{
+    struct model *m = tiny_model(DT_F32, 5);
+    const struct engine_options options = {.context = 256, .ubatch = 16, .embeddings = true};
+    struct states *x = calloc(2, sizeof *x);
+    int32_t ids[STATES];
+    int steps = 0;
+    const struct batch_options evicting = {.schedule = evicting_schedule, .user = &steps};
+    (void)state;
+    assert_non_null(x);
+    fill_ids(ids, STATES, 320, 1);
+    for (int i = 0; i < 2; i++) {
+        struct engine *e = open_engine(m, NULL, options);
+        struct batch *b = batch_with(e, i ? &evicting : NULL);
+        struct batch_request r = {.ids = ids,
+                                  .n_ids = STATES,
+                                  .seq = -1,
+                                  .on_row = on_row,
+                                  .on_end = row_end,
+                                  .user = &x[i]};
+        struct batch_times times;
+        struct oato_error err;
+        assert_int_equal(batch_add(b, &r, NULL, &err), OATO_OK);
+        while (batch_requests(b))
+            step(b);
+        batch_get_times(b, &times);
+        assert_int_equal(times.evictions, i);
+        assert_int_equal(x[i].n, STATES);
+        batch_free(b);
+        engine_close(e);
+    }
+    assert_memory_equal(&x[0], &x[1], sizeof x[0]);
+    free(x);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -561,6 +610,7 @@ int main(void)
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),
         cmocka_unit_test(the_hook_may_add_and_cancel),
         cmocka_unit_test(rows_are_what_logits_are_made_of),
+        cmocka_unit_test(rows_are_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
