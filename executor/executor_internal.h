@@ -113,7 +113,9 @@ void prefix_put(struct prefix_cache *x, const struct kv_seq *s, const int32_t *i
                 bool mixed);
 void prefix_copy(struct prefix_cache *x, int32_t from, int32_t to); /* of a page that goes on */
 void prefix_forget(struct prefix_cache *x, int32_t page);           /* it is written anew */
-bool prefix_holds(const struct prefix_cache *x, int32_t page);      /* it can be found */
+/* It has positions whose tokens nobody knows. */
+void prefix_unknown(struct prefix_cache *x, int32_t page);
+bool prefix_holds(const struct prefix_cache *x, int32_t page); /* it can be found */
 /* Slots for that many sequences and the checkpoints. */
 oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
                             struct oato_error *err);

@@ -311,8 +311,11 @@ oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
     for (int k = 0; k < kinds_of(p); k++) {
         struct kv_table *t = &s->table[k];
         t->first = saved->table[k].first;
-        for (t->n = t->first; t->n < saved->table[k].n; t->n++)
+        for (t->n = t->first; t->n < saved->table[k].n; t->n++) {
             t->pages[t->n] = page_take(p, k);
+            if (k == KV_ALL)
+                prefix_unknown(&p->prefix, t->pages[t->n]);
+        }
     }
     s->length = saved->length;
     if (saved->state >= 0)

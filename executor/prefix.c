@@ -20,7 +20,8 @@ struct prefix_page {
     uint64_t before, text; /* numbers of the text before it and with it; 0: of none */
     int32_t next;          /* in its bucket; -1: the last */
     bool listed;           /* in a bucket: it is the page that stands for its text */
-    bool mixed;            /* has positions of decode's arithmetic, which is not prefill's */
+    bool mixed;            /* has positions of decode's arithmetic, which is not prefill's, or
+                              of tokens that are not known: cannot be shared */
 };
 
 oato_status prefix_init(struct prefix_cache *x, struct arena *a, int32_t pages,
@@ -82,6 +83,12 @@ void prefix_forget(struct prefix_cache *x, int32_t page)
     *p = (struct prefix_page){.next = -1};
 }
 
+void prefix_unknown(struct prefix_cache *x, int32_t page)
+{
+    if (x->pages)
+        x->pages[page].mixed = true;
+}
+
 bool prefix_holds(const struct prefix_cache *x, int32_t page)
 {
     return x->pages && x->pages[page].listed;
@@ -124,6 +131,7 @@ void prefix_put(struct prefix_cache *x, const struct kv_seq *s, const int32_t *i
         const int32_t inside = at % KV_PAGE_POSITIONS, page = pages[index];
         put = (int32_t)min_i64(n - i, KV_PAGE_POSITIONS - inside);
         memcpy(tokens_of(x, page) + inside, ids + i, (size_t)put * sizeof *ids);
+        x->pages[page].text = 0; /* it may have been full, and the sequence cut back */
         x->pages[page].mixed = mixed || (inside && x->pages[page].mixed);
         if (inside + put == KV_PAGE_POSITIONS)
             page_full(x, page, index ? pages[index - 1] : -1);

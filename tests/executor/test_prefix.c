@@ -157,6 +157,83 @@ static void pages_are_found_while_they_last(void **state)
     model_close(m);
 }
 
+static int32_t save_and_restore(struct engine *e, int32_t seq)
+{
+    struct engine_saved *saved;
+    struct oato_error err;
+    static int32_t a[KV_PAGE_POSITIONS];
+    int32_t other;
+    assert_int_equal(engine_seq_save(e, seq, &saved, &err), OATO_OK);
+    engine_seq_free(e, seq);
+    const int32_t between = seq_new(e); /* leaves its tokens in the page */
+    fill_ids(a, KV_PAGE_POSITIONS, VOCAB, 1);
+    feed(e, between, a, 30);
+    engine_seq_free(e, between);
+    assert_int_equal(engine_seq_restore(e, saved, &other, &err), OATO_OK);
+    engine_saved_free(saved);
+    return other;
+}
+
+/* The page of a restored sequence lay in the hands of another, whose tokens it does not hold. */
+static void restored_pages_are_not_taken_for_others(void **state)
+{
+    static int32_t a[LENGTH], b[LENGTH];
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    (void)state;
+    fill_ids(a, LENGTH, VOCAB, 1);
+    fill_ids(b, LENGTH, VOCAB, 2);
+    memcpy(a + 30, b + 30, (LENGTH - 30) * sizeof *a);
+    for (int cut = 0; cut < 2; cut++) {
+        struct engine *e =
+            open_engine(m, NULL, (struct engine_options){.context = CONTEXT, .seqs = 1});
+        struct oato_error err;
+        int32_t seq = seq_new(e);
+        feed(e, seq, b, cut ? 100 : 30);
+        seq = save_and_restore(e, seq);
+        assert_int_equal(engine_seq_truncate(e, seq, 30, &err), OATO_OK);
+        feed(e, seq, b + 30, 100);
+        engine_seq_free(e, seq);
+        assert_int_equal(engine_seq_begin(e, seq_new(e), a, 100), 0);
+        engine_close(e);
+    }
+    model_close(m);
+}
+
+/* Of two with the same text, one is cut back and goes on otherwise, in decode's arithmetic, which
+ * is another: what follows is not behind the first text any more. */
+static void a_page_cut_back_loses_its_text(void **state)
+{
+    static int32_t a[LENGTH], b[LENGTH];
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    struct plan p;
+    struct graph fused;
+    struct oato_error err;
+    (void)state;
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        plan_add_part(&p, "blk.0.ffn_down", 0, 256, phase);
+        p.parts[p.n_parts - 1].phases = 1u << phase;
+    }
+    fill_ids(a, LENGTH, VOCAB, 1);
+    fill_ids(b, LENGTH, VOCAB, 2);
+    struct engine *e = open_engine(m, &p, (struct engine_options){.context = CONTEXT, .seqs = 2});
+    const int32_t first = seq_new(e), second = seq_new(e);
+    feed(e, first, a, 64);
+    feed(e, second, a, 64);
+    assert_int_equal(engine_seq_truncate(e, second, 32, &err), OATO_OK);
+    for (int i = 32; i < 64; i++)
+        decode(e, second, b[i]);
+    feed(e, second, a + 64, 64);
+    engine_seq_free(e, first);
+    engine_seq_free(e, second);
+    assert_int_equal(engine_seq_begin(e, seq_new(e), a, 129), 64);
+    engine_close(e);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 /* Windows and recurrent states: a page alone is not what a token sees. */
 static void models_that_cannot_share_do_not(void **state)
 {
@@ -184,6 +261,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_pages_have_the_bits_of_computed_ones),
         cmocka_unit_test(pages_are_found_while_they_last),
+        cmocka_unit_test(restored_pages_are_not_taken_for_others),
+        cmocka_unit_test(a_page_cut_back_loses_its_text),
         cmocka_unit_test(models_that_cannot_share_do_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
