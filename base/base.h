@@ -380,7 +380,9 @@ void progress_clear(void);
 
 /* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
  * loops look at it and stop. A second signal ends the process as usual. */
-extern volatile int oato_interrupted;
+#ifndef __cplusplus /* the emulated GPU, which reads this file, has no _Atomic */
+extern _Atomic int oato_interrupted;
+#endif
 void interrupt_catch(void);
 /* A process still running this many seconds after such a signal exits with status 130: for long
  * steps that leave nothing to clean up. */

@@ -75,7 +75,7 @@ void progress_end(struct progress *p)
     p->on = false;
 }
 
-volatile int oato_interrupted;
+_Atomic int oato_interrupted;
 static volatile unsigned deadline_s;
 
 static void on_signal(int sig)
