@@ -78,10 +78,11 @@ static oato_status computed(struct measuring *m, int32_t n, int32_t beside, stru
     double ns[REPEATS], ignored;
     int32_t others[BESIDE], n_others = 0, seq;
     oato_status status = OATO_OK;
-    for (; n_others < beside && !status; n_others += !status) {
-        status = engine_seq_create(m->engine, &others[n_others], err);
+    for (int32_t i = 0; i < beside && !status; i++) {
+        status = engine_seq_create(m->engine, &others[i], err);
+        n_others += !status;
         if (!status)
-            status = feed(m, others[n_others], DEPTH, NULL, 0, &ignored, err);
+            status = feed(m, others[i], DEPTH, NULL, 0, &ignored, err);
     }
     for (int i = 0; i < REPEATS && !status; i++) {
         status = engine_seq_create(m->engine, &seq, err);
@@ -104,8 +105,10 @@ static oato_status copied(struct measuring *m, int32_t n, bool scattered, struct
     int32_t seq, other;
     struct engine_seq_size size = {0};
     oato_status status = engine_seq_create(m->engine, &seq, err);
-    if (!status)
-        status = engine_seq_create(m->engine, &other, err);
+    if (status)
+        return status;
+    status = engine_seq_create(m->engine, &other, err);
+    const bool both = !status;
     for (int32_t at = 0; at < n && !status; at += KV_PAGE_POSITIONS) {
         const int32_t now = (int32_t)min_i64(n - at, KV_PAGE_POSITIONS);
         status = feed(m, seq, now, NULL, 0, &ignored, err);
@@ -124,12 +127,13 @@ static oato_status copied(struct measuring *m, int32_t n, bool scattered, struct
         ns[i] = (double)(now_ns() - begin_ns);
         engine_saved_free(saved);
     }
+    engine_seq_free(m->engine, seq);
+    if (both)
+        engine_seq_free(m->engine, other);
     if (!status) {
         const struct profile_restore p = {
             .tokens = n, .bytes = size.bytes, .extents = size.extents};
         point_add(m, p, ns);
-        engine_seq_free(m->engine, seq);
-        engine_seq_free(m->engine, other);
     }
     return status;
 }
