@@ -60,7 +60,8 @@ struct batch_view {
     int32_t prompt, generated; /* tokens */
     int32_t most;              /* of batch_request */
     int32_t fed; /* of prompt + generated: how many are in its KV; a waiting one's are fed first */
-    int32_t length;      /* positions that it holds, running or swapped */
+    int32_t length; /* positions that it holds, running or swapped */
+    /* Of a running one, set by batch_view_measure: zeros until then */
     int32_t pages;       /* that it alone holds: what taking them frees; swapped: what it needs */
     uint64_t bytes;      /* that swapping it out, or back in, copies */
     int32_t extents;     /* in so many pieces */
@@ -69,8 +70,13 @@ struct batch_view {
     uint64_t service_ns; /* its share of the steps that it took part in */
     enum batch_action action; /* for the schedule to set; BATCH_KEEP */
     struct batch_memo *memo;  /* for the schedule to change */
-    struct batched *request;  /* of batch.c: to be left alone */
+    /* Of batch.c: to be left alone */
+    const struct batch *batch;
+    struct batched *request;
 };
+/* Sets pages, bytes and extents of a running request. It looks at each of its pages: to be called
+ * only when that matters. */
+void batch_view_measure(struct batch_view *v);
 
 struct batch_room {
     int32_t pages, pages_free; /* of KV_PAGE_POSITIONS positions */

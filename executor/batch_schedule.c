@@ -67,9 +67,9 @@ static oato_status admit_in_order(struct batch *b, struct oato_error *err)
 
 static void view_fill(const struct batch *b, struct batched *r, struct batch_view *v)
 {
-    const struct engine_seq_size size = r->seq >= 0 ? engine_seq_size(b->engine, r->seq)
-                                        : r->saved  ? engine_saved_size(r->saved)
-                                                    : (struct engine_seq_size){0};
+    const struct engine_seq_size size =
+        r->saved ? engine_saved_size(r->saved)
+                 : (struct engine_seq_size){.length = engine_seq_length(b->engine, r->seq)};
     *v = (struct batch_view){.id = r->id,
                              .user = r->ask.user,
                              .state = state_of(r),
@@ -85,7 +85,18 @@ static void view_fill(const struct batch *b, struct batched *r, struct batch_vie
                              .arrived_ns = r->arrived_ns,
                              .service_ns = r->service_ns,
                              .memo = &r->memo,
+                             .batch = b,
                              .request = r};
+}
+
+void batch_view_measure(struct batch_view *v)
+{
+    if (v->state != BATCH_RUNNING)
+        return;
+    const struct engine_seq_size size = engine_seq_size(v->batch->engine, v->request->seq);
+    v->pages = size.pages;
+    v->bytes = size.bytes;
+    v->extents = size.extents;
 }
 
 void batch_restore_tell(const struct batch *b, const struct batch_restored *what)

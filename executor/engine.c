@@ -152,6 +152,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         status = mixing_prepare(e, err);
     if (!status)
         status = engine_allocate(e, err);
+    if (!status)
+        seq_sizes_init(e);
     e->options = NULL;
     e->load_ns = now_ns() - begin_ns;
     if (status)

@@ -176,6 +176,12 @@ struct engine {
     struct lowered lowered;
     int32_t top_logits; /* as asked for; 0: whole rows */
     struct kv_pool pool;
+    /* Layers of each kind on all devices, and the bytes of a page of all of them; the last: states
+     * and slots */
+    struct kv_layers {
+        int32_t n;
+        uint64_t page_bytes;
+    } kv_layers[KV_KINDS + 1];
     struct arena arena; /* of the pool and of the step descriptor's arrays below, which are sized
                            for the largest step */
     int32_t *ids, *positions, *seq_of, *rows;
@@ -221,7 +227,9 @@ bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
-void spares_free(struct engine *e); /* seq_save.c */
+/* seq_save.c: what engine_seq_size needs to know of the layers. */
+void seq_sizes_init(struct engine *e);
+void spares_free(struct engine *e);
 
 /* source.c: what a slot's weight is prepared from; kept: its prepared bytes, or NULL to prepare it.
  * The source may read *gathered, which the caller frees after it. */

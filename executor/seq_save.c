@@ -49,10 +49,6 @@ void spares_free(struct engine *e)
     }
 }
 
-/* Gets each piece of what a sequence holds: of a layer of a device, so many bytes. */
-typedef oato_status piece_fn(void *user, struct oato_device *d, struct kv_place place,
-                             struct oato_error *err);
-
 /* Pages [from, ..) of the table that follow each other; returns where they end. */
 static int32_t run_end(const struct kv_table *t, int32_t from)
 {
@@ -62,44 +58,26 @@ static int32_t run_end(const struct kv_table *t, int32_t from)
     return end;
 }
 
-static oato_status layer_walk(const struct engine_device *d, int32_t layer, const struct kv_seq *s,
-                              piece_fn *piece, void *user, struct oato_error *err)
+void seq_sizes_init(struct engine *e)
 {
-    const struct kv_layer_shape *shape = &d->lowered->kv_shapes[layer];
-    const struct kv_table *t = &s->table[shape->window ? KV_WINDOW : KV_ALL];
-    oato_status status = OATO_OK;
-    if (shape->state)
-        return s->state < 0 ? OATO_OK
-                            : piece(user, d->device, kv_cache_place(d->kv, layer, s->state), err);
-    for (int32_t i = t->first, end; i < t->n && !status; i = end) {
-        struct kv_place place = kv_cache_place(d->kv, layer, t->pages[i]);
-        end = run_end(t, i);
-        place.bytes *= (uint64_t)(end - i);
-        status = piece(user, d->device, place, err);
+    for (int32_t i = 0; i < e->n_devices; i++) {
+        const struct engine_device *d = &e->device[i];
+        for (int32_t layer = 0; d->kv && layer < d->lowered->n_kv; layer++) {
+            const struct kv_layer_shape *shape = &d->lowered->kv_shapes[layer];
+            struct kv_layers *of = &e->kv_layers[shape->state    ? KV_KINDS
+                                                 : shape->window ? KV_WINDOW
+                                                                 : KV_ALL];
+            of->n++;
+            of->page_bytes += kv_cache_place(d->kv, layer, 0).bytes;
+        }
     }
-    return status;
 }
 
-static oato_status walk(const struct engine *e, const struct kv_seq *s, piece_fn *piece, void *user,
-                        struct oato_error *err)
+static void size_add_pages(struct engine_seq_size *size, const struct kv_layers *of, int32_t pages,
+                           int32_t runs)
 {
-    oato_status status = OATO_OK;
-    for (int32_t i = 0; i < e->n_devices; i++)
-        for (int32_t layer = 0; e->device[i].kv && layer < e->device[i].lowered->n_kv && !status;
-             layer++)
-            status = layer_walk(&e->device[i], layer, s, piece, user, err);
-    return status;
-}
-
-static oato_status piece_count(void *user, struct oato_device *d, struct kv_place place,
-                               struct oato_error *err)
-{
-    struct engine_seq_size *size = user;
-    (void)d;
-    (void)err;
-    size->extents++;
-    size->bytes += place.bytes;
-    return OATO_OK;
+    size->bytes += (uint64_t)pages * of->page_bytes;
+    size->extents += runs * of->n;
 }
 
 struct engine_seq_size engine_seq_size(const struct engine *e, int32_t seq)
@@ -109,11 +87,18 @@ struct engine_seq_size engine_seq_size(const struct engine *e, int32_t seq)
     if (engine_seq_check(e, seq, &ignored))
         return size;
     const struct kv_seq *s = &e->pool.seqs[seq];
-    const struct kv_table *t = &s->table[KV_ALL];
     size.length = s->length;
-    for (int32_t i = t->first; i < t->n; i++)
-        size.pages += e->pool.pages[KV_ALL].references[t->pages[i]] == 1;
-    walk(e, s, piece_count, &size, &ignored);
+    for (int kind = 0; kind < KV_KINDS; kind++) {
+        const struct kv_table *t = &s->table[kind];
+        int32_t runs = 0;
+        for (int32_t i = t->first; i < t->n; i = run_end(t, i))
+            runs++;
+        for (int32_t i = t->first; i < t->n && kind == KV_ALL; i++)
+            size.pages += e->pool.pages[kind].references[t->pages[i]] == 1;
+        size_add_pages(&size, &e->kv_layers[kind], t->n - t->first, runs);
+    }
+    if (s->state >= 0)
+        size_add_pages(&size, &e->kv_layers[KV_KINDS], 1, 1);
     return size;
 }
 
@@ -123,15 +108,33 @@ struct copying {
     bool out;
 };
 
-static oato_status piece_copy(void *user, struct oato_device *d, struct kv_place place,
+/* Queues a copy; copy() waits for all. */
+static oato_status piece_copy(struct copying *c, struct oato_device *d, struct kv_place place,
                               struct oato_error *err)
 {
-    struct copying *c = user;
-    uint64_t value; /* queued: copy() waits for all */
+    uint64_t value;
     uint8_t *host = c->at;
     c->at += place.bytes;
     return c->out ? d->ops->download(d, host, place.data, place.offset, place.bytes, &value, err)
                   : d->ops->upload(d, place.data, place.offset, host, place.bytes, &value, err);
+}
+
+static oato_status layer_copy(struct copying *c, const struct engine_device *d, int32_t layer,
+                              const struct kv_seq *s, struct oato_error *err)
+{
+    const struct kv_layer_shape *shape = &d->lowered->kv_shapes[layer];
+    const struct kv_table *t = &s->table[shape->window ? KV_WINDOW : KV_ALL];
+    oato_status status = OATO_OK;
+    if (shape->state)
+        return s->state < 0 ? OATO_OK
+                            : piece_copy(c, d->device, kv_cache_place(d->kv, layer, s->state), err);
+    for (int32_t i = t->first, end; i < t->n && !status; i = end) {
+        struct kv_place place = kv_cache_place(d->kv, layer, t->pages[i]);
+        end = run_end(t, i);
+        place.bytes *= (uint64_t)(end - i);
+        status = piece_copy(c, d->device, place, err);
+    }
+    return status;
 }
 
 static oato_status copy(struct engine *e, const struct kv_seq *s, uint8_t *data, bool out,
@@ -139,7 +142,11 @@ static oato_status copy(struct engine *e, const struct kv_seq *s, uint8_t *data,
 {
     struct copying c = {data, out};
     struct oato_error late = {0};
-    oato_status status = walk(e, s, piece_copy, &c, err);
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < e->n_devices; i++)
+        for (int32_t layer = 0; e->device[i].kv && layer < e->device[i].lowered->n_kv && !status;
+             layer++)
+            status = layer_copy(&c, &e->device[i], layer, s, err);
     for (int32_t i = 0; i < e->n_devices; i++) { /* all of them: they use `data` */
         struct oato_device *d = e->device[i].device;
         if (e->device[i].kv && d->ops->finish(d, &late) && !status) {

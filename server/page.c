@@ -27,7 +27,7 @@ enum MHD_Result route_openapi(struct exchange *x)
     return file_reply(x, &page_files[1], "application/json");
 }
 
-void seen_take(struct server *s, const struct batch_view *v, int32_t n)
+void seen_take(struct server *s, struct batch_view *v, int32_t n)
 {
     struct engine_stats stats;
     struct seen seen = {.n_running = 0};
@@ -50,6 +50,7 @@ void seen_take(struct server *s, const struct batch_view *v, int32_t n)
         seen.generated += v[i].generated;
         if (v[i].state != BATCH_RUNNING || seen.n_running == SEEN_MAX)
             continue;
+        batch_view_measure(&v[i]);
         seen.running[seen.n_running++] =
             (struct seen_request){v[i].id, v[i].prompt, v[i].generated, v[i].pages};
     }

@@ -25,9 +25,10 @@ void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct b
     seen_take(s, v, n);
 }
 
-static struct restore_cost cost_of(void *user, const struct batch_view *v)
+static struct restore_cost cost_of(void *user, struct batch_view *v)
 {
     const struct server *s = user;
+    batch_view_measure(v);
     return (struct restore_cost){
         (uint64_t)restore_predict(s->costs, RESTORE_COPY, (double)v->bytes, v->extents),
         (uint64_t)restore_predict(s->costs, RESTORE_COMPUTE, v->fed, s->beside)};

@@ -210,10 +210,19 @@ static struct scheduled *victim(const struct decision *d)
     return best;
 }
 
+static void costs_ask(struct decision *d)
+{
+    for (int32_t i = 0; d->ask && d->ask->cost && i < d->n; i++)
+        if (d->all[i].v->state == BATCH_RUNNING)
+            d->all[i].cost = d->ask->cost(d->ask->user, d->all[i].v);
+}
+
 /* True when somebody gives way. */
 static bool make_room(struct decision *d)
 {
     bool any = false;
+    if (pages_short(d) > 0)
+        costs_ask(d);
     while (pages_short(d) > 0) {
         struct scheduled *x = victim(d);
         if (!x)
@@ -311,7 +320,8 @@ void scheduler_run(void *user, struct batch_view *v, int32_t n, const struct bat
     const struct scheduler_options *o = &s->options;
     if (!n || !room_for(s, n))
         return;
-    struct decision d = {.policy = o->policy,
+    struct decision d = {.ask = o,
+                         .policy = o->policy,
                          .room = *room,
                          .swap_bytes = o->cost ? o->swap_bytes : 0,
                          .mean_answer = (int32_t)(s->answers_16 / ANSWER_WEIGHT),
@@ -321,8 +331,6 @@ void scheduler_run(void *user, struct batch_view *v, int32_t n, const struct bat
         const int32_t client = o->client ? o->client(o->user, &v[i]) : 0;
         s->all[i] = (struct scheduled){.v = &v[i],
                                        .client = client >= 0 && client < o->clients ? client : 0};
-        if (o->cost && v[i].state == BATCH_RUNNING)
-            s->all[i].cost = o->cost(o->user, &v[i]);
         d.swapped_bytes += v[i].state == BATCH_SWAPPED ? v[i].bytes : 0;
     }
     clients_charge(s, s->all, n);

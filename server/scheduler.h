@@ -31,8 +31,9 @@ struct restore_cost {
 struct scheduler_options {
     enum scheduler_policy policy;
     uint64_t swap_bytes; /* of host memory for requests that are swapped out, all together */
-    /* NULL: both ways cost nothing, and nothing is ever swapped. */
-    struct restore_cost (*cost)(void *user, const struct batch_view *v);
+    /* Of a running request, asked only when pages run short; sees to it that pages and bytes of
+     * the view are known. NULL: both ways cost nothing, and nothing is ever swapped. */
+    struct restore_cost (*cost)(void *user, struct batch_view *v);
     int32_t (*client)(void *user, const struct batch_view *v); /* from 0 on; NULL: all are one */
     int32_t clients;
     void *user;

@@ -21,6 +21,7 @@ struct scheduled {
 
 /* What a decision depends on, besides the requests. */
 struct decision {
+    const struct scheduler_options *ask; /* whose `cost` tells costs; NULL: they are known */
     enum scheduler_policy policy;
     struct batch_room room;
     uint64_t swap_bytes, swapped_bytes; /* limit; held now */

@@ -304,7 +304,7 @@ enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
 enum MHD_Result route_openapi(struct exchange *x);
 /* Takes a new copy now and then, and when other requests wait or run. */
-void seen_take(struct server *s, const struct batch_view *v, int32_t n);
+void seen_take(struct server *s, struct batch_view *v, int32_t n);
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_embeddings_native(struct exchange *x);

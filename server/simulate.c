@@ -113,7 +113,7 @@ static struct restore_cost true_cost(const struct simulated_machine *m, const st
                                  (uint64_t)recompute_ns(m, v->fed)};
 }
 
-static struct restore_cost predicted(void *user, const struct batch_view *v)
+static struct restore_cost predicted(void *user, struct batch_view *v)
 {
     const struct simulation *s = user;
     const struct live *l = v->user;

@@ -139,6 +139,7 @@ static void dice_schedule(void *user, struct batch_view *v, int32_t n,
         const uint32_t die = random_below(&d->random, 16);
         assert_true(v[i].fed <= v[i].prompt + v[i].generated);
         assert_int_equal(v[i].length, v[i].state == BATCH_WAITING ? 0 : v[i].fed);
+        batch_view_measure(&v[i]);
         assert_int_equal(v[i].pages, kv_pages_of(v[i].length));
         running += v[i].state == BATCH_RUNNING;
         pages += v[i].state == BATCH_RUNNING ? v[i].pages : 0;

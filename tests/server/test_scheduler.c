@@ -16,9 +16,12 @@
 
 enum { MS = 1000000, SECOND = 1000000000 };
 
-static struct restore_cost cost_of(void *user, const struct batch_view *v)
+static int asked; /* for costs */
+
+static struct restore_cost cost_of(void *user, struct batch_view *v)
 {
     (void)user;
+    asked++;
     return *(const struct restore_cost *)v->user;
 }
 
@@ -98,6 +101,24 @@ static void each_policy_has_its_victims_and_its_way(void **state)
         assert_int_equal(with_action(&f, BATCH_SWAP_OUT), rows[i].swapped);
         assert_int_equal(with_action(&f, BATCH_EVICT), rows[i].evicted);
         assert_int_equal(f.v[0].id, 0); /* the first in order goes on */
+        scheduler_free(s);
+    }
+}
+
+/* To find them out takes time, and they count only when pages run short. */
+static void costs_are_asked_for_when_they_count(void **state)
+{
+    (void)state;
+    for (int32_t free = 3; free < 5; free++) {
+        struct four f;
+        struct scheduler *s = scheduler_of(POLICY_ADAPTIVE, 1 << 20);
+        four_fill(&f);
+        f.room.pages = 12;
+        f.room.pages_free = free;
+        asked = 0;
+        scheduler_run(s, f.v, 4, &f.room);
+        assert_int_equal(asked, free < 4 ? 4 : 0);
+        assert_int_equal(with_action(&f, BATCH_KEEP) == 15, free == 4);
         scheduler_free(s);
     }
 }
@@ -363,6 +384,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_policy_has_its_victims_and_its_way),
+        cmocka_unit_test(costs_are_asked_for_when_they_count),
         cmocka_unit_test(requests_are_served_in_their_order),
         cmocka_unit_test(the_peak_is_projected),
         cmocka_unit_test(loads_are_distributed_as_said),
