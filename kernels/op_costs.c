@@ -113,15 +113,19 @@ const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 
 bool op_divides(const struct oato_op *op, enum op_axis axis)
 {
-    const bool unequal = op->v_dim || op->v_in_k || op->k_tail; /* no cut of such heads */
+    /* no cut of such heads, nor of gains that each head has for itself */
+    const bool unequal =
+        op->v_dim || op->v_in_k || op->k_tail ||
+        (op->kind == OP_HEAD_NORM && op->norm & (NORM_OWN_HEADS | NORM_HEAD_GAINS));
     return op_kind_row(op->kind)->axes >> axis & 1 && !(axis == AXIS_HEADS && unequal);
 }
 
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
 {
+    const bool by_head = op->kind == OP_ROPE || op->kind == OP_HEAD_NORM;
     const int64_t extent[AXIS_COUNT] = {[AXIS_ROWS] = op->n,
                                         [AXIS_K] = op->k,
-                                        [AXIS_HEADS] = op->kv_heads,
+                                        [AXIS_HEADS] = by_head ? op->heads : op->kv_heads,
                                         [AXIS_EXPERTS] = op->experts};
     return axis == AXIS_ROWS || op_divides(op, axis) ? extent[axis] : 0;
 }

@@ -23,6 +23,10 @@ enum record_kind {
      * of the weights waits for it. May be skipped in a step without rows. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
+    /* Of the host's queue, with ranks (collective.h): the sum of in[0] over the ranks that have
+     * one, and rows put together from the columns in[0] of each. No input: this rank has none. */
+    RECORD_REDUCE,
+    RECORD_GATHER,
 };
 
 struct record_wait {
@@ -39,6 +43,7 @@ struct program_record {
     uint8_t numerics;    /* enum numerics_choice */
     uint8_t peer;        /* PEER: index in the engine of the device whose arena in[0] is in */
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
+    bool to_first;       /* GATHER: rank 0 alone gets the rows */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
                             layers, else -1 */
     int32_t cache; /* with op.expert_slots, and EXPERT_SUM: number of the cache in step.cached */
@@ -64,6 +69,7 @@ struct kv_layer_shape {
 
 struct oato_weight; /* prepared by a device, see device.h */
 struct oato_device;
+struct collective; /* collective.h */
 
 /* Another device whose arena RECORD_PEERs read. */
 struct program_peer {
@@ -86,6 +92,7 @@ struct program {
     uint64_t workspace_bytes;         /* what the device said it needs for these records */
     uint32_t without_joins;           /* for profilers: those not to be made, a bit each */
     struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
+    struct collective *ranks;         /* that REDUCE and GATHER join; NULL: none */
     int32_t n_caches;                 /* of experts, in step.cached */
     const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
 };

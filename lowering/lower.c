@@ -35,11 +35,17 @@ static int32_t part_length(struct record_part part)
     return part.placed->end - part.placed->begin;
 }
 
+/* Heads of q for each one that an axis of heads counts: those of K and V, or of ROPE and HEAD_NORM
+ * their own. */
+static int32_t head_group(const struct oato_op *op)
+{
+    return op->kind == OP_ATTENTION ? op->heads / op->kv_heads : 1;
+}
+
 /* Columns per KV head: of q, of k and v, or of attention's output. */
 static int32_t head_columns(const struct graph_op *o)
 {
-    return o->op.kind == OP_ATTENTION ? o->op.heads / o->op.kv_heads * o->op.head_dim
-                                      : o->op.head_dim;
+    return head_group(&o->op) * o->op.head_dim;
 }
 
 /* Divisors of frequencies may depend on the context that a sequence can have. */
@@ -57,8 +63,8 @@ static void vector_cut(const struct graph_op *o, struct record_part part, struct
     slot->end = slot->tensor->ne[1] * slot->tensor->ne[2];
     slot->members = part.placement->order;
     slot->each = slot->end > 1;
-    if (part.axis == AXIS_HEADS) {
-        const int32_t group = o->op.heads / o->op.kv_heads;
+    if (part.axis == AXIS_HEADS && o->op.kind == OP_ATTENTION) {
+        const int32_t group = head_group(&o->op);
         slot->col_begin = (int64_t)part.placed->begin * group;
         slot->col_end = (int64_t)part.placed->end * group;
     }
@@ -154,6 +160,26 @@ static struct home input_read(struct lowering *l, const struct graph_op *o, stru
     return value_read(l, o->in[i], p->device);
 }
 
+/* Whether that input is read as a whole, or in columns that another rank has. */
+static bool needs_ranks(const struct lowering *l, const struct graph_op *o, struct record_part part,
+                        int i)
+{
+    const struct placed_part *p = part.placed;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    if ((part.axis == AXIS_K && p->members) ||
+        (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0))
+        return false;
+    return (part.axis != AXIS_K && part.axis != AXIS_HEADS) ||
+           rank_part_find(l, o->in[i], p->begin * columns, p->end * columns, p->rank) < 0;
+}
+
+static void inputs_share(struct lowering *l, const struct graph_op *o, struct record_part part)
+{
+    for (int i = 0; i < o->n_in && !failed(l); i++)
+        if (needs_ranks(l, o, part, i))
+            value_share(l, o->in[i]);
+}
+
 static void inputs_read(struct lowering *l, const struct graph_op *o, struct record_part part,
                         struct home inputs[GRAPH_INPUTS])
 {
@@ -198,8 +224,8 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     if (part.axis == AXIS_HEADS) {
         if (op.kind == OP_ATTENTION)
             op.first += op.heads / op.kv_heads * part.placed->begin;
-        op.heads = op.heads / op.kv_heads * length;
-        op.kv_heads = length;
+        op.heads = op.kind == OP_KV_STORE ? op.heads : head_group(&o->op) * length;
+        op.kv_heads = op_has_kv(&op) ? length : op.kv_heads;
         op.k = op.n = length * head_columns(o);
     }
     if (part.axis == AXIS_EXPERTS) {
@@ -232,7 +258,25 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part_end[p] = whole ? width : part.placed->end * columns;
     v->part_device[p] = device;
     v->part_width[p] = width;
-    v->part[p][device] = made;
+    v->part_rank[p] = part.placed->rank;
+    v->part_host[p] = part.placed->host;
+    if (device >= 0)
+        v->part[p][device] = made;
+}
+
+/* What another rank makes. */
+static void part_elsewhere(struct lowering *l, const struct graph_op *o, struct record_part part)
+{
+    const struct home nowhere = {-1, 0, 0};
+    if (part.axis == AXIS_COUNT) {
+        oato_fail(l->err, OATO_EFILE,
+                  "operator %s runs on rank %d alone; this version divides operators between "
+                  "ranks, or runs them on all; run oato-plan again",
+                  o->name, part.placed->rank);
+        return;
+    }
+    for (int i = 0; i < o->n_out; i++)
+        part_made(l, o, part, o->out[i], columns_of(l, o, part, AXIS_ROWS, o->out[i]), nowhere);
 }
 
 /* What other devices skip is computed where nothing can be, or is to be, skipped. */
@@ -450,56 +494,19 @@ static void op_emit(struct lowering *l, int32_t index)
         return;
     }
     struct home inputs[GRAPH_INPUTS];
+    for (int i = 0; i < p->n && p->n > 1; i++)
+        inputs_share(l, o, part_of(p, i));
     for (int i = 0; i < p->n && p->n > 1; i++) /* copies start before the parts run */
-        inputs_read(l, o, part_of(p, i), inputs);
+        if (p->part[i].device >= 0)
+            inputs_read(l, o, part_of(p, i), inputs);
     for (int i = 0; i < p->n && !failed(l); i++)
-        part_emit(l, index, part_of(p, i));
+        if (p->part[i].device >= 0)
+            part_emit(l, index, part_of(p, i));
+        else
+            part_elsewhere(l, o, part_of(p, i));
 }
 
-/* -------------------------------------------------------------------------- what is wanted */
-
-/* The TOP_K operator that picks candidates from the logits. */
-static struct oato_op top_op(const struct lowering *l)
-{
-    return (struct oato_op){.kind = OP_TOP_K,
-                            .dtype = DT_F32,
-                            .k = l->graph->values[l->graph->logits].width,
-                            .n = 2 * l->in->top_logits};
-}
-
-/* The accelerator that has all logits and can run TOP_K on them; -1: none. */
-static int32_t top_device(const struct lowering *l)
-{
-    const struct lowering_facts *facts = l->in->facts;
-    const struct lowered_value *v = &l->values[l->graph->logits];
-    const int32_t device = v->part_device[0];
-    const struct oato_op op = top_op(l);
-    if (!l->in->top_logits || v->n_parts != 1 || device == facts->host)
-        return -1;
-    return !facts->supports || facts->supports(facts->user, device, &op) ? device : -1;
-}
-
-/* The candidates of each row of logits, on the host. */
-static struct home candidates_read(struct lowering *l, int32_t device)
-{
-    const int32_t value = l->graph->logits;
-    const struct oato_op op = top_op(l);
-    const struct home logits = part_read(l, value, 0, device);
-    const struct home made = run_emit(l, device, op, value, &logits, &op.k, 1);
-    if (failed(l))
-        return made;
-    copy_count(l, op.n);
-    return copy_emit(l, value, 0, op.n, made, l->in->facts->host);
-}
-
-/* What the host reads after the step: rows of logits or of candidates. */
-static struct home result_read(struct lowering *l)
-{
-    const int32_t device = top_device(l);
-    l->out->candidates[l->phase] = device < 0 ? 0 : l->in->top_logits;
-    return device < 0 ? value_read(l, l->graph->logits, l->in->facts->host)
-                      : candidates_read(l, device);
-}
+/* ---------------------------------------------------------------------------- the result */
 
 /* Shared KV pages are copied before the step stores anything. */
 static void kv_copy_emit(struct lowering *l, int32_t device)
@@ -510,8 +517,6 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
     r->record.op = (struct oato_op){.kind = OP_KV_COPY, .dtype = (uint16_t)l->in->kv};
     record_done(l, device, r);
 }
-
-/* ---------------------------------------------------------------------------- the result */
 
 static void phase_finish(struct lowering *l, const struct home *result)
 {

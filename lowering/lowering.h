@@ -18,10 +18,12 @@ enum { PARTS_MAX = RECORD_INPUTS };
 
 /* Operator elements [begin, end) along the placement's axis run on a device. */
 struct placed_part {
-    int32_t device; /* index in the caller's numbering: an engine's or a plan's */
+    int32_t device; /* index in the caller's numbering: an engine's or a plan's; -1: of another
+                       rank */
     int32_t begin, end;
-    bool streamed; /* its weights stay in the host's memory */
-    bool dense;    /* it skips no neurons, though the operator does */
+    int32_t rank, host; /* whose it is, as in the plan's table of devices */
+    bool streamed;      /* its weights stay in the host's memory */
+    bool dense;         /* it skips no neurons, though the operator does */
     /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
      * neurons sidecar; NULL: those with the range's own numbers */
     const int32_t *members;
@@ -62,7 +64,9 @@ struct placements {
 /* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole
  * on `host`; without a plan (NULL) all do. bound: the number of each of the plan's devices, a copy
  * is made of nothing. A plan that follows a sidecar has it in plan->neurons, which must outlive the
- * placements. OATO_EFILE: too many parts, KV placed apart from the operators that use it, weights
+ * placements. bound -1: a device of another rank; this rank's programs then exchange values with
+ * it (see values.c), and operators without parts run on every rank's host. OATO_EFILE: too many
+ * parts, KV placed apart from the operators that use it, weights
  * streamed from a device other than `host`, or experts in a sidecar's order that somebody else
  * numbers otherwise. Whatever the status, placements_free releases it. */
 oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,

@@ -53,7 +53,8 @@ struct buffer {
 struct lowered_value {
     int32_t n_parts;
     enum value_parts parts;
-    int32_t part_device[PARTS_MAX], part_width[PARTS_MAX];
+    int32_t part_device[PARTS_MAX], part_width[PARTS_MAX]; /* device -1: of another rank */
+    int32_t part_rank[PARTS_MAX], part_host[PARTS_MAX];
     int32_t part_begin[PARTS_MAX], part_end[PARTS_MAX]; /* columns of the value, or experts */
     struct home part[PARTS_MAX][DEVICES_MAX];
     struct home merged[DEVICES_MAX];
@@ -79,6 +80,7 @@ struct lowering {
     struct slice *slices;
     int32_t n_slices, slices_cap;
     int32_t streams[DEVICES_MAX]; /* records so far */
+    bool to_first;                /* of what ranks gather, rank 0 alone needs the whole */
     struct oato_error *err;
 };
 
@@ -118,6 +120,12 @@ struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t w
                       struct home from, int32_t to);
 /* The whole value on a device: where it was made, copied there, or merged there. */
 struct home value_read(struct lowering *l, int32_t value, int32_t device);
+/* Has the ranks put the value together, if it is divided between them and was not yet. All ranks
+ * must, in the same order, also those that do not read it. */
+void value_share(struct lowering *l, int32_t value);
+/* The part of the value with exactly these columns, if rank `rank` has it; else -1. */
+int32_t rank_part_find(const struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                       int32_t rank);
 /* One part of the value on a device. */
 struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device);
 /* Columns [begin, end) of the value: a part with exactly these columns, or a slice of the whole. */
@@ -153,6 +161,11 @@ oato_status parts_order(const struct neurons *n, const struct graph *g, struct p
 
 /* Sets every buffer's offset and raises each device's arena size to what they take. */
 void buffers_place(struct lowering *l);
+
+/* ------------------------------------------------------------------------------ result.c --- */
+
+/* Rows of logits or of candidates, on the host; sets how many candidates. */
+struct home result_read(struct lowering *l);
 
 /* ---------------------------------------------------------------------------- programs.c --- */
 

@@ -49,7 +49,7 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
         const int32_t device = bound[p->device], home = bound[p->home];
-        if (home != device && (home != host || device == host))
+        if (device >= 0 && home != device && (home != host || device == host))
             return oato_fail(
                 err, OATO_EFILE,
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
@@ -60,6 +60,8 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct placed_part part = {.device = device,
                                          .begin = (int32_t)p->begin,
                                          .end = (int32_t)p->end,
+                                         .rank = plan->devices[p->device].rank,
+                                         .host = plan->devices[p->device].host,
                                          .streamed = home != device,
                                          .dense = skips && skips->dense >> p->device & 1};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
@@ -78,7 +80,7 @@ static void caches_place(const struct plan *plan, const struct graph *g, const i
     for (int32_t i = 0; i < plan->n_caches; i++) {
         const struct plan_cache *c = &plan->caches[i];
         at = op_find(g, c->op, at);
-        for (int k = 0; k < 2 && bound[c->device] != host; k++)
+        for (int k = 0; k < 2 && bound[c->device] >= 0 && bound[c->device] != host; k++)
             out->phase[PHASE_DECODE][at + k].cache =
                 (struct placed_cache){bound[c->device], c->slots, c->margin, c->hits};
     }
@@ -247,7 +249,8 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
         for (int phase = 0; is_kept(&g->ops[i]) && phase < PHASE_COUNT; phase++) {
             const struct placement *p = &in->placements->phase[phase][i];
             for (int j = 0; j < p->n; j++)
-                if (home_add(in, i, phase, j, &out->device[p->part[j].device], err))
+                if (p->part[j].device >= 0 &&
+                    home_add(in, i, phase, j, &out->device[p->part[j].device], err))
                     return err->status;
         }
     }

@@ -188,35 +188,139 @@ struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t d
 static const char *const members_name[] = {
     [PARTS_NEURONS] = "neurons", [PARTS_EXPERTS] = "experts"};
 
-static struct home merge_emit(struct lowering *l, int32_t value, int32_t device)
+/* A summand: its home, and the rank and host that it is of. */
+struct summand {
+    struct home home;
+    int32_t rank, host;
+};
+
+static struct home sum_emit(struct lowering *l, int32_t value, int32_t device,
+                            const struct summand *s, int n)
+{
+    const int32_t width = l->graph->values[value].width;
+    const struct oato_op op = {.kind = OP_MERGE_SUM, .dtype = DT_F32, .k = width * n, .n = width};
+    struct home in[PARTS_MAX];
+    int32_t widths[PARTS_MAX];
+    for (int i = 0; i < n; i++) {
+        in[i] = s[i].home;
+        widths[i] = width;
+    }
+    return run_emit(l, device, op, value, in, widths, n);
+}
+
+/* Sums neighbours of one rank or, by_host, of one host; returns how many sums there are. */
+static int sums_emit(struct lowering *l, int32_t value, int32_t device, struct summand *s, int n,
+                     bool by_host)
+{
+    int sums = 0;
+    for (int i = 0, end; i < n && !failed(l); i = end) {
+        for (end = i + 1; end < n; end++)
+            if (by_host ? s[end].host != s[i].host : s[end].rank != s[i].rank)
+                break;
+        struct summand sum = s[i];
+        if (end - i > 1)
+            sum.home = sum_emit(l, value, device, s + i, end - i);
+        s[sums++] = sum;
+    }
+    return sums;
+}
+
+/* The sum of the parts here: those of a rank, then the ranks of a host, then the hosts, as ranks
+ * would add them if they ran it together. */
+static struct home merge_sum(struct lowering *l, int32_t value, int32_t device)
 {
     struct lowered_value *v = &l->values[value];
-    const int32_t width = l->graph->values[value].width;
-    struct home parts[PARTS_MAX];
+    struct summand s[PARTS_MAX];
+    int n = 0;
+    for (int i = 0; i < v->n_parts; i++)
+        if (v->part_device[i] >= 0)
+            s[n++] =
+                (struct summand){part_read(l, value, i, device), v->part_rank[i], v->part_host[i]};
+    n = sums_emit(l, value, device, s, n, false);
+    n = sums_emit(l, value, device, s, n, true);
+    return !n ? nowhere : n == 1 || failed(l) ? s[0].home : sum_emit(l, value, device, s, n);
+}
+
+/* The neighbouring columns that are here; *width: how many. */
+static struct home merge_columns(struct lowering *l, int32_t value, int32_t device, int32_t *width)
+{
+    struct lowered_value *v = &l->values[value];
+    struct home parts[PARTS_MAX] = {{0}};
+    int32_t widths[PARTS_MAX] = {0};
+    int n = 0;
+    *width = 0;
+    for (int i = 0; i < v->n_parts; i++) {
+        if (v->part_device[i] < 0)
+            continue;
+        *width += widths[n] = v->part_width[i];
+        parts[n++] = part_read(l, value, i, device);
+    }
+    const struct oato_op op = {.kind = OP_MERGE, .dtype = DT_F32, .k = *width, .n = *width};
+    return !n ? nowhere : n == 1 ? parts[0] : run_emit(l, device, op, value, parts, widths, n);
+}
+
+static struct home merge_emit(struct lowering *l, int32_t value, int32_t device, int32_t *width)
+{
+    struct lowered_value *v = &l->values[value];
+    *width = l->graph->values[value].width;
     if (v->parts >= PARTS_NEURONS) {
         oato_fail(l->err, OATO_EFILE,
                   "value %d is split by %s but read as a whole; run oato-plan again", value,
                   members_name[v->parts]);
         return nowhere;
     }
+    return v->parts == PARTS_SUMMANDS ? merge_sum(l, value, device)
+                                      : merge_columns(l, value, device, width);
+}
+
+static bool is_elsewhere(const struct lowered_value *v)
+{
+    bool elsewhere = false;
     for (int i = 0; i < v->n_parts; i++)
-        parts[i] = part_read(l, value, i, device);
-    struct oato_op op = {.kind = OP_MERGE, .dtype = DT_F32, .k = width, .n = width};
-    if (v->parts == PARTS_SUMMANDS) {
-        op.kind = OP_MERGE_SUM;
-        op.k *= v->n_parts;
-    }
-    return run_emit(l, device, op, value, parts, v->part_width, v->n_parts);
+        elsewhere = elsewhere || v->part_device[i] < 0;
+    return elsewhere;
+}
+
+/* What ranks share is put together on the host of each. */
+static struct home share_emit(struct lowering *l, int32_t value)
+{
+    const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
+    const bool sums = l->values[value].parts == PARTS_SUMMANDS;
+    int32_t own_width;
+    const struct home own = merge_emit(l, value, host, &own_width);
+    struct queued *r = failed(l) ? NULL : record_add(l, host, sums ? RECORD_REDUCE : RECORD_GATHER);
+    if (!r)
+        return nowhere;
+    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
+    r->record.to_first = !sums && l->to_first;
+    if (own.buffer >= 0)
+        record_reads(l, host, r, 0, own, own_width);
+    return output_add(l, host, host, r, value, width);
+}
+
+void value_share(struct lowering *l, int32_t value)
+{
+    struct home *h = &l->values[value].merged[l->in->facts->host];
+    if (h->buffer < 0 && is_elsewhere(&l->values[value]) && !failed(l))
+        *h = share_emit(l, value);
 }
 
 struct home value_read(struct lowering *l, int32_t value, int32_t device)
 {
     struct lowered_value *v = &l->values[value];
+    struct home *h = &v->merged[device];
+    int32_t width;
     if (v->n_parts == 1)
         return part_read(l, value, 0, device);
-    if (v->merged[device].buffer < 0 && !failed(l))
-        v->merged[device] = merge_emit(l, value, device);
-    return v->merged[device];
+    value_share(l, value);
+    if (h->buffer < 0 && !failed(l) && is_elsewhere(v)) {
+        width = l->graph->values[value].width;
+        copy_count(l, width);
+        *h = copy_emit(l, value, 0, width, v->merged[l->in->facts->host], device);
+    } else if (h->buffer < 0 && !failed(l)) {
+        *h = merge_emit(l, value, device, &width);
+    }
+    return *h;
 }
 
 static int32_t part_find(const struct lowered_value *v, enum value_parts parts, int32_t begin,
@@ -226,6 +330,14 @@ static int32_t part_find(const struct lowered_value *v, enum value_parts parts, 
         if (v->part_begin[i] == begin && v->part_end[i] == end)
             return i;
     return -1;
+}
+
+int32_t rank_part_find(const struct lowering *l, int32_t value, int32_t begin, int32_t end,
+                       int32_t rank)
+{
+    const struct lowered_value *v = &l->values[value];
+    const int32_t part = part_find(v, PARTS_COLUMNS, begin, end);
+    return part >= 0 && v->part_rank[part] == rank ? part : -1;
 }
 
 static struct slice *slice_add(struct lowering *l, struct slice s)
@@ -286,7 +398,7 @@ struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32
                          int32_t device)
 {
     const int32_t part = part_find(&l->values[value], PARTS_COLUMNS, begin, end);
-    if (part >= 0)
+    if (part >= 0 && l->values[value].part_device[part] >= 0)
         return part_read(l, value, part, device);
     if (!whole_is_here(l, value, device) && !slice_find(l, value, begin, end, device))
         copy_count(l, end - begin);

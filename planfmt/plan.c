@@ -51,6 +51,13 @@ static oato_status check_devices(const struct plan *p, oato_status status, struc
                              i, d->id, d->kind);
         if (d->rank < 0)
             return oato_fail(err, status, "device %d: rank %d; allowed: from 0", i, d->rank);
+        const int32_t rank = i ? p->devices[i - 1].rank : 0, host = i ? p->devices[i - 1].host : 0;
+        if (d->rank < rank || d->rank > rank + (i > 0) || d->host < host ||
+            d->host > host + (i > 0) || (d->rank == rank && d->host != host))
+            return oato_fail(err, status,
+                             "device %d: rank %d on host %d follows rank %d on host %d; ranks and "
+                             "hosts must be numbered from 0, in order",
+                             i, d->rank, d->host, rank, host);
         for (int32_t j = 0; j < i; j++)
             if (p->devices[j].rank == d->rank && !strcmp(p->devices[j].id, d->id))
                 return oato_fail(err, status, "devices %d and %d are both '%s' of rank %d", j, i,

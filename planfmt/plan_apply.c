@@ -296,6 +296,23 @@ static const struct plan_part *part_at(const struct op_parts *all, int32_t op, i
     return NULL;
 }
 
+/* Whether a part of the operator makes the very columns that a part along k reads: rows, or the
+ * columns of some heads. */
+static bool columns_made(const struct op_parts *all, int32_t producer, int phase,
+                         const struct graph *g, const struct plan_part *reader)
+{
+    const struct oato_op *op = &g->ops[producer].op;
+    for (int32_t i = all->first[producer]; i < all->first[producer + 1]; i++) {
+        const struct plan_part *p = all->x[i].part;
+        const int64_t heads = p->axis == AXIS_HEADS ? op_axis_extent(op, AXIS_HEADS) : 0;
+        const int64_t columns = heads ? op->n / heads : 1;
+        if (p->phases & 1u << phase && (heads || p->axis == AXIS_ROWS) && p->begin < p->end &&
+            p->begin * columns == reader->begin && p->end * columns == reader->end)
+            return true;
+    }
+    return false;
+}
+
 /* Each part along k reads one row part of its input, so that no value has to be cut. */
 static oato_status check_inputs(const struct op_parts *all, int32_t op, const struct graph *g,
                                 struct oato_error *err)
@@ -306,12 +323,10 @@ static oato_status check_inputs(const struct op_parts *all, int32_t op, const st
             continue;
         const int32_t producer = g->values[g->ops[op].in[0]].producer;
         for (int phase = 0; phase < PHASE_COUNT; phase++) {
-            const struct plan_part *made =
-                p->phases & 1u << phase ? part_at(all, producer, phase, p->begin) : p;
-            if (!made || made->end != p->end || (made != p && made->axis != AXIS_ROWS))
+            if (p->phases & 1u << phase && !columns_made(all, producer, phase, g, p))
                 return oato_fail(err, OATO_EFILE,
                                  "part %d of the plan, '%s': k %" PRId64 " to %" PRId64
-                                 " match no row part of '%s', which makes its input, in %s; split "
+                                 " match no part of '%s', which makes its input, in %s; split "
                                  "both at the same positions",
                                  all->x[i].index, p->op, p->begin, p->end, g->ops[producer].name,
                                  phase_name[phase]);

@@ -25,7 +25,7 @@ static const struct plan_field identity[] = {
 static const struct plan_field device[] = {
     FIELD(PLAN_CHARS, plan_device, id),         FIELD(PLAN_CHARS, plan_device, kind),
     FIELD(PLAN_CHARS, plan_device, model),      FIELD(PLAN_CHARS, plan_device, spec),
-    FIELD(PLAN_U32, plan_device, rank),         {PLAN_ZERO, 0, 0},
+    FIELD(PLAN_U32, plan_device, rank),         FIELD(PLAN_U32, plan_device, host),
     FIELD(PLAN_U64, plan_device, budget_bytes), FIELD(PLAN_U64, plan_device, planned_bytes),
 };
 

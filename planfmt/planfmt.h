@@ -236,9 +236,10 @@ enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
-    int32_t rank;                               /* host of a cluster; 0 */
-    uint64_t budget_bytes;                      /* memory that the plan may use there */
-    uint64_t planned_bytes;                     /* weights + KV + workspace that it does use */
+    int32_t rank;                               /* process that opens it; 0 */
+    int32_t host;           /* of a cluster, on which the rank runs; ascending with ranks; 0 */
+    uint64_t budget_bytes;  /* memory that the plan may use there */
+    uint64_t planned_bytes; /* weights + KV + workspace that it does use */
 };
 
 /* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight is in the

@@ -103,6 +103,19 @@ static oato_status check_stream(const struct check *c, const struct program_reco
     return OATO_OK;
 }
 
+/* The value's width is that of the record's operator; the input's may be a part of it. */
+static oato_status check_shared(const struct check *c, const struct program_record *r)
+{
+    if (r->n_in > 1 || r->n_out != 1 || r->n_weights)
+        return refuse(c, "what ranks share has at most one input, one output and no weight");
+    if (!c->p->ranks)
+        return refuse(c, "there are no other ranks");
+    if (r->n_in && (r->in_width[0] > r->op.n || check_value(c, r->in[0], r->in_width[0], r->rows)))
+        return refuse(c, "an input of %" PRId32 " columns is not a part of %" PRId32,
+                      r->in_width[0], r->op.n);
+    return check_value(c, r->out[0], r->op.n, r->rows);
+}
+
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
     const int takes = op_in_count(&r->op);
@@ -228,11 +241,12 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "unknown numerics %d", r->numerics);
-        else if (r->kind > RECORD_PEER || r->rows > ROWS_LOGITS)
+        else if (r->kind > RECORD_GATHER || r->rows > ROWS_LOGITS)
             s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
                 : r->kind == RECORD_STREAM ? check_stream(&c, r)
+                : r->kind >= RECORD_REDUCE ? check_shared(&c, r)
                                            : check_copy(&c, r);
         if (s || check_events(&c, r, &signalled))
             return err->status;
@@ -270,7 +284,8 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run", "upload", "download", "stream", "peer"};
+    static const char *const names[] = {"run",  "upload", "download", "stream",
+                                        "peer", "reduce", "gather"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
     if (r->kind == RECORD_RUN) {
@@ -283,8 +298,10 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
             fprintf(out, r->op.expert_slots > 0 ? " in cache %" PRId32 : " not in cache %" PRId32,
                     r->cache);
     } else if (r->kind != RECORD_STREAM) {
-        fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->in_width[0]);
+        fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->n_in ? r->in_width[0] : 0);
     }
+    if (r->kind >= RECORD_REDUCE)
+        fprintf(out, " of %" PRId32 "%s", r->op.n, r->to_first ? " to rank 0" : "");
     if (r->kind == RECORD_PEER) {
         fputs(" of ", out);
         print_device(p, r->peer, out);

@@ -11,6 +11,7 @@
  * again, for on that clock they hardly waited, and each has a core of its own: where the simulated
  * device's thread has just been, the scheduler would leave two of them on one for milliseconds.
  */
+#include "kernels/collective.h"
 #include "kernels/cpu/cpu_device.h"
 
 #include <stddef.h>
@@ -34,10 +35,11 @@ struct running {
     struct compiled *c;
     const struct step *step;
     struct cpu_barrier *barrier;
-    uint32_t n_records; /* fewer than the program's when an error was injected */
-    _Atomic int failed; /* an event will never come */
-    bool virtual_clock; /* see the top of the file */
-    uint64_t due_ns;    /* thread 0's: this device's clock once all threads are awake */
+    uint32_t n_records;     /* fewer than the program's when an error was injected */
+    _Atomic int failed;     /* an event will never come */
+    bool virtual_clock;     /* see the top of the file */
+    struct oato_error lost; /* thread 0's: why the ranks could not share a value */
+    uint64_t due_ns;        /* thread 0's: this device's clock once all threads are awake */
 };
 
 static uint64_t clock_now(const struct running *x)
@@ -105,6 +107,23 @@ static void record_copy(const struct running *x, const struct program_record *r)
         memcpy(to, from, (size_t)record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
 }
 
+/* The ranks put a value together; thread 0 does it while the others wait. */
+static void record_share(struct running *x, const struct program_record *r)
+{
+    const struct program *p = x->c->program;
+    uint8_t *arena = p->arena;
+    const int32_t rows = record_rows(r, x->step);
+    const float *own = r->n_in ? (const float *)(const void *)(arena + r->in[0]) : NULL;
+    float *all = (float *)(void *)(arena + r->out[0]);
+    const oato_status status =
+        r->kind == RECORD_REDUCE
+            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n, &x->lost)
+            : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
+                                r->to_first, &x->lost);
+    if (status)
+        atomic_store(&x->failed, 1);
+}
+
 /* What the thread reads once record i and those behind it that read little are done. */
 static struct read_ahead read_after(const struct running *x, uint32_t i, int thread)
 {
@@ -164,6 +183,8 @@ static void run_step(void *arg, int thread)
         if ((thread == 0 || !solo) && !atomic_load_explicit(&x->failed, memory_order_relaxed)) {
             if (r->kind == RECORD_RUN)
                 cpu_run_record(&x->c->context, r, x->step, thread, barrier);
+            else if (r->kind >= RECORD_REDUCE)
+                record_share(x, r);
             else
                 record_copy(x, r);
         }
@@ -228,6 +249,11 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         timeline_fail(&d->queue.timeline, TIMELINE_DIED);
         return oato_fail(err, OATO_EDEVICE, "%s: record %u of the step failed (injected)", d->id,
                          (unsigned)x.n_records);
+    }
+    if (x.lost.status) {
+        timeline_fail(&d->queue.timeline, TIMELINE_DIED);
+        *err = x.lost;
+        return err->status;
     }
     if (atomic_load(&x.failed)) {
         timeline_fail(&d->queue.timeline, TIMELINE_STRANDED);

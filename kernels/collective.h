@@ -1,0 +1,59 @@
+/*
+ * collective.h - the ranks that run one model together: processes on one or several hosts, each
+ * with its share of every layer. What a layer's shares must exchange is a record of the host
+ * device's program (RECORD_REDUCE, RECORD_GATHER), so devices call this and nobody else.
+ *
+ * The ranks of a host form a group. Its first rank is the leader: it sums what the group's ranks
+ * have put into shared memory, exchanges sums with the other leaders, and puts the total back. Two
+ * leaders send to each other; more send to the first one, which answers: hosts - 1 messages each
+ * way per sum. Sums have one order whatever the path: the ranks of a host in order, then the hosts
+ * in order. Who is in which group comes from the plan, because it decides the bits.
+ *
+ * Messages between hosts are MPI's. Implementations of MPI differ in their ABI, so the part that
+ * calls it is a module of its own for each (kernels/mpi/), opened at run time: the same binary runs
+ * where no MPI is installed. Nothing outside kernels/ names MPI.
+ *
+ * All ranks call the same functions in the same order. After a failure the ranks cannot go on: each
+ * must close and exit with an error, and the launcher then ends the others.
+ */
+#ifndef OATO_COLLECTIVE_H
+#define OATO_COLLECTIVE_H
+
+#include "base/base.h"
+
+enum { RANKS_MAX = 64 };
+
+struct collective;
+
+/* Joins the ranks that mpirun has started; without it there is one. OATO_EDEVICE: the launcher's
+ * MPI has no module here. */
+oato_status collective_open(struct collective **out, struct oato_error *err);
+/* After a failure it leaves without the others. NULL is allowed. */
+void collective_close(struct collective *c);
+int32_t collective_rank(const struct collective *c);
+int32_t collective_ranks(const struct collective *c);
+
+/* Every rank's status so far: the first rank that failed decides. The others get its status and
+ * message, with "rank N: " before it. Waits as long as it takes. */
+oato_status collective_agree(struct collective *c, oato_status own, struct oato_error *err);
+/* Fails on all ranks, with a message that names one, unless the value of `what` is the same on
+ * all. */
+oato_status collective_same(struct collective *c, const char *what, uint64_t value,
+                            struct oato_error *err);
+/* Groups the ranks by the number of their host, ascending with the rank. OATO_EFILE: ranks of one
+ * number run on several hosts. */
+oato_status collective_group(struct collective *c, const int32_t *host, struct oato_error *err);
+
+/* sum[i] over all ranks; own NULL: this rank adds nothing, as at least one other does. sum may be
+ * own. */
+oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,
+                              struct oato_error *err);
+/* Rows of which each rank has some columns: `own` has `own_width` of `width`, 0 on some ranks, in
+ * order of rank. The whole rows go to `all` on every rank or, with to_first, on rank 0 only. */
+oato_status collective_gather(struct collective *c, const float *own, int32_t own_width, float *all,
+                              int32_t width, int32_t rows, bool to_first, struct oato_error *err);
+/* From rank 0 to all. idle: nobody knows when it comes, so ranks wait for it without a limit. */
+oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
+                                 struct oato_error *err);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * collective_internal.h - the ranks as collective.c (messages, groups, sums) and collective_open.c
+ * (joining, agreement) see them.
+ */
+#ifndef OATO_COLLECTIVE_INTERNAL_H
+#define OATO_COLLECTIVE_INTERNAL_H
+
+#include "kernels/collective.h"
+#include "kernels/transport.h"
+
+#include <stdatomic.h>
+
+enum { SLOT_FLOATS = 1 << 16, SLOT_BYTES = SLOT_FLOATS * (int)sizeof(float) };
+
+struct shared {
+    struct {
+        _Alignas(64) _Atomic uint64_t filled; /* counts the rank's calls */
+        bool adds;                            /* there is something in the slot */
+    } rank[RANKS_MAX];
+    _Alignas(64) _Atomic uint64_t out;
+    _Alignas(64) float slot[]; /* SLOT_FLOATS for the total, then for each rank of the group */
+};
+
+struct collective {
+    const struct transport_ops *transport; /* NULL: one rank */
+    void *module;
+    int rank, ranks;
+    char host[RANKS_MAX][TRANSPORT_HOST];
+    bool failed;
+    int n_groups, group;       /* group: this rank's */
+    int leader[RANKS_MAX + 1]; /* first rank of each group; [n_groups] = ranks */
+    struct shared *shared;     /* NULL: the group is this rank alone */
+    size_t shared_bytes;
+    uint64_t calls;      /* in the group so far */
+    float *sum, *others; /* of the leader: a piece each; others: one for each group */
+    float *bounce;       /* rows on their way */
+    size_t bounce_floats;
+};
+
+/* Waits for a message to or from the rank, which borrows `data` meanwhile; idle: without a limit.
+ * bytes may be NULL. */
+oato_status message_send(struct collective *c, int to, const void *data, size_t bytes, bool idle,
+                         struct oato_error *err);
+oato_status message_receive(struct collective *c, int from, void *data, size_t most, size_t *bytes,
+                            bool idle, struct oato_error *err);
+
+#endif

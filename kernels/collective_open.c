@@ -1,0 +1,205 @@
+/*
+ * collective_open.c - joining the ranks: the module of the launcher's MPI, who runs where, and
+ * agreement on what each found while it opened its part.
+ */
+#include "kernels/collective_internal.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int32_t collective_rank(const struct collective *c)
+{
+    return c->rank;
+}
+
+int32_t collective_ranks(const struct collective *c)
+{
+    return c->ranks;
+}
+
+/* ----------------------------------------------------------------------------- opening ---- */
+
+/* What a launcher says of itself, and the module for its MPI. */
+static const char *module_wanted(void)
+{
+    const char *forced = getenv("OATO_MPI");
+    if (forced && *forced)
+        return forced;
+    if (getenv("OMPI_COMM_WORLD_SIZE"))
+        return "openmpi";
+    return getenv("PMI_SIZE") && getenv("PMI_RANK") ? "mpich" : NULL;
+}
+
+/* Beside the program, bin/../lib/oato, or where it was installed. A name with a '/' is a path. */
+static oato_status module_open(struct collective *c, const char *name, struct oato_error *err)
+{
+    char own[512] = "", path[640];
+    if (strchr(name, '/')) {
+        snprintf(path, sizeof path, "%s", name);
+    } else {
+        const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+        own[n > 0 ? n : 0] = 0;
+        char *slash = strrchr(own, '/');
+        if (slash)
+            *slash = 0;
+        snprintf(path, sizeof path, "%s/../lib/oato/oato-%.32s.so", own, name);
+        if (access(path, R_OK))
+            snprintf(path, sizeof path, "%s/oato-%.32s.so", OATO_MODULES, name);
+    }
+    /* OpenMPI's own plug-ins look for its symbols among the global ones */
+    c->module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    c->transport = c->module ? dlsym(c->module, TRANSPORT_SYMBOL) : NULL;
+    if (c->transport && c->transport->version == TRANSPORT_VERSION)
+        return OATO_OK;
+    const char *why = c->transport ? "it is of another version" : dlerror();
+    c->transport = NULL;
+    return oato_fail(err, OATO_EDEVICE,
+                     "started by the mpirun of %.32s, but its module does not open: %.300s; build "
+                     "OATO where that MPI's headers are installed",
+                     name, why ? why : "");
+}
+
+/* Each rank alone, until the plan says more. */
+static void groups_single(struct collective *c)
+{
+    c->n_groups = c->ranks;
+    c->group = c->rank;
+    for (int i = 0; i <= c->ranks; i++)
+        c->leader[i] = i;
+}
+
+/* Everybody learns the names of all hosts. */
+static oato_status hosts_exchange(struct collective *c, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    const size_t all = (size_t)c->ranks * sizeof *c->host;
+    if (c->rank)
+        status = message_send(c, 0, c->host[c->rank], sizeof *c->host, true, err);
+    for (int i = 1; i < c->ranks && !c->rank && !status; i++)
+        status = message_receive(c, i, c->host[i], sizeof *c->host, NULL, true, err);
+    for (int i = 1; i < c->ranks && !c->rank && !status; i++)
+        status = message_send(c, i, c->host, all, true, err);
+    if (c->rank && !status)
+        status = message_receive(c, 0, c->host, all, NULL, true, err);
+    return status;
+}
+
+static oato_status ranks_join(struct collective *c, struct oato_error *err)
+{
+    char host[TRANSPORT_HOST] = "";
+    if (c->transport->open(&c->rank, &c->ranks, host))
+        return oato_fail(err, OATO_EDEVICE, "the ranks cannot be joined: %s", c->transport->why());
+    if (c->ranks > RANKS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "%d ranks; at most %d are possible", c->ranks,
+                         RANKS_MAX);
+    memcpy(c->host[c->rank], host, sizeof host);
+    groups_single(c);
+    c->sum = pages_alloc(SLOT_BYTES);
+    c->others = pages_alloc((size_t)c->ranks * SLOT_BYTES);
+    if (!c->sum || !c->others)
+        return oato_fail_memory(err, SLOT_BYTES, "sums of ranks");
+    return hosts_exchange(c, err);
+}
+
+oato_status collective_open(struct collective **out, struct oato_error *err)
+{
+    const char *wanted = module_wanted();
+    struct collective *c = calloc(1, sizeof *c);
+    *out = NULL;
+    if (!c)
+        return oato_fail_memory(err, sizeof *c, "the ranks");
+    c->ranks = 1;
+    groups_single(c);
+    oato_status status = wanted ? module_open(c, wanted, err) : OATO_OK;
+    if (!status && c->transport)
+        status = ranks_join(c, err);
+    if (status) {
+        c->failed = true;
+        collective_close(c);
+        return status;
+    }
+    *out = c;
+    return OATO_OK;
+}
+
+void collective_close(struct collective *c)
+{
+    if (!c)
+        return;
+    if (c->shared)
+        munmap(c->shared, c->shared_bytes);
+    if (c->transport && !c->failed)
+        c->transport->close(); /* the module stays: MPI has threads and exit handlers of its own */
+    if (c->sum)
+        pages_free(c->sum, SLOT_BYTES);
+    if (c->others)
+        pages_free(c->others, (size_t)c->ranks * SLOT_BYTES);
+    free(c->bounce);
+    free(c);
+}
+
+/* ------------------------------------------------------------------------- agreement ------ */
+
+struct verdict {
+    int32_t rank; /* -1: all is well */
+    oato_status status;
+    char text[sizeof((struct oato_error *)0)->text];
+};
+
+/* Rank 0 hears all, in order, and tells everybody. */
+static oato_status verdicts_exchange(struct collective *c, struct verdict *v,
+                                     struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    struct verdict other;
+    if (c->rank) {
+        status = message_send(c, 0, v, sizeof *v, true, err);
+        return status ? status : message_receive(c, 0, v, sizeof *v, NULL, true, err);
+    }
+    for (int i = 1; i < c->ranks && !status; i++) {
+        status = message_receive(c, i, &other, sizeof other, NULL, true, err);
+        if (!status && v->rank < 0)
+            *v = other;
+    }
+    for (int i = 1; i < c->ranks && !status; i++)
+        status = message_send(c, i, v, sizeof *v, true, err);
+    return status;
+}
+
+oato_status collective_agree(struct collective *c, oato_status own, struct oato_error *err)
+{
+    struct verdict v = {.rank = own ? c->rank : -1, .status = own};
+    struct oato_error lost;
+    if (c->ranks == 1 || c->failed)
+        return own;
+    if (own)
+        memcpy(v.text, err->text, sizeof v.text);
+    if (verdicts_exchange(c, &v, &lost)) {
+        if (!own)
+            *err = lost;
+        return own ? own : lost.status;
+    }
+    if (v.rank < 0)
+        return OATO_OK;
+    if (v.rank)
+        oato_fail(err, v.status, "rank %d on %s: %.400s", v.rank, c->host[v.rank], v.text);
+    else
+        oato_fail(err, v.status, "%s", v.text);
+    if (c->rank) /* rank 0 says it for all */
+        err->text[0] = 0;
+    return v.status;
+}
+
+oato_status collective_same(struct collective *c, const char *what, uint64_t value,
+                            struct oato_error *err)
+{
+    uint64_t first = value;
+    oato_status status = collective_broadcast(c, &first, sizeof first, true, err);
+    if (!status && first != value)
+        status = oato_fail(err, OATO_EFILE,
+                           "its %s differs from that of rank 0; give all ranks the same", what);
+    return collective_agree(c, status, err);
+}

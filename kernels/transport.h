@@ -1,0 +1,32 @@
+/*
+ * transport.h - messages between ranks: what a module of kernels/mpi/ exports to collective_open.c.
+ * A module is plain C of its own, which sees nothing else of OATO. All functions are called by one
+ * thread at a time.
+ */
+#ifndef OATO_TRANSPORT_H
+#define OATO_TRANSPORT_H
+
+#include <stddef.h>
+
+enum { TRANSPORT_VERSION = 1, TRANSPORT_HOST = 128 };
+
+struct transport_ops {
+    int version;
+    /* Joins the ranks; host: the name of this rank's host. Nonzero: failed, see `why`. */
+    int (*open)(int *rank, int *ranks, char host[TRANSPORT_HOST]);
+    void (*close)(void);
+    /* Start a message; a handle, or -1: failed. The memory is borrowed until `test` is done with
+     * it. Messages from a rank arrive in the order in which they were sent. */
+    int (*send)(int to, const void *data, size_t bytes);
+    int (*receive)(int from, void *data, size_t most);
+    /* 1: the message is through, its handle no longer valid, and *bytes (may be NULL) its size; 0:
+     * not yet; -1: failed. */
+    int (*test)(int handle, size_t *bytes);
+    const char *(*why)(void); /* of the last failure */
+};
+
+/* The symbol that a module exports. */
+#define TRANSPORT_SYMBOL "oato_transport"
+extern const struct transport_ops oato_transport;
+
+#endif
