@@ -38,6 +38,16 @@ static void peers_find(struct engine *e, int index)
     }
 }
 
+/* Ranks number their devices alike: one process has each once. */
+static bool opened_before(const struct plan *plan, int index)
+{
+    const struct plan_device *d = plan->devices;
+    for (int i = 0; i < index; i++)
+        if (d[i].rank != d[index].rank && !strcmp(d[i].id, d[index].id))
+            return true;
+    return false;
+}
+
 oato_status devices_open(struct engine *e, struct oato_error *err)
 {
     const struct engine_options *o = e->options;
@@ -48,9 +58,10 @@ oato_status devices_open(struct engine *e, struct oato_error *err)
     int n = o->devices ? device_split(o->devices, specs, DEVICES_MAX, err) : 0;
     if (n < 0)
         return err->status;
-    for (; !o->devices && e->plan && n < e->plan->n_devices; n++) {
-        const struct plan_device *p = &e->plan->devices[n];
-        snprintf(specs[n], sizeof *specs, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
+    for (int i = 0; !o->devices && e->plan && i < e->plan->n_devices; i++) {
+        const struct plan_device *p = &e->plan->devices[i];
+        if (ranks_have(e, p) && !opened_before(e->plan, i))
+            snprintf(specs[n++], sizeof *specs, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
     }
     for (int i = 0; i < n; i++)
         options.kept_cores += device_keeps_core(specs[i]);
@@ -107,29 +118,14 @@ static oato_status device_bind(const struct engine *e, const char *id, int32_t *
     return OATO_OK;
 }
 
-/* The hosts of a cluster all number their devices from 0, so equal ids of two ranks are different
- * devices. */
-static oato_status ranks_check(const struct engine *e, const int32_t *bound, int32_t index,
-                               struct oato_error *err)
-{
-    const struct plan_device *p = e->plan->devices;
-    for (int32_t i = 0; i < index; i++)
-        if (bound[i] == bound[index] && p[i].rank != p[index].rank)
-            return oato_fail(
-                err, OATO_EFILE,
-                "the plan's %s of rank %d and %s of rank %d would both run on %s; "
-                "this version runs single-host plans only; plan for one host, or use --map",
-                p[i].id, p[i].rank, p[index].id, p[index].rank, e->device[bound[index]].info.id);
-    return OATO_OK;
-}
-
 oato_status devices_bind(struct engine *e, int32_t *bound, struct oato_error *err)
 {
     for (int32_t i = 0; i < e->plan->n_devices; i++) {
         const struct plan_device *p = &e->plan->devices[i];
-        oato_status status = device_bind(e, p->id, &bound[i], err);
-        if (!status)
-            status = ranks_check(e, bound, i, err);
+        bound[i] = -1;
+        if (!ranks_have(e, p))
+            continue;
+        const oato_status status = device_bind(e, p->id, &bound[i], err);
         if (status)
             return status;
         struct engine_device *d = &e->device[bound[i]];

@@ -193,6 +193,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
+    ranks_end(e);
     for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
@@ -274,6 +275,21 @@ static void record_observe(void *user, const struct program_record *r, const voi
     e->observe(e->observe_user, (int32_t)r->graph_op, rows, in, out);
 }
 
+/* What is the same in all steps. */
+static void step_bind(struct engine *e, struct step *step)
+{
+    step->cached = e->cached;
+    step->timeline = e->timelines;
+    step->timeline_base = e->bases;
+    if (e->observe) {
+        step->observe = record_observe;
+        step->observe_user = e;
+    }
+    for (int i = 0; i < e->n_devices; i++)
+        if (e->timelines[i]->simulated)
+            step->cores = &e->cores;
+}
+
 /* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. */
 static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
                       uint32_t phases, struct step *step)
@@ -309,16 +325,7 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     step->token_seq = e->seq_of;
     step->seq = e->step_seqs;
     step->row = e->rows;
-    step->cached = e->cached;
-    step->timeline = e->timelines;
-    step->timeline_base = e->bases;
-    if (e->observe) {
-        step->observe = record_observe;
-        step->observe_user = e;
-    }
-    for (int i = 0; i < e->n_devices; i++)
-        if (e->timelines[i]->simulated)
-            step->cores = &e->cores;
+    step_bind(e, step);
 }
 
 void engine_threshold(struct engine *e, int32_t op, float threshold)
@@ -419,13 +426,26 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
             step.n_state_copies = e->pool.state.n_copies;
             step.state_copy = e->pool.state.copies;
         }
-        status = step_run(e, phase, &step, err);
+        status = ranks_tell(e, phase, &step, err);
+        if (status)
+            e->failed = true;
+        if (!status)
+            status = step_run(e, phase, &step, err);
         if (!status)
             rows_take(e, phase, step.n_rows, mixed && pass == 0);
         if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
             status = caches_step(e, &step, err);
     }
     return status;
+}
+
+oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *step,
+                        struct oato_error *err)
+{
+    step_bind(e, step);
+    const oato_status status = step_run(e, phase, step, err);
+    return status || phase != PHASE_DECODE || !e->lowered.n_caches ? status
+                                                                   : caches_step(e, step, err);
 }
 
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,

@@ -7,6 +7,7 @@
 #ifndef OATO_EXECUTOR_H
 #define OATO_EXECUTOR_H
 
+#include "kernels/collective.h"
 #include "kernels/device.h"
 #include "planfmt/planfmt.h"
 
@@ -45,6 +46,9 @@ struct engine_options {
      * argument. */
     engine_observer *observe;
     void *observe_user;
+    /* The ranks between which the plan divides the model, borrowed until engine_close; NULL, or one
+     * rank: this process runs all of the plan */
+    struct collective *ranks;
     const char *prepared_cache; /* folder where prepared weights are saved; NULL: none */
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */
@@ -57,6 +61,13 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
                         const struct engine_options *options, warn_fn warn, void *user,
                         struct engine **out, struct oato_error *err);
 void engine_close(struct engine *e);
+
+/* With several ranks: each calls it once all have opened their engines. OATO_EFILE: model, plan,
+ * program or options differ between them. Then rank 0 uses its engine as if it were alone, except
+ * that it cannot save sequences, and the others call engine_follow, which runs their parts of its
+ * steps and returns when it closes. */
+oato_status engine_join(struct engine *e, struct oato_error *err);
+oato_status engine_follow(struct engine *e, struct oato_error *err);
 
 /* Calls warn with a line for each device that runs slower than it should, with the reason. */
 void engine_warnings(const struct engine *e, warn_fn warn, void *user);

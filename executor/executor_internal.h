@@ -204,6 +204,9 @@ struct engine {
     struct engine_expert_stats experts;
     struct step_cores cores;    /* of the host and its simulated devices */
     bool failed;                /* a device died: no further step */
+    struct collective *ranks;   /* NULL: no others */
+    bool joined;                /* they wait for rank 0's steps */
+    int32_t *message;           /* ranks.c: a step on its way between ranks */
     struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
     int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;
@@ -230,6 +233,19 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err);
 /* seq_save.c: what engine_seq_size needs to know of the layers. */
 void seq_sizes_init(struct engine *e);
 void spares_free(struct engine *e);
+
+/* ranks.c: whether the plan is for as many ranks as there are; sets e->ranks. */
+oato_status ranks_check(struct engine *e, struct oato_error *err);
+/* Whether the plan's device is opened by this process. */
+bool ranks_have(const struct engine *e, const struct plan_device *d);
+/* Rank 0, before it runs a step: the others run it, too. */
+oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct step *step,
+                       struct oato_error *err);
+/* Rank 0: the others need not wait any longer. */
+void ranks_end(struct engine *e);
+/* engine.c: runs a step that rank 0 has told. */
+oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *step,
+                        struct oato_error *err);
 
 /* source.c: what a slot's weight is prepared from; kept: its prepared bytes, or NULL to prepare it.
  * The source may read *gathered, which the caller frees after it. */

@@ -66,6 +66,8 @@ static bool library_computes(const struct engine *e, const char *class)
     for (int32_t i = 0; i < e->graph.n_ops; i++) {
         const struct placement *p = &e->placements.phase[PHASE_PREFILL][i];
         for (int j = 0; j < p->n; j++) {
+            if (p->part[j].device < 0)
+                continue;
             const struct oato_device *d = e->device[p->part[j].device].device;
             if (!strcmp(d->ops->numerics(d, &e->graph.ops[i].op, NUMERICS_LIBRARY), class))
                 return true;
@@ -99,6 +101,8 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
         for (int phase = 0; phase < PHASE_COUNT; phase++) {
             const struct placement *p = &e->placements.phase[phase][i];
             for (int j = 0; j < p->n; j++) {
+                if (p->part[j].device < 0)
+                    continue;
                 const struct oato_device *d = e->device[p->part[j].device].device;
                 const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
                 if (class && strcmp(class, c) != 0)
@@ -181,6 +185,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = plan_check_model(e->plan, e->model->gguf, err);
     if (!status && e->plan)
         status = plan_check_neurons(e->plan, err);
+    if (!status)
+        status = ranks_check(e, err);
     if (!status)
         status = devices_open(e, err);
     if (!status && e->plan)
@@ -481,6 +487,7 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
             .peers = d->peers,
             .workspace_bytes = d->lowered->workspace_bytes,
             .kv = d->kv,
+            .ranks = e->ranks,
             .device_ids = e->device_ids,
         };
         if (p->n_records)

@@ -246,7 +246,7 @@ int main(int argc, char **argv)
     struct oato_error err = {0};
     program_begin("oato-run");
     oato_status status = run(argc, argv, &err);
-    if (status > OATO_NEGATIVE)
+    if (status > OATO_NEGATIVE && err.text[0]) /* empty: rank 0 says it */
         fprintf(stderr, "oato-run: %s\n", err.text);
     return oato_interrupted ? 130 : (int)status;
 }

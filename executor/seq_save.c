@@ -162,6 +162,8 @@ oato_status engine_seq_save(struct engine *e, int32_t seq, struct engine_saved *
                             struct oato_error *err)
 {
     *out = NULL;
+    if (e->ranks)
+        return oato_fail(err, OATO_EUSAGE, "sequences that ranks share cannot be saved");
     if (engine_seq_check(e, seq, err))
         return err->status;
     const struct engine_seq_size size = engine_seq_size(e, seq);

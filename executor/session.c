@@ -85,13 +85,13 @@ static oato_status session_neurons(struct session *s, const struct session_args 
                : OATO_OK;
 }
 
-oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
-                         struct oato_error *err)
+static oato_status session_load(struct session *s, const struct session_args *a, unsigned needs,
+                                struct oato_error *err)
 {
     struct engine_options options = a->engine;
     char why[160];
     struct progress progress = {0};
-    memset(s, 0, sizeof *s);
+    options.ranks = s->ranks;
     options.threads = host_threads(options.threads, why, sizeof why);
     if (why[0])
         program_warn(NULL, why);
@@ -118,13 +118,35 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
         status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, program_warn,
                              &progress, &s->engine, err);
     progress_end(&progress);
-    if (!status && a->dump_program) {
+    return status;
+}
+
+/* With the engines of all ranks open. */
+static oato_status session_begin(struct session *s, const struct session_args *a, unsigned needs,
+                                 struct oato_error *err)
+{
+    if (a->dump_program) {
         engine_dump_programs(s->engine, stdout);
         s->done = true;
-        status = stdout_check(err);
-    } else if (!status && needs & SESSION_SAMPLES) {
-        status = batch_open(s, a, err);
+        return stdout_check(err);
     }
+    oato_status status = engine_join(s->engine, err);
+    if (!status && collective_rank(s->ranks)) {
+        s->done = true;
+        return engine_follow(s->engine, err);
+    }
+    return !status && needs & SESSION_SAMPLES ? batch_open(s, a, err) : status;
+}
+
+oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
+                         struct oato_error *err)
+{
+    memset(s, 0, sizeof *s);
+    oato_status status = collective_open(&s->ranks, err);
+    if (!status)
+        status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
+    if (!status)
+        status = session_begin(s, a, needs, err);
     if (status)
         session_close(s);
     return status;
@@ -136,6 +158,7 @@ void session_close(struct session *s)
         engine_warnings(s->engine, program_warn, NULL);
     batch_free(s->batch);
     engine_close(s->engine);
+    collective_close(s->ranks);
     tokenizer_free(s->tokenizer);
     model_close(s->model);
     if (s->has_plan)

@@ -30,17 +30,19 @@ struct session {
     struct tokenizer *tokenizer; /* NULL unless asked for */
     struct plan plan;
     bool has_plan;
-    struct neurons neurons; /* that the plan follows, if any */
+    struct neurons neurons;   /* that the plan follows, if any */
+    struct collective *ranks; /* that mpirun has started: just this one, or those of the plan */
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
-    bool done;           /* with dump_program: that was all */
+    bool done;           /* with dump_program, and on ranks other than 0: that was all */
 };
 
 enum session_needs {
     SESSION_TOKENIZER = 1,
     SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
 };
-/* After an error *s is empty. */
+/* On ranks other than 0 it returns when rank 0 has closed its session. What fails on one rank fails
+ * on all; the message is then on rank 0, empty on others. After an error *s is empty. */
 oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
                          struct oato_error *err);
 /* Prints the engine's warnings, ends what the batch still has, and empties *s. */
