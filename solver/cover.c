@@ -44,7 +44,7 @@ static bool pays(void *problem, const struct graph *g, struct graph_match m)
     const struct problem *p = problem;
     struct oato_op fused = graph_fused(g, m).op;
     bool anywhere = false;
-    if (!sparse_allows(p, (enum op_kind)fused.kind))
+    if (!sparse_allows(p, (enum op_kind)fused.kind) || (p->by_ranks && fused.kind == OP_QKV))
         return false;
     for (int32_t d = 0; d < p->n_devices; d++) {
         if (!pays_on(p, g, m, &fused, d))

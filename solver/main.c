@@ -68,6 +68,34 @@ static int find_word(const char *word, const char *const *words, int n)
     return i;
 }
 
+/* The first is the machine's; further ones are of other ranks. */
+static oato_status take_profile(const struct options *o, void *to, struct oato_error *err)
+{
+    struct command *c = to;
+    if (c->n_more == SOLVER_DEVICES - 1)
+        return oato_fail(err, OATO_EUSAGE, "more than %d profiles", SOLVER_DEVICES);
+    if (c->profile)
+        c->more[c->n_more++] = o->value;
+    else
+        c->profile = o->value;
+    return OATO_OK;
+}
+
+/* RATE[,LATENCY]: bytes/s and seconds. */
+static oato_status take_network(const struct options *o, void *to, struct oato_error *err)
+{
+    struct rank_options *r = to;
+    char rate[32];
+    double seconds = r->latency_ns * 1e-9;
+    const size_t n = strcspn(o->value, ",");
+    snprintf(rate, sizeof rate, "%.*s", (int)n, o->value);
+    if (!parse_quantity(rate, "B/s", &r->bytes_per_s) || r->bytes_per_s < 1 ||
+        (o->value[n] && !parse_quantity(o->value + n + 1, "s", &seconds)))
+        return bad_value(o, "a rate and perhaps a latency, such as 117MB/s,60us", err);
+    r->latency_ns = seconds * 1e9;
+    return OATO_OK;
+}
+
 static oato_status take_objective(const struct options *o, void *to, struct oato_error *err)
 {
     struct plan_request *q = to;
@@ -180,7 +208,13 @@ enum {
 /* In the order of the help. */
 static const struct option_of all_options[] = {
     {"model", 'm', "MODEL", "the model that was planned", PLANNED | EXPORT | IMPORT, TEXT(model)},
-    {"profile", 'p', "PROFILE", "the machine's profile", PLANNED | PLANNING, TEXT(profile)},
+    {"profile", 'p', "PROFILE", "the machine's profile", PLANNED | FRONTIER, TEXT(profile)},
+    {"profile", 'p', "PROFILE", "the machine's profile; repeat for ranks that differ", MAKE,
+     take_profile, 0, 0, 0},
+    {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network", MAKE,
+     COUNT(ranks.ranks, 1)},
+    {"hosts", 0, "N", NULL, MAKE, COUNT(ranks.hosts, 1)},
+    {"network", 0, "RATE", NULL, MAKE, INTO(ranks, take_network)},
     {"hardware", 0, "NAME", "a library machine instead of -p", PLANNED | PLANNING, TEXT(hardware)},
     {"neurons", 0, "FILE", "how often neurons and experts fire (sidecar)", PLANNED | PLANNING,
      TEXT(neurons)},
@@ -228,10 +262,10 @@ static const struct option_of all_options[] = {
     {"time-limit", 0, "S", "seconds for the search, 0 = none (default 10)", PLANNING | CHECK,
      INTO(plan.time_limit_s, take_seconds)},
     {"gap", 0, "G", NULL, PLANNING, INTO(plan.gap, take_share)},
-    {"maximize", 0, "context", "the largest context for which there is a plan", MAKE,
+    {"maximize", 0, "context",
+     "the largest for which there is a plan, perhaps --at-least T tokens/s", MAKE,
      INTO(maximize_context, take_context)},
-    {"at-least", 0, "T", "minimum decode tokens/s for --maximize (default any)", MAKE,
-     INTO(at_least, take_speed)},
+    {"at-least", 0, "T", NULL, MAKE, INTO(at_least, take_speed)},
     {"trace", 0, "FILE", "also write the steps as Chrome/Perfetto trace events", SIMULATE,
      TEXT(trace)},
     {"no-frontier", 0, NULL, "leave out the speed/memory curve", REPORT, FLAG(no_frontier)},
@@ -247,6 +281,10 @@ static const struct option_of all_options[] = {
 };
 
 /* ------------------------------------------------------------------------------- verbs ----- */
+
+/* Of messages over Ethernet of 1 Gb/s, without headers. */
+#define GIGABIT    117e6
+#define LATENCY_NS 60e3
 
 enum { NEEDS_MODEL = 1, NEEDS_MACHINE = 2, NEEDS_OUTPUT = 4 };
 
@@ -333,7 +371,9 @@ static oato_status run_verb(const struct verb *v, struct command *c, struct text
 
 int main(int argc, char **argv)
 {
-    struct command c = {.max_slower = 0.05, .steps = 20};
+    struct command c = {.max_slower = 0.05,
+                        .steps = 20,
+                        .ranks = {.bytes_per_s = GIGABIT, .latency_ns = LATENCY_NS}};
     struct oato_error err = {.status = OATO_OK};
     const struct verb *v = verbs;
     struct text out;
@@ -347,6 +387,8 @@ int main(int argc, char **argv)
     const char *inputs[] = {c.operands[0], c.operands[1], c.profile, c.model, c.neurons};
     for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
         outfile_keep(inputs[i]);
+    for (int i = 0; i < c.n_more; i++)
+        outfile_keep(c.more[i]);
     if (!status && !c.help && !c.version)
         status = run_verb(v, &c, &out, &err);
     command_close(&c);

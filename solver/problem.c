@@ -372,6 +372,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
         return status;
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
+    p->by_ranks = o->by_ranks;
     p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
     if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) || sparse_choose(p, o, err) ||
         problem_price(p, err) || problem_check_budgets(p, o, err)) {

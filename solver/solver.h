@@ -242,6 +242,7 @@ struct planner_options {
     enum planner_sparse sparse;
     const char *sparse_mode; /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
     bool whole_only;         /* nothing is split or streamed */
+    bool by_ranks;           /* nothing is fused that ranks could not divide */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
@@ -300,7 +301,7 @@ struct problem {
     int32_t n_inputs;
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
-    bool whole_only;
+    bool whole_only, by_ranks;
     int32_t *unit_of;          /* per operator */
     int32_t *first_op;         /* per unit */
     struct division *division; /* per unit */
@@ -362,6 +363,22 @@ oato_status plan_device_missing(const struct plan_device *d, struct oato_error *
 oato_status planner_make(const struct model *m, const struct profile *p,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err);
+
+/* Ranks that run one model together (kernels/collective.h). */
+struct rank_options {
+    int32_t ranks, hosts; /* as many ranks on each host, the first ones on the first */
+    const struct profile *profiles[SOLVER_DEVICES]; /* of the ranks, in turn */
+    int32_t n_profiles;
+    double bytes_per_s, latency_ns; /* of messages between hosts */
+    /* Set by ranks_plan: what each rank gets, and its time for the same work, the first's being 1
+     */
+    double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
+};
+/* Divides the model between ranks, each with the host of its profile. options->request and the like
+ * count; devices, budgets, solver and sparsity do not. */
+oato_status ranks_plan(const struct model *m, const struct planner_options *given,
+                       const struct rank_options *options, struct plan *out,
+                       struct oato_error *err);
 
 /* The largest context, in whole pages of KV up to what the model was trained for, for which there
  * is a plan that decodes at_least tokens/s (of all sequences; 0: any speed); out is that plan.

@@ -75,6 +75,8 @@ static oato_status open_plan(struct command *c, struct oato_error *err)
 
 void command_close(struct command *c)
 {
+    for (int i = 0; i < c->n_more; i++)
+        profile_free(&c->in.more[i]);
     if (c->in.model)
         model_close(c->in.model);
     if (c->in.profile)
@@ -112,6 +114,29 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
     return OATO_OK;
 }
 
+/* A rank for each profile, or as many as said, with the profiles in turn. */
+static oato_status make_for_ranks(struct command *c, const char *output, struct text *out,
+                                  struct oato_error *err)
+{
+    struct rank_options *o = &c->ranks;
+    if (c->maximize_context || c->neurons)
+        return oato_fail(err, OATO_EUSAGE, "--ranks plans no --maximize and no --neurons");
+    o->profiles[o->n_profiles++] = c->in.profile;
+    for (int i = 0; i < c->n_more; i++) {
+        if (profile_load(c->more[i], &c->in.more[i], program_warn, NULL, err))
+            return err->status;
+        o->profiles[o->n_profiles++] = &c->in.more[i];
+    }
+    o->ranks = o->ranks ? o->ranks : o->n_profiles;
+    o->hosts = o->hosts ? o->hosts : o->ranks;
+    if (!ranks_plan(c->in.model, &c->plan, o, &c->the_plan, err) &&
+        !plan_save(&c->the_plan, output, err)) {
+        report_plan(&c->the_plan, NULL, c->json, out);
+        text_tell("wrote %s\n", output);
+    }
+    return err->status;
+}
+
 oato_status run_make(struct command *c, struct text *out, struct oato_error *err)
 {
     char path[512];
@@ -132,6 +157,8 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
     if (outfile_check(output, err) || open_inputs(c, err))
         return err->status;
+    if (c->ranks.ranks > 1 || c->n_more)
+        return make_for_ranks(c, output, out, err);
     if (c->maximize_context
             ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least, &c->the_plan,
                                &problem, &c->file, err)

@@ -22,11 +22,14 @@ struct command {
     struct export_name names[SOLVER_DEVICES];
     bool json, text_order, no_frontier, help, version;
     bool maximize_context;
-    double at_least; /* tokens/s */
+    double at_least;                  /* tokens/s */
+    struct rank_options ranks;        /* ranks 0: one process */
+    const char *more[SOLVER_DEVICES]; /* profiles of ranks after the first */
+    int n_more;
     /* The model, the profile and the neurons; NULL if not given. */
     struct {
         struct model *model;
-        struct profile *profile, profile_storage;
+        struct profile *profile, profile_storage, more[SOLVER_DEVICES];
         struct neurons *neurons, neurons_storage;
     } in;
     struct plan the_plan; /* that is read or made */
