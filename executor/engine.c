@@ -436,6 +436,8 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
             status = caches_step(e, &step, err);
     }
+    if (e->failed && e->ranks)
+        collective_leave(e->ranks, err);
     return status;
 }
 
@@ -443,9 +445,12 @@ oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *st
                         struct oato_error *err)
 {
     step_bind(e, step);
-    const oato_status status = step_run(e, phase, step, err);
-    return status || phase != PHASE_DECODE || !e->lowered.n_caches ? status
-                                                                   : caches_step(e, step, err);
+    oato_status status = step_run(e, phase, step, err);
+    if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
+        status = caches_step(e, step, err);
+    if (status)
+        collective_leave(e->ranks, err);
+    return status;
 }
 
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,

@@ -68,6 +68,9 @@ void engine_close(struct engine *e);
  * steps and returns when it closes. */
 oato_status engine_join(struct engine *e, struct oato_error *err);
 oato_status engine_follow(struct engine *e, struct oato_error *err);
+/* Rank 0, between steps: whether all others still follow, which they answer within seconds.
+ * OATO_EDEVICE: one does not. */
+oato_status engine_ping(struct engine *e, struct oato_error *err);
 
 /* Calls warn with a line for each device that runs slower than it should, with the reason. */
 void engine_warnings(const struct engine *e, warn_fn warn, void *user);

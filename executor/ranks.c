@@ -15,6 +15,9 @@ enum { HEAD_WORDS = 128 };
 
 enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
 
+/* Instead of a step's number of tokens: there is none to come, or all are to answer. */
+enum { TOKENS_END = 0, TOKENS_PING = -1 };
+
 static int32_t plan_ranks(const struct plan *p)
 {
     return p && p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
@@ -160,10 +163,28 @@ void ranks_end(struct engine *e)
 {
     struct oato_error ignored;
     if (e->joined && !e->failed && !collective_rank(e->ranks)) {
-        e->message[TOKENS] = 0;
+        e->message[TOKENS] = TOKENS_END;
         message_send(e, e->message + FIRST_WORD, &ignored);
     }
     free(e->message);
+}
+
+static oato_status ranks_answer(struct engine *e, struct oato_error *err)
+{
+    float here = 1;
+    return collective_reduce(e->ranks, &here, &here, 1, err);
+}
+
+oato_status engine_ping(struct engine *e, struct oato_error *err)
+{
+    if (!e->ranks || !e->joined || e->failed)
+        return OATO_OK;
+    e->message[TOKENS] = TOKENS_PING;
+    oato_status status = message_send(e, e->message + FIRST_WORD, err);
+    if (!status)
+        status = ranks_answer(e, err);
+    e->failed = status != OATO_OK;
+    return status;
 }
 
 static const int32_t *words_take(const int32_t **at, size_t words)
@@ -218,8 +239,12 @@ oato_status engine_follow(struct engine *e, struct oato_error *err)
         if (!status && m[WORDS] > HEAD_WORDS)
             status = collective_broadcast(e->ranks, m + HEAD_WORDS,
                                           (size_t)(m[WORDS] - HEAD_WORDS) * sizeof *m, false, err);
-        if (status || !m[TOKENS])
+        if (status || m[TOKENS] == TOKENS_END)
             break;
+        if (m[TOKENS] == TOKENS_PING) {
+            status = ranks_answer(e, err);
+            continue;
+        }
         message_read(e, &step);
         status = step_follow(e, (enum plan_phase)m[PHASE], &step, err);
     }

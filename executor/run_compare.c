@@ -150,6 +150,10 @@ oato_status compare_text(struct session *s, const struct run_args *a, int32_t *i
     struct comparison c = {.vocab = s->model->shape.vocab, .window = a->open.engine.context};
     const size_t windows = n_ids / (size_t)c.window;
     const int32_t bos = tokenizer_bos(s->tokenizer);
+    if (collective_ranks(s->ranks) > 1)
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "--compare opens two engines, which ranks cannot; start it without mpirun");
     oato_status status = reference_args(s, a, &reference, err);
     if (!status)
         status = session_open(&other, &reference.open, 0, err);

@@ -138,11 +138,17 @@ static oato_status session_begin(struct session *s, const struct session_args *a
     return !status && needs & SESSION_SAMPLES ? batch_open(s, a, err) : status;
 }
 
+oato_status session_join(struct session_args *a, struct oato_error *err)
+{
+    return collective_open(&a->ranks, err);
+}
+
 oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
                          struct oato_error *err)
 {
     memset(s, 0, sizeof *s);
-    oato_status status = collective_open(&s->ranks, err);
+    s->ranks = a->ranks;
+    oato_status status = s->ranks ? OATO_OK : collective_open(&s->ranks, err);
     if (!status)
         status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
     if (!status)

@@ -23,6 +23,7 @@ struct session_args {
     /* context 0: that of the engine, or where engine.context is 0 what the model was trained for */
     struct batch_options batch;
     bool dump_program; /* print the programs to stdout instead of opening tokenizer and batch */
+    struct collective *ranks; /* that session_join has joined, passed on to the session; or NULL */
 };
 
 struct session {
@@ -41,6 +42,9 @@ enum session_needs {
     SESSION_TOKENIZER = 1,
     SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
 };
+/* Joins the ranks that mpirun has started. session_open does it itself, unless only some ranks do
+ * something else before; args->ranks tells which this one is. */
+oato_status session_join(struct session_args *a, struct oato_error *err);
 /* On ranks other than 0 it returns when rank 0 has closed its session. What fails on one rank fails
  * on all; the message is then on rank 0, empty on others. After an error *s is empty. */
 oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,

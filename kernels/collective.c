@@ -20,7 +20,7 @@
 
 /* A rank computes at most part of a layer between two of its answers, so one that is silent for so
  * long has stopped. */
-#define ANSWER_S 8
+#define ANSWER_S 6
 /* Who waits for a rank that itself waits for others lets that one name who is silent. */
 #define RELAY_S (ANSWER_S + 1)
 /* Who waits for the next step sleeps between looks after a while. */
@@ -330,7 +330,7 @@ static oato_status piece_broadcast(struct collective *c, void *data, size_t byte
     if (c->group)
         status = message_receive(c, 0, data, bytes, NULL, idle, err);
     for (int g = 1; g < c->n_groups && !c->group && !status; g++)
-        status = message_send(c, c->leader[g], data, bytes, idle, err);
+        status = message_send(c, c->leader[g], data, bytes, false, err); /* it waits already */
     if (!status)
         status = group_collect(c, c->sum, &none, 0, err); /* all have copied the last total */
     if (!status)

@@ -33,6 +33,9 @@ void collective_close(struct collective *c);
 int32_t collective_rank(const struct collective *c);
 int32_t collective_ranks(const struct collective *c);
 
+/* A step failed here, so the others wait in vain: collective_close will not wait for them. Begins
+ * the message with this rank, unless it tells which other rank is lost. */
+void collective_leave(struct collective *c, struct oato_error *err);
 /* Every rank's status so far: the first rank that failed decides. The others get its status and
  * message, with "rank N: " before it. Waits as long as it takes. */
 oato_status collective_agree(struct collective *c, oato_status own, struct oato_error *err);
@@ -52,7 +55,8 @@ oato_status collective_reduce(struct collective *c, const float *own, float *sum
  * order of rank. The whole rows go to `all` on every rank or, with to_first, on rank 0 only. */
 oato_status collective_gather(struct collective *c, const float *own, int32_t own_width, float *all,
                               int32_t width, int32_t rows, bool to_first, struct oato_error *err);
-/* From rank 0 to all. idle: nobody knows when it comes, so ranks wait for it without a limit. */
+/* From rank 0 to all. idle: nobody knows when it comes, so the others wait for it without a limit.
+ */
 oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
                                  struct oato_error *err);
 

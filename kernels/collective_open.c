@@ -158,6 +158,14 @@ static oato_status verdicts_exchange(struct collective *c, struct verdict *v,
     if (c->rank) {
         status = message_send(c, 0, v, sizeof *v, true, err);
         return status ? status : message_receive(c, 0, v, sizeof *v, NULL, true, err);
+void collective_leave(struct collective *c, struct oato_error *err)
+{
+    const struct oato_error own = *err;
+    if (c->ranks > 1 && !c->failed)
+        oato_fail(err, own.status, "rank %d on %s: %.400s", c->rank, c->host[c->rank], own.text);
+    c->failed = true;
+}
+
     }
     for (int i = 1; i < c->ranks && !status; i++) {
         status = message_receive(c, i, &other, sizeof other, NULL, true, err);
@@ -197,7 +205,11 @@ oato_status collective_same(struct collective *c, const char *what, uint64_t val
                             struct oato_error *err)
 {
     uint64_t first = value;
-    oato_status status = collective_broadcast(c, &first, sizeof first, true, err);
+    oato_status status = collective_agree(c, OATO_OK, err); /* until all are here */
+    if (!status)
+        status = collective_broadcast(c, &first, sizeof first, false, err);
+    if (c->failed)
+        return status;
     if (!status && first != value)
         status = oato_fail(err, OATO_EFILE,
                            "its %s differs from that of rank 0; give all ranks the same", what);

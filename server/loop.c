@@ -101,18 +101,38 @@ static void before_step(void *user, struct batch *b)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* A second without work: whether other ranks have stopped meanwhile. Called with the lock held. */
+static oato_status second_wait(struct server *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    if (pthread_cond_timedwait(&s->wake, &s->lock, &until) != ETIMEDOUT)
+        return OATO_OK;
+    pthread_mutex_unlock(&s->lock);
+    const oato_status status = engine_ping(s->session.engine, &s->error);
+    pthread_mutex_lock(&s->lock);
+    return status;
+}
+
 /* False: the thread is to end. */
 static bool loop_wait(struct server *s)
 {
+    const bool alone = collective_ranks(s->session.ranks) == 1;
+    oato_status status = OATO_OK;
     pthread_mutex_lock(&s->lock);
     if (!s->incoming && !s->active) {
         pthread_mutex_unlock(&s->lock);
         seen_take(s, NULL, 0);
         pthread_mutex_lock(&s->lock);
     }
-    while (!s->incoming && !s->active && !s->stop)
-        pthread_cond_wait(&s->wake, &s->lock);
-    const bool goes_on = s->incoming || s->active;
+    while (!s->incoming && !s->active && !s->stop && !status) {
+        if (alone)
+            pthread_cond_wait(&s->wake, &s->lock);
+        else
+            status = second_wait(s);
+    }
+    const bool goes_on = !status && (s->incoming || s->active);
     pthread_mutex_unlock(&s->lock);
     return goes_on;
 }
@@ -131,7 +151,6 @@ static oato_status loop_open(struct server *s)
 {
     struct session_args args = s->options->session;
     struct engine_stats stats;
-    args.any_sampling = true;
     args.batch.before_step = before_step;
     args.batch.user = s;
     args.batch.schedule = policy_schedule;

@@ -227,7 +227,7 @@ int main(int argc, char **argv)
     struct oato_error err = {0};
     program_begin("oato-serve");
     const oato_status status = run(argc, argv, &err);
-    if (status)
+    if (status && err.text[0]) /* empty: rank 0 says it */
         fprintf(stderr, "oato-serve: %s\n", err.text);
     return (int)status;
 }

@@ -120,7 +120,7 @@ static void wait_and_drain(struct server *s)
     loop_stop(s, true);
 }
 
-oato_status server_run(const struct server_options *o, struct oato_error *err)
+static oato_status serve(const struct server_options *o, struct oato_error *err)
 {
     struct server s = {.options = o, .started = time(NULL)};
     pthread_t thread;
@@ -136,6 +136,10 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     if (!status && pthread_create(&thread, NULL, loop_run, &s)) {
         status = oato_fail(err, OATO_EIO, "cannot start the engine thread");
         http_close(&s);
+    }
+    if (status) { /* no session has taken the ranks */
+        collective_leave(o->session.ranks, err);
+        collective_close(o->session.ranks);
     }
     if (!status) {
         wait_and_drain(&s);
@@ -160,5 +164,23 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     pthread_cond_destroy(&s.wake);
     pthread_mutex_destroy(&s.lock);
     pthread_mutex_destroy(&s.vocab_lock);
+    return status;
+}
+
+oato_status server_run(const struct server_options *o, struct oato_error *err)
+{
+    struct server_options own = *o;
+    struct session session;
+    own.session.any_sampling = true;
+    oato_status status = session_join(&own.session, err);
+    if (status)
+        return status;
+    if (collective_ranks(own.session.ranks) > 1)
+        own.swap_mib = 0; /* ranks cannot save sequences */
+    if (!collective_rank(own.session.ranks))
+        return serve(&own, err);
+    status = session_open(&session, &own.session, SESSION_SAMPLES | SESSION_TOKENIZER, err);
+    if (!status)
+        session_close(&session);
     return status;
 }
