@@ -156,6 +156,7 @@ oato_status collective_group(struct collective *c, const int32_t *host, struct o
     oato_status status = still_joined(c, err);
     if (status || c->ranks == 1)
         return status;
+    status = collective_same(c, "OATO_COLLECTIVE", c->sums, err);
     c->n_groups = 0;
     for (int i = 0; i < c->ranks && !status; i++) {
         if (!i || host[i] != host[i - 1])
@@ -304,12 +305,27 @@ static oato_status piece_reduce(struct collective *c, const float *own, float *s
     return OATO_OK;
 }
 
+static oato_status library_reduce(struct collective *c, const float *own, float *sum, size_t n,
+                                  struct oato_error *err)
+{
+    if (!own)
+        memset(sum, 0, n * sizeof *sum);
+    else if (own != sum)
+        memcpy(sum, own, n * sizeof *sum);
+    if (!c->transport->sum(sum, n, c->sums == SUMS_REDUCE))
+        return OATO_OK;
+    c->failed = true;
+    return oato_fail(err, OATO_EDEVICE, "the ranks cannot sum: %s", c->transport->why());
+}
+
 oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,
                               struct oato_error *err)
 {
     oato_status status = still_joined(c, err);
     if (c->ranks == 1 && own && own != sum)
         memcpy(sum, own, n * sizeof *sum);
+    if (c->ranks > 1 && c->sums && !status)
+        return library_reduce(c, own, sum, n, err);
     for (size_t at = 0; at < n && c->ranks > 1 && !status; at += SLOT_FLOATS) {
         const size_t piece = n - at < SLOT_FLOATS ? n - at : SLOT_FLOATS;
         status = piece_reduce(c, own ? own + at : NULL, sum + at, piece, err);

@@ -13,6 +13,9 @@
  * calls it is a module of its own for each (kernels/mpi/), opened at run time: the same binary runs
  * where no MPI is installed. Nothing outside kernels/ names MPI.
  *
+ * To compare with: OATO_COLLECTIVE=allreduce or =reduce has MPI's own MPI_Allreduce, or MPI_Reduce
+ * and MPI_Bcast, make the sums. These wait without a limit, and their bits are the library's.
+ *
  * All ranks call the same functions in the same order. After a failure the ranks cannot go on: each
  * must close and exit with an error, and the launcher then ends the others.
  */
@@ -30,12 +33,12 @@ struct collective;
 oato_status collective_open(struct collective **out, struct oato_error *err);
 /* After a failure it leaves without the others. NULL is allowed. */
 void collective_close(struct collective *c);
-int32_t collective_rank(const struct collective *c);
-int32_t collective_ranks(const struct collective *c);
-
 /* A step failed here, so the others wait in vain: collective_close will not wait for them. Begins
  * the message with this rank, unless it tells which other rank is lost. */
 void collective_leave(struct collective *c, struct oato_error *err);
+int32_t collective_rank(const struct collective *c);
+int32_t collective_ranks(const struct collective *c);
+
 /* Every rank's status so far: the first rank that failed decides. The others get its status and
  * message, with "rank N: " before it. Waits as long as it takes. */
 oato_status collective_agree(struct collective *c, oato_status own, struct oato_error *err);

@@ -12,6 +12,9 @@
 
 enum { SLOT_FLOATS = 1 << 16, SLOT_BYTES = SLOT_FLOATS * (int)sizeof(float) };
 
+/* How ranks sum: by the tree, or by what MPI has, to compare with. */
+enum sums { SUMS_TREE, SUMS_ALLREDUCE, SUMS_REDUCE, SUMS_COUNT };
+
 struct shared {
     struct {
         _Alignas(64) _Atomic uint64_t filled; /* counts the rank's calls */
@@ -27,6 +30,7 @@ struct collective {
     int rank, ranks;
     char host[RANKS_MAX][TRANSPORT_HOST];
     bool failed;
+    enum sums sums;
     int n_groups, group;       /* group: this rank's */
     int leader[RANKS_MAX + 1]; /* first rank of each group; [n_groups] = ranks */
     struct shared *shared;     /* NULL: the group is this rank alone */

@@ -62,6 +62,21 @@ static oato_status module_open(struct collective *c, const char *name, struct oa
                      name, why ? why : "");
 }
 
+static oato_status sums_choose(struct collective *c, struct oato_error *err)
+{
+    static const char *const names[SUMS_COUNT] = {"tree", "allreduce", "reduce"};
+    const char *wanted = getenv("OATO_COLLECTIVE");
+    int i = 0;
+    while (wanted && i < SUMS_COUNT && strcmp(wanted, names[i]) != 0)
+        i++;
+    c->sums = (enum sums)i;
+    return i < SUMS_COUNT ? OATO_OK
+                          : oato_fail(err, OATO_EUSAGE,
+                                      "OATO_COLLECTIVE is %.40s; it can be tree, allreduce or "
+                                      "reduce",
+                                      wanted);
+}
+
 /* Each rank alone, until the plan says more. */
 static void groups_single(struct collective *c)
 {
@@ -101,7 +116,9 @@ static oato_status ranks_join(struct collective *c, struct oato_error *err)
     c->others = pages_alloc((size_t)c->ranks * SLOT_BYTES);
     if (!c->sum || !c->others)
         return oato_fail_memory(err, SLOT_BYTES, "sums of ranks");
-    return hosts_exchange(c, err);
+    if (hosts_exchange(c, err))
+        return err->status;
+    return collective_agree(c, sums_choose(c, err), err);
 }
 
 oato_status collective_open(struct collective **out, struct oato_error *err)
@@ -141,6 +158,14 @@ void collective_close(struct collective *c)
     free(c);
 }
 
+void collective_leave(struct collective *c, struct oato_error *err)
+{
+    const struct oato_error own = *err;
+    if (c->ranks > 1 && !c->failed)
+        oato_fail(err, own.status, "rank %d on %s: %.400s", c->rank, c->host[c->rank], own.text);
+    c->failed = true;
+}
+
 /* ------------------------------------------------------------------------- agreement ------ */
 
 struct verdict {
@@ -158,14 +183,6 @@ static oato_status verdicts_exchange(struct collective *c, struct verdict *v,
     if (c->rank) {
         status = message_send(c, 0, v, sizeof *v, true, err);
         return status ? status : message_receive(c, 0, v, sizeof *v, NULL, true, err);
-void collective_leave(struct collective *c, struct oato_error *err)
-{
-    const struct oato_error own = *err;
-    if (c->ranks > 1 && !c->failed)
-        oato_fail(err, own.status, "rank %d on %s: %.400s", c->rank, c->host[c->rank], own.text);
-    c->failed = true;
-}
-
     }
     for (int i = 1; i < c->ranks && !status; i++) {
         status = message_receive(c, i, &other, sizeof other, NULL, true, err);

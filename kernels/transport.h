@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-enum { TRANSPORT_VERSION = 1, TRANSPORT_HOST = 128 };
+enum { TRANSPORT_VERSION = 2, TRANSPORT_HOST = 128 };
 
 struct transport_ops {
     int version;
@@ -22,6 +22,9 @@ struct transport_ops {
     /* 1: the message is through, its handle no longer valid, and *bytes (may be NULL) its size; 0:
      * not yet; -1: failed. */
     int (*test)(int handle, size_t *bytes);
+    /* The library's own sum over all ranks, in place, to compare with: MPI_Allreduce or, by_root,
+     * MPI_Reduce and MPI_Bcast. Waits without a limit. Nonzero: failed. */
+    int (*sum)(float *x, size_t n, int by_root);
     const char *(*why)(void); /* of the last failure */
 };
 

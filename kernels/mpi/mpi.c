@@ -92,6 +92,18 @@ static int message_test(int handle, size_t *bytes)
     return done;
 }
 
+static int library_sum(float *x, size_t n, int by_root)
+{
+    int rank = 0;
+    MPI_Comm_rank(ranks_comm, &rank);
+    int code = !by_root ? MPI_Allreduce(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, ranks_comm)
+               : !rank  ? MPI_Reduce(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, 0, ranks_comm)
+                        : MPI_Reduce(x, NULL, (int)n, MPI_FLOAT, MPI_SUM, 0, ranks_comm);
+    if (!code && by_root)
+        code = MPI_Bcast(x, (int)n, MPI_FLOAT, 0, ranks_comm);
+    return code ? failed(by_root ? "MPI_Reduce and MPI_Bcast" : "MPI_Allreduce", code) : 0;
+}
+
 static const char *why(void)
 {
     return reason;
@@ -104,5 +116,6 @@ __attribute__((visibility("default"))) const struct transport_ops oato_transport
     .send = message_send,
     .receive = message_receive,
     .test = message_test,
+    .sum = library_sum,
     .why = why,
 };
