@@ -26,6 +26,13 @@ oato_status grammar_parse(const char *gbnf, size_t n, struct grammar **out, stru
  * additionalProperties that is not false. OATO_EUSAGE names a keyword that is not supported. */
 oato_status grammar_of_schema(const char *json, size_t n, struct grammar **out,
                               struct oato_error *err);
+/* JSON that a schema accepts, between two texts. */
+struct grammar_piece {
+    const char *before, *schema, *after;
+};
+/* One of the pieces, or with `more` one or more of them. */
+oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool more,
+                              struct grammar **out, struct oato_error *err);
 /* The GBNF of a JSON schema, appended to out. */
 oato_status grammar_schema_gbnf(const char *json, size_t n, struct text *out,
                                 struct oato_error *err);

@@ -231,28 +231,63 @@ oato_status schema_make(struct schema_maker *m, const json_t *schema, int *rule)
     return status;
 }
 
-oato_status grammar_schema_gbnf(const char *json, size_t n, struct text *out,
-                                struct oato_error *err)
+/* Appends the rules of a schema, numbered from *next on, which is moved on, and tells its own. */
+static oato_status rules_make(const char *json, size_t n, int *next, int *rule, struct text *out,
+                              struct oato_error *err)
 {
     json_error_t why;
     json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    struct schema_maker m = {.root = root, .out = out, .merged = json_array(), .err = err};
-    int rule = 0;
+    struct schema_maker m = {
+        .root = root, .out = out, .next_rule = *next, .merged = json_array(), .err = err};
     oato_status status = OATO_OK;
     if (!root)
         status = oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
     else if (!m.merged)
         status = schema_fail_memory(&m);
     else
-        status = schema_make(&m, root, &rule);
-    if (!status) {
-        text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
-        if (out->failed)
-            status = schema_fail_memory(&m);
-    }
+        status = schema_make(&m, root, rule);
+    if (!status && out->failed)
+        status = schema_fail_memory(&m);
+    *next = m.next_rule;
     json_decref(m.merged);
     json_decref(root);
     free(m.rules);
+    return status;
+}
+
+oato_status grammar_schema_gbnf(const char *json, size_t n, struct text *out,
+                                struct oato_error *err)
+{
+    int next = 0, rule = 0;
+    const oato_status status = rules_make(json, n, &next, &rule, out, err);
+    if (!status)
+        text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
+    return !status && out->failed ? oato_fail_memory(err, out->len, "a grammar") : status;
+}
+
+oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool more,
+                              struct grammar **out, struct oato_error *err)
+{
+    struct text gbnf, root;
+    int next = 0;
+    oato_status status = OATO_OK;
+    *out = NULL;
+    text_init(&gbnf);
+    text_init(&root);
+    for (size_t i = 0; i < n && !status; i++) {
+        int rule = 0;
+        status = rules_make(pieces[i].schema, strlen(pieces[i].schema), &next, &rule, &gbnf, err);
+        text_printf(&root, "%s", i ? " | " : "root ::= (");
+        gbnf_literal(&root, pieces[i].before, strlen(pieces[i].before));
+        text_printf(&root, " r%d ", rule);
+        gbnf_literal(&root, pieces[i].after, strlen(pieces[i].after));
+    }
+    text_printf(&gbnf, "%s)%s\n%s", or_empty(root.data), more ? "+" : "", gbnf_common);
+    text_free_part(&root, &gbnf);
+    if (!status)
+        status = gbnf.failed ? oato_fail_memory(err, gbnf.len, "a grammar")
+                             : grammar_parse(gbnf.data, gbnf.len, out, err);
+    text_free(&gbnf);
     return status;
 }
 

@@ -177,11 +177,6 @@ static void reasoning_find(struct chat_reader *r, struct gguf_string program,
     }
 }
 
-static bool call_is_used(const struct call_format *f, struct gguf_string program)
-{
-    return gguf_string_has(program, f->needle ? f->needle : f->begin);
-}
-
 oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt,
                            const struct chat_sink *sink, struct chat_reader **out,
                            struct oato_error *err)
@@ -193,13 +188,20 @@ oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt
     r->sink = *sink;
     text_init(&r->held);
     reasoning_find(r, program, prompt);
-    for (size_t i = 0; i < ARRAY_LEN(calls) && !r->call; i++)
-        r->call = call_is_used(&calls[i], program) ? &calls[i] : NULL;
+    for (const struct call_format *f = calls; f < calls + ARRAY_LEN(calls) && !r->call; f++)
+        r->call = gguf_string_has(program, f->needle ? f->needle : f->begin) ? f : NULL;
     if (r->call) {
         mark_add(r, r->call->begin, MARK_CALL);
         drops_add(r, r->call->drops);
     }
     return OATO_OK;
+}
+
+bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const char **end)
+{
+    *begin = r->n_thinks ? r->marks[0].text : NULL;
+    *end = r->n_thinks ? r->marks[1].text : NULL;
+    return r->part == CHAT_THINKS;
 }
 
 void chat_reader_free(struct chat_reader *r)

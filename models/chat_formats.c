@@ -195,22 +195,17 @@ const struct chat_format *chat_format_recognise(struct gguf_string program)
     return NULL;
 }
 
-static bool role_is(const struct chat_message *m, const char *role)
-{
-    return strcmp(m->role, role) == 0;
-}
-
 /* A system message that belongs into a user's message finds one. */
 oato_status chat_format_check(const struct chat_format *c, const struct chat_message *m, size_t n,
                               struct oato_error *err)
 {
     size_t last_system = SIZE_MAX, last_user = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
-        if (role_is(&m[i], "system"))
+        if (!strcmp(m[i].role, "system"))
             last_system = i;
-        else if (role_is(&m[i], "user"))
+        else if (!strcmp(m[i].role, "user"))
             last_user = i;
-        else if (!role_is(&m[i], "assistant"))
+        else if (strcmp(m[i].role, "assistant") != 0)
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has the role \"%.40s\"; system, user and assistant are "
                              "allowed",

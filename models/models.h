@@ -223,6 +223,8 @@ struct chat_reader;
 oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
                              const struct chat_sink *sink, struct chat_reader **out,
                              struct oato_error *err);
+/* Does the text so far end in reasoning, and the marks around that; NULL: the model has none. */
+bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const char **end);
 /* The next piece of the answer's text, control tokens included. */
 void chat_reader_push(struct chat_reader *r, const char *text, size_t n);
 /* The end of the answer: hands out what was held back. An error: memory was short, and parts may be

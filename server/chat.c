@@ -99,12 +99,24 @@ static oato_status messages_mend(json_t *messages, struct oato_error *err)
 
 /* ------------------------------------------------------------------------------- tools --- */
 
+/* "required", or {"type": "function", "function": {"name": ..}}, which *only is then. */
+static bool must_call(const json_t *choice, const char **only)
+{
+    const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
+    *only = json_string_value(name);
+    return *only || (json_is_string(choice) && !strcmp(json_string_value(choice), "required"));
+}
+
 /* The tools that the template shows: none with tool_choice "none". */
 static oato_status tools_check(const json_t *o, const json_t **tools, struct oato_error *err)
 {
     const json_t *choice = json_object_get(o, "tool_choice"), *tool;
+    const char *only;
     size_t i;
     *tools = json_object_get(o, "tools");
+    const bool must = must_call(choice, &only);
+    if (must && !json_array_size(*tools))
+        return oato_fail(err, OATO_EUSAGE, "tool_choice asks for a call, but there are no tools");
     if (*tools && !json_is_null(*tools) && !json_is_array(*tools))
         return oato_fail(err, OATO_EUSAGE, "tools wants a list");
     json_array_foreach(*tools, i, tool)
@@ -113,10 +125,12 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
         if (!json_is_string(json_object_get(function, "name")))
             return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
     }
-    if (choice && !json_is_null(choice) &&
+    if (choice && !json_is_null(choice) && !must &&
         (!json_is_string(choice) || (strcmp(json_string_value(choice), "none") != 0 &&
                                      strcmp(json_string_value(choice), "auto") != 0)))
-        return oato_fail(err, OATO_EUSAGE, "tool_choice \"auto\" and \"none\" are supported");
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "tool_choice wants \"auto\", \"none\", \"required\" or a function by name");
     if (!json_array_size(*tools) || (json_is_string(choice) && *json_string_value(choice) == 'n'))
         *tools = NULL;
     return OATO_OK;
@@ -232,14 +246,23 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     size_t n = 0;
     struct text prompt;
     text_init(&prompt);
+    const json_t *choice = json_object_get(o, "tool_choice");
+    const char *only;
     oato_status status = chat_prompt(s, o, &prompt, err);
+    if (!status && must_call(choice, &only))
+        status =
+            calls_constrain(j, json_object_get(o, "tools"), only,
+                            json_is_true(json_object_get(o, "parallel_tool_calls")), &prompt, err);
     if (!status)
         status = tokenizer_encode(s->session.tokenizer, or_empty(prompt.data), prompt.len,
                                   TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
-    for (int32_t i = 0; i < j->n_choices && !status; i++)
+    for (int32_t i = 0; i < j->n_choices && !status; i++) {
         status = answer_text_read(&j->choices[i]->told, s->template, &prompt, err);
+        if (!status)
+            status = constraint_think(j->choices[i], err);
+    }
     free(ids);
     text_free(&prompt);
     return status;

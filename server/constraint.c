@@ -61,6 +61,7 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
                            "ignore_eos goes on after the end that a grammar sets; leave it out");
     if (status)
         return status;
+    ask->gbnf = has_gbnf ? json_string_value(gbnf) : NULL;
     if (has_gbnf)
         return grammar_parse(json_string_value(gbnf), json_string_length(gbnf), &ask->grammar, err);
     if (any)
@@ -84,4 +85,20 @@ oato_status constraint_begin(struct choice *c, struct oato_error *err)
         sampler_constrain(c->sampler, &follow);
     }
     return status;
+}
+
+oato_status constraint_think(struct choice *c, struct oato_error *err)
+{
+    const char *begin, *end, *gbnf = c->job->ask.gbnf;
+    if (!c->follows)
+        return OATO_OK;
+    const bool begun = chat_reader_thinks(c->told.reader, &begin, &end);
+    if (!begin || (gbnf && strstr(gbnf, end)))
+        return OATO_OK;
+    c->thinking = thinking_create(c->follows, c->told.tokenizer, begin, end, begun);
+    if (!c->thinking)
+        return oato_fail_memory(err, sizeof(uint64_t) << 12, "an answer");
+    const struct sampler_constraint follow = thinking_constraint(c->thinking);
+    sampler_constrain(c->sampler, &follow);
+    return OATO_OK;
 }

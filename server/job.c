@@ -33,6 +33,7 @@ static void choice_free(struct choice *c)
     free(c->probs);
     free(c->ids);
     sampler_free(c->sampler);
+    thinking_free(c->thinking);
     grammar_state_free(c->follows);
     answer_text_free(&c->told);
     text_free(&c->prompt);

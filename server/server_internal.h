@@ -50,6 +50,7 @@ struct ask {
     struct logit_bias *bias; /* of sampling */
     size_t bias_cap;
     struct grammar *grammar; /* that answers follow; NULL: none */
+    const char *gbnf;        /* its text, if the request has one: borrowed from that */
     int32_t client;          /* number of its key, 0 without */
     int32_t most;            /* tokens of an answer; -1: no limit */
     int32_t n;               /* answers to each prompt */
@@ -75,6 +76,7 @@ struct choice {
     struct text prompt;  /* its text, where answers repeat it */
     struct sampler *sampler;
     struct grammar_state *follows; /* of the sampler; NULL: no grammar */
+    struct thinking *thinking;     /* in front of it; NULL: not there */
     struct answer_text told;
     struct stop_filter stop;
     struct text says, thinks;
@@ -262,6 +264,20 @@ void ask_free(struct ask *ask);
 /* constraint.c: the grammar that a request asks for, and a sampler that follows it. */
 oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err);
 oato_status constraint_begin(struct choice *c, struct oato_error *err);
+/* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
+ * in it. After answer_text_read. */
+oato_status constraint_think(struct choice *c, struct oato_error *err);
+/* thinking.c: `follows` behind reasoning between two marks; begun: the prompt ends in it. NULL:
+ * memory is short. */
+struct thinking;
+struct thinking *thinking_create(struct grammar_state *follows, const struct tokenizer *tokenizer,
+                                 const char *begin, const char *end, bool begun);
+struct sampler_constraint thinking_constraint(struct thinking *t);
+void thinking_free(struct thinking *t);
+/* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
+ * one, unless NULL. */
+oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
+                            const struct text *prompt, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);

@@ -151,7 +151,7 @@ def with_template(model, template, out):
 
 
 TEMPLATE = """{%- for m in messages %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %} {{ c.function.name }}({{ c.function.arguments.city }}){% endfor %}]
-{%- endfor %}{% for t in tools or [] %}<tool>{{ t.function.name }}</tool>{% endfor %}{{ mood }}{% if add_generation_prompt %}<tool_call> <think> {% endif -%}"""
+{%- endfor %}{% for t in tools or [] %}<tool>{{ t.function.name }}</tool>{% endfor %}{{ mood }}{% if add_generation_prompt %}<tool_call> {% if not brief %}<think> {% endif %}{% endif -%}"""
 
 
 def tools(model, folder):
@@ -173,7 +173,29 @@ def tools(model, folder):
     calls = [c for d in deltas for c in d.get("tool_calls", [])]
     check(len(calls) == 1 and calls[0]["index"] == 0 and "".join(d.get("reasoning_content", "") for d in deltas) == "why", "and as a stream")
     a = s.ask("/v1/chat/completions", {**talk, "tool_choice": "required"})
-    check(a[0] == 400, "tool_choice that cannot be kept is refused")
+    check(a[0] == 400 and "not both" in a[1]["error"]["message"], "a call and a grammar are too much")
+    tool = lambda name, **properties: {"type": "function", "function": {"name": name, "parameters": {
+        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}}}
+    ask = {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"brief": True}, "max_tokens": 400, "temperature": 1,
+           "tools": [tool("add", a={"type": "integer", "minimum": 1, "maximum": 9}, b={"enum": [1, 2]}), tool("stop")]}
+    names = set()
+    for choice in ["required"] * 6 + [{"type": "function", "function": {"name": "add"}}] * 2:
+        a = s.ask("/v1/chat/completions", {**ask, "tool_choice": choice})[1]["choices"][0]
+        if "tool_calls" not in a["message"]:
+            check(a["finish_reason"] == "length" and a["message"].get("reasoning_content"), f"it may think until it is cut short: {a}")
+            continue
+        call = a["message"]["tool_calls"][0]["function"]
+        args = json.loads(call["arguments"])
+        good = args == {} if call["name"] == "stop" else 1 <= args["a"] <= 9 and args["b"] in (1, 2) and len(args) == 2
+        check(len(a["message"]["tool_calls"]) == 1 and a["finish_reason"] == "tool_calls" and good, f"a call that must be: {call}")
+        names.add(call["name"] if choice == "required" else "named " + call["name"])
+    check(names and "named stop" not in names, f"of the function that is named: {names}")
+    for bad in ({"tool_choice": "required", "tools": []}, {"tool_choice": {"type": "function", "function": {"name": "none"}}}, {"tool_choice": "some"},
+                {"tool_choice": "required", "tools": [tool('a"b')]}, {"tool_choice": "required", "ignore_eos": True},
+                {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "hiccup"}}}]}):
+        check(s.ask("/v1/chat/completions", {**ask, **bad})[0] == 400, f"400: {bad}")
+    a = s.ask("/v1/chat/completions", {"messages": ask["messages"], "max_tokens": 30, "response_format": {"type": "json_schema", "json_schema": {"schema": {"const": 7}}}})[1]
+    check(a["choices"][0]["finish_reason"] == "length" and len(a["choices"][0]["message"]["reasoning_content"]) > 20, "a schema leaves reasoning alone")
     talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]}
     check(s.ask("/apply-template", talk)[1]["prompt"] == "[user:Hi]<tool_call> <think> So", "a begun answer is gone on with")
     check(s.end() == 0, "it ends")
@@ -182,7 +204,7 @@ def tools(model, folder):
 def bad_requests(s):
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
-    good = json.dumps({"prompt": PROMPT, "n_predict": 2, "stop": ["x"], "logit_bias": {"1": 2}, "seed": 1, "temperature": 0.5, "n": 1}).encode()
+    good = json.dumps({"prompt": PROMPT, "n_predict": 2, "max_tokens": 2, "stop": ["x"], "logit_bias": {"1": 2}, "seed": 1, "temperature": 0.5, "n": 1}).encode()
     bad = [b"", b"{", b"[" * (1 << 20), b'{"a":' * 3000, b"\xff\xfe", b"[]", b"7", b'{"prompt":{}}', b'{"prompt":[-1]}', b'{"prompt":[99999999]}',
            b'{"prompt":"x","n_predict":1e99}', b'{"prompt":"x","temperature":"hot"}', b'{"prompt":"x","stop":[1]}', b'{"prompt":"x","seed":1.5}',
            b'{"prompt":"x","n":100000}', b'{"prompt":"x","logit_bias":[[1]]}', b'{"prompt":"x","grammar":"root ::= ("}', b'{"prompt":null}']
