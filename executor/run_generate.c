@@ -169,11 +169,13 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
     const bool none = !a->n_prompts && !a->file && !a->open.dump_program;
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
-    if (!a->chat && (a->system || a->open.chat_template || a->open.variables))
+    if (!a->chat &&
+        (a->system || a->open.chat_template || a->open.chat_template_file || a->open.variables))
         return oato_fail(err, OATO_EUSAGE, "%s applies to chat templates only; add --chat",
-                         a->system               ? "--system"
-                         : a->open.chat_template ? "--chat-template"
-                                                 : "--chat-template-kwargs");
+                         a->system                    ? "--system"
+                         : a->open.chat_template      ? "--chat-template"
+                         : a->open.chat_template_file ? "--chat-template-file"
+                                                      : "--chat-template-kwargs");
     if (a->file || (none && stdin_sends())) {
         oato_status status = text_read_file(a->file ? a->file : "-", file, err);
         if (status)

@@ -176,7 +176,27 @@ void session_close(struct session *s)
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err)
 {
-    oato_status status = chat_template_find(s->model->gguf, a->chat_template, out, err);
+    struct text program;
+    struct mapped_file file = {0};
+    oato_status status = OATO_OK;
+    text_init(&program);
+    *out = NULL;
+    if (a->chat_template && a->chat_template_file)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "give either --chat-template or --chat-template-file, not both");
+    else if (a->chat_template_file)
+        status = file_map(a->chat_template_file, &file, err);
+    text_add(&program, (const char *)file.data, file.bytes);
+    file_unmap(&file);
+    if (!strpbrk(or_empty(program.data), " \n{"))
+        text_printf(&program, "\n"); /* a program, not a name; Jinja drops the last line's end */
+    if (!status)
+        status = program.failed
+                     ? oato_fail_memory(err, program.len, "the chat template")
+                     : chat_template_find(s->model->gguf,
+                                          a->chat_template_file ? program.data : a->chat_template,
+                                          out, err);
+    text_free(&program);
     if (status)
         return status;
     if (chat_template_warning(*out)[0])

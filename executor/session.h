@@ -13,8 +13,9 @@ struct session_args {
     const char *model;         /* a GGUF file */
     const char *plan;          /* NULL: everything on the CPU */
     const char *neurons;       /* NULL: MODEL.neurons.gguf, if the plan or --sparse needs one */
-    const char *chat_template; /* a named format; NULL: the model's own */
-    const char *variables;     /* JSON for the model's own template; NULL: none */
+    const char *chat_template; /* a named format, or a program in Jinja; NULL: the model's own */
+    const char *chat_template_file; /* the program is in this file; NULL: in none */
+    const char *variables;          /* JSON for the model's own template; NULL: none */
     struct model_choice choice;
     struct engine_options engine; /* threads, top_logits, neurons and on_load are set here */
     struct sampler_options sampling;

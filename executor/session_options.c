@@ -56,7 +56,6 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     ANSWER("no-conversation",
            "a prompt is continued as it is unless --chat is given: leave it out"),
     ANSWER("jinja", TEMPLATE),
-    ANSWER("chat-template-file", TEMPLATE),
     /* bench has a -b of its own, which comes first */
     {"batch-size", 'b', OPT_ANSWER, NULL, "--ubatch N sets the maximum tokens per step", 0},
     ANSWER("tb", "-t N sets the threads for prompts, too"),

@@ -150,12 +150,6 @@ static void mark_add(struct chat_reader *r, const char *text, enum mark_does doe
     r->marks[r->n_marks++].does = does;
 }
 
-static void drops_add(struct chat_reader *r, const char *const *drops)
-{
-    for (; *drops; drops++)
-        mark_add(r, *drops, MARK_DROP);
-}
-
 static void reasoning_find(struct chat_reader *r, struct gguf_string program,
                            struct gguf_string prompt)
 {
@@ -171,7 +165,8 @@ static void reasoning_find(struct chat_reader *r, struct gguf_string program,
         r->fresh = begun;
         mark_add(r, t->begin, MARK_THINK);
         mark_add(r, t->end, MARK_SAY);
-        drops_add(r, t->drops);
+        for (const char *const *drop = t->drops; *drop; drop++)
+            mark_add(r, *drop, MARK_DROP);
         r->n_thinks = r->n_marks;
         return;
     }
@@ -192,7 +187,8 @@ oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt
         r->call = gguf_string_has(program, f->needle ? f->needle : f->begin) ? f : NULL;
     if (r->call) {
         mark_add(r, r->call->begin, MARK_CALL);
-        drops_add(r, r->call->drops);
+        for (const char *const *drop = r->call->drops; *drop; drop++)
+            mark_add(r, *drop, MARK_DROP);
     }
     return OATO_OK;
 }

@@ -5,8 +5,7 @@
  * Each is a row, recognised by strings that only its program contains, with a short program of its
  * own. It renders the same text, with two differences: the begin-of-text token is left to
  * tokenizer_encode, and a system message that the program would refuse is put in front of the first
- * user message. Tool calls, today's date and switches for reasoning, which some programs add to a
- * format, are not rendered.
+ * user message. Tool calls, today's date and switches for reasoning are not rendered.
  */
 #include "models/chat_internal.h"
 
@@ -54,6 +53,8 @@
     EACH("{{ m.content }}", "<｜User｜>{{ m.content }}",                                           \
          "<｜Assistant｜>{{ m.content }}<｜end▁of▁sentence｜>")
 
+#define COHERE(role)                                                                               \
+    "<|START_OF_TURN_TOKEN|><|" role "_TOKEN|>{{ m.content | trim }}<|END_OF_TURN_TOKEN|>"
 #define CHATML_SAYS(format, text)                                                                  \
     {                                                                                              \
         .name = (format), .marks = {"<|im_start|>", text "<|im_end|>"}, .program = CHATML,         \
@@ -160,22 +161,24 @@ static const struct chat_format rows[] = {
      .marks = {"<｜Assistant｜>", "<｜User｜>", "<｜end▁of▁sentence｜>"},
      .program = DEEPSEEK_TURNS OPEN("<｜Assistant｜>"),
      .absent = "<think>"},
+    {.name = "command-r",
+     .marks = {"<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>"},
+     .program = EACH(COHERE("SYSTEM"), COHERE("USER"), COHERE("CHATBOT"))
+         OPEN("<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>")},
 };
 
 void chat_format_names(struct text *out)
 {
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0)
             text_printf(out, "%s%s", i ? ", " : "", rows[i].name);
-    }
 }
 
 static bool row_matches(const struct chat_format *c, struct gguf_string program)
 {
-    for (const char *const *mark = c->marks; *mark; mark++) {
+    for (const char *const *mark = c->marks; *mark; mark++)
         if (!gguf_string_has(program, *mark))
             return false;
-    }
     return !c->absent || !gguf_string_has(program, c->absent);
 }
 

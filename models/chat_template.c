@@ -115,7 +115,9 @@ oato_status chat_template_find(const struct gguf *g, const char *name, struct ch
         return oato_fail_memory(err, sizeof *c, "the chat template");
     oato_status status = OATO_OK;
     c->format = name ? chat_format_named(name) : NULL;
-    if (name && !c->format) {
+    if (name && strpbrk(name, " \n{")) {
+        status = program_open(c, g, (struct gguf_string){name, strlen(name)}, err);
+    } else if (name && !c->format) {
         snprintf(what, sizeof what, "unknown --chat-template %.40s; choose one of", name);
         status = fail_with_names(err, OATO_EUSAGE, what);
     } else {

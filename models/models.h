@@ -179,10 +179,10 @@ struct chat_message {
 /* The model's Jinja program (tokenizer.chat_template), or a named format: chatml, llama3, .. */
 struct chat_template;
 
-/* The model's own, or the format named by `name` when that is not NULL. A program that cannot be
- * parsed is replaced by the format that it is recognised as, if there is one; then
- * chat_template_warning has a line that says so, else "". The error lists the names and points to
- * --chat-template. The result does not refer to g. */
+/* The model's own; of a `name` that is not NULL that format, or if a space, a line break or a brace
+ * is in it, that program. A model's own that cannot be parsed is replaced by the format that it is
+ * recognised as, if there is one; then chat_template_warning has a line that says so, else "". The
+ * error lists the names and points to --chat-template. The result does not refer to g. */
 oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
                                struct oato_error *err);
 void chat_template_free(struct chat_template *c);

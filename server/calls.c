@@ -78,20 +78,21 @@ static oato_status form_try(const struct server *s, const struct call_form *f,
     return status;
 }
 
-static oato_status form_find(const struct server *s, const struct text *prompt,
-                             const struct call_form **out, struct oato_error *err)
+/* NULL, and err says why. */
+static const struct call_form *form_find(const struct server *s, const struct text *prompt,
+                                         struct oato_error *err)
 {
-    *out = NULL;
-    for (size_t i = 0; i < ARRAY_LEN(forms) && !*out; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
         bool is = false;
         if (form_try(s, &forms[i], prompt, &is, err))
-            return err->status;
-        *out = is ? &forms[i] : NULL;
+            return NULL;
+        if (is)
+            return &forms[i];
     }
-    return *out ? OATO_OK
-                : oato_fail(err, OATO_EUSAGE,
-                            "no grammar is known for the calls of this model; tool_choice \"auto\" "
-                            "and \"none\" are supported");
+    oato_fail(err, OATO_EUSAGE,
+              "no grammar is known for the calls of this model; tool_choice \"auto\" and \"none\" "
+              "are supported");
+    return NULL;
 }
 
 /* The call of one tool. Texts are of malloc. */
@@ -113,12 +114,14 @@ static bool piece_make(struct grammar_piece *p, const struct call_form *f, const
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
                             const struct text *prompt, struct oato_error *err)
 {
-    const struct call_form *form;
+    const struct call_form *form = form_find(j->server, prompt, err);
+    if (!form)
+        return err->status;
     struct grammar_piece *pieces = calloc(json_array_size(tools) + 1, sizeof *pieces);
     const json_t *tool;
     size_t i, n = 0;
     bool good = pieces != NULL;
-    oato_status status = form_find(j->server, prompt, &form, err);
+    oato_status status = OATO_OK;
     json_array_foreach(tools, i, tool)
     {
         const json_t *function = json_object_get(tool, "function");

@@ -172,7 +172,7 @@ static oato_status loop_open(struct server *s)
         s->context = (int32_t)trained;
     struct oato_error why;
     if (session_template(&s->session, &args, &s->template, &why)) {
-        if (args.chat_template || args.variables) {
+        if (args.chat_template || args.chat_template_file || args.variables) {
             s->error = why;
             return why.status;
         }

@@ -89,8 +89,10 @@ static const struct option_of table[] = {
     {"predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
     SESSION_SAMPLING(ALL, SESSION_AT_SERVE),
-    {"chat-template", 0, "NAME", "use this template instead of the model's", ALL,
+    {"chat-template", 0, "NAME", "use this template, or Jinja text, instead of the model's", ALL,
      TEXT(session.chat_template)},
+    {"chat-template-file", 0, "FILE", "the same from a file", ALL,
+     TEXT(session.chat_template_file)},
     {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ALL,
      TEXT(session.variables)},
     SESSION_ENGINE(ALL, SESSION_AT_SERVE),
@@ -121,8 +123,6 @@ static const struct option_of table[] = {
     }
 static const struct option_row answers[] = {
     ANSWER("context-shift", "an answer ends where the context is full; -c N allows a longer one"),
-    ANSWER("chat-template-file",
-           "the model's own template is used; --chat-template NAME chooses another"),
     ANSWER("no-jinja", "templates are always run; --chat-template NAME chooses a named format"),
     ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
     ANSWER("lora", "adapters are not supported; merge it into the model first"),

@@ -98,6 +98,7 @@ static void formats_are_recognised_from_their_programs(void **state)
         {"deepseek3",
          "{{'<｜User｜>' + content}}{{'<｜Assistant｜>' + content + '<｜end▁of▁sentence｜>'}}"},
         {"deepseek-r1", "{{'<｜User｜>' + content}}{{'<｜Assistant｜><think>\\n'}}"},
+        {"command-r", "{{ '<|START_OF_TURN_TOKEN|><|USER_TOKEN|>' + message['content'].strip() }}"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct oato_error err = {0};
@@ -348,6 +349,26 @@ static void the_first_token_is_left_to_the_tokenizer(void **state)
     }
 }
 
+static void a_program_takes_the_place_of_the_models(void **state)
+{
+    static const struct chat_message m[] = {{"system", " Be brief. "}, {"user", "Hi"}};
+    (void)state;
+    struct oato_error err = {0};
+    struct chat_template *c;
+    struct gguf *g = file_with("{{ 'the model' }}");
+    assert_int_equal(chat_template_find(g, "{{messages[1].content}}", &c, &err), OATO_OK);
+    assert_string_equal(chat_template_name(c), "of the model");
+    renders(c, m, 2, true, "Hi");
+    assert_int_equal(chat_template_find(g, "just text", &c, &err), OATO_OK);
+    renders(c, m, 2, true, "just text");
+    assert_int_equal(chat_template_find(g, "{{ no end", &c, &err), OATO_EFILE);
+    gguf_close(g);
+    renders(named("command-r"), m, 2, true,
+            "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>"
+            "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Hi<|END_OF_TURN_TOKEN|>"
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_default_system_message_is_given_when_there_is_none),
         cmocka_unit_test(messages_that_cannot_be_rendered_are_refused),
         cmocka_unit_test(the_program_of_the_model_is_run),
+        cmocka_unit_test(a_program_takes_the_place_of_the_models),
         cmocka_unit_test(a_program_that_refuses_says_why),
         cmocka_unit_test(variables_are_a_json_object),
         cmocka_unit_test(the_first_token_is_left_to_the_tokenizer),
