@@ -57,13 +57,28 @@ static oato_status open_inputs(struct command *c, struct oato_error *err)
 }
 
 /* Opens the plan given by the first operand, and the inputs. */
+/* A profile prices the work of one process. */
+static oato_status check_ranks(const struct command *c, struct oato_error *err)
+{
+    const struct plan *p = &c->the_plan;
+    const int32_t ranks = p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
+    return ranks == 1 || !c->in.profile
+               ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE,
+                           "%s is for %d ranks, which a profile cannot price again; leave out the "
+                           "profile, or see what oato-plan --ranks predicts",
+                           c->operands[0], ranks);
+}
+
 static oato_status open_plan(struct command *c, struct oato_error *err)
 {
     if (plan_load(c->operands[0], &c->the_plan, err))
         return err->status;
     if (request_check_plan(&c->the_plan, err))
         return oato_fail_at(err, "%s", c->operands[0]);
-    const oato_status status = open_inputs(c, err);
+    oato_status status = open_inputs(c, err);
+    if (!status)
+        status = check_ranks(c, err);
     c->the_plan.neurons = c->in.neurons;
     if (status || c->in.neurons || !c->in.model || !c->the_plan.neurons_hash)
         return status;
