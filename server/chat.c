@@ -11,8 +11,7 @@ enum { MESSAGES_MAX = 4096 };
 
 /* ----------------------------------------------------------------------------- messages --- */
 
-/* A list of parts as one text, a line each; NULL where one is no text. */
-static json_t *parts_join(const json_t *parts)
+json_t *parts_join(const json_t *parts, const char *between)
 {
     struct text all;
     const json_t *part;
@@ -25,7 +24,7 @@ static json_t *parts_join(const json_t *parts)
         good = good && json_is_string(text) && json_is_string(type) &&
                !strcmp(json_string_value(type), "text");
         if (good && i)
-            text_add(&all, "\n", 1);
+            text_add(&all, between, strlen(between));
         if (good)
             text_add(&all, json_string_value(text), json_string_length(text));
     }
@@ -58,7 +57,7 @@ static oato_status message_mend(json_t *m, size_t at, struct oato_error *err)
     if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
     if (json_is_array(content)) {
-        json_t *joined = parts_join(content);
+        json_t *joined = parts_join(content, "\n");
         if (!joined)
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has content that is no text; this server reads only text",

@@ -447,25 +447,11 @@ static oato_status text_ids(const struct server *s, const json_t *text, struct i
 static oato_status content_ids(const struct server *s, const json_t *content, struct ids *to,
                                struct oato_error *err)
 {
-    struct text all;
-    const json_t *part;
-    size_t i;
-    oato_status status = OATO_OK;
-    text_init(&all);
-    json_array_foreach(content, i, part)
-    {
-        const json_t *text = member(part, "text");
-        if (json_is_string(text))
-            text_add(&all, json_string_value(text), json_string_length(text));
-        else
-            status = oato_fail(err, OATO_EUSAGE, "content can only be text here");
-    }
-    json_t *joined = json_stringn_nocheck(or_empty(all.data), all.len);
-    if (!status)
-        status = joined && !all.failed ? text_ids(s, joined, to, err)
-                                       : oato_fail_memory(err, all.len, "a text");
+    json_t *joined = parts_join(content, "");
+    if (!joined)
+        return oato_fail(err, OATO_EUSAGE, "content can only be text here");
+    const oato_status status = text_ids(s, joined, to, err);
     json_decref(joined);
-    text_free(&all);
     return status;
 }
 

@@ -286,6 +286,8 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct text *ou
                         struct oato_error *err);
 /* Adds the answers to the messages of the request. */
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
+/* A list of text parts as one text; NULL where one is no text, or memory is short. */
+json_t *parts_join(const json_t *parts, const char *between);
 /* A whole number of a member within bounds; it keeps its value when the member is missing. */
 oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
                      struct oato_error *err);
