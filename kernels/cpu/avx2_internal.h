@@ -67,5 +67,6 @@ AVX2_INLINE __m256i avx2_vector_at(const uint8_t *p, int i)
 extern const struct row_kernels avx2_rows;
 extern const struct attention_kernels avx2_attention;
 extern const struct columns_kernels avx2_columns;
+extern const struct matrix_class avx2_matrix_float;
 
 #endif

@@ -26,7 +26,6 @@
 #ifndef OATO_AVX2_MATRIX_H
 #define OATO_AVX2_MATRIX_H
 
-#include "kernels/cpu/avx2_float.h"
 #include "kernels/cpu/avx2_panel.h"
 #include "kernels/cpu/avx2_vector.h"
 
@@ -352,7 +351,7 @@ static const struct matrix_class matrix_quantised = {
 static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)
 {
     (void)choice;
-    return lanes_format_of(dtype) ? &matrix_quantised : &matrix_float;
+    return lanes_format_of(dtype) ? &matrix_quantised : &avx2_matrix_float;
 }
 
 #endif

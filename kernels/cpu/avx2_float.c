@@ -1,5 +1,5 @@
 /*
- * avx2_float.h - F32, F16 and BF16 weights times columns, for avx2.c and avxvnni.c.
+ * avx2_float.c - F32, F16 and BF16 weights times columns.
  *
  * Up to 6 columns share the weights as they stream by, prefetched: up to 12 accumulators in
  * registers, of 4 groups of 8 rows for 1 and 2 columns, of 2 groups for more. Many columns share a
@@ -15,12 +15,11 @@
  * of the results may lie in few sets of the caches: inputs of the next 6 are prefetched, and sums
  * are not in y before the end.
  */
-#ifndef OATO_AVX2_FLOAT_H
-#define OATO_AVX2_FLOAT_H
-
-#include "kernels/cpu/avx2_panel.h"
+#include "kernels/cpu/lanes_vector.h"
 
 enum {
+    PANEL_GROUPS = MATRIX_ROWS / LANES,
+    CHUNK = 256,               /* k of a panel */
     FLOAT_COLUMNS = 6,         /* 12 sums, 2 weights, an input */
     FLOAT_GROUPS = 4,          /* of 1 or 2 columns */
     FLOAT_STREAM_COLUMNS = 24, /* four passes; beyond, a panel pays */
@@ -226,10 +225,8 @@ static void float_rows(const struct matrix_job *j, int64_t begin, int64_t end, u
             panel_float(j, r, min_i64(end, r + MATRIX_ROWS), (struct float_panel *)scratch);
 }
 
-static const struct matrix_class matrix_float = {
+const struct matrix_class avx2_matrix_float = {
     .numerics = "f32",
     .scratch_bytes = sizeof(struct float_panel),
     .rows = float_rows,
 };
-
-#endif
