@@ -156,6 +156,43 @@ void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
 /* Asks the kernel to read the range in the background; parts beyond the end are ignored. */
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
+/* Makes the folder, and those that it is in. Whoever writes there finds out if that failed. */
+void folder_make(const char *path);
+/* Appends the folder of files that can be made again, $XDG_CACHE_HOME/oato or ~/.cache/oato, and
+ * makes it. */
+struct text;
+void cache_folder(struct text *out);
+
+/* A file that is read past the page cache (O_DIRECT) if its file system allows it. */
+struct direct_file {
+    int fd; /* -1: not open */
+    bool direct;
+    uint64_t bytes;
+    char *path; /* for messages */
+};
+
+oato_status direct_open(const char *path, struct direct_file *out, struct oato_error *err);
+void direct_close(struct direct_file *f); /* of one that was opened, or tried to */
+
+/* Reads such files ahead of use into a buffer, several reads at once where the kernel has io_uring.
+ * One thread at a time. Offsets, sizes and addresses are multiples of READ_ALIGN. */
+struct reader;
+enum { READ_ALIGN = 4096 };
+
+/* depth: reads on their way at most. plain: without io_uring. The buffer must outlive the reader.
+ */
+oato_status reader_create(void *buffer, size_t bytes, int depth, bool plain, struct reader **out,
+                          struct oato_error *err);
+void reader_free(struct reader *r);           /* waits for what is on its way */
+bool reader_overlaps(const struct reader *r); /* with io_uring */
+/* False: `depth` reads are on their way already. */
+bool reader_start(struct reader *r, const struct direct_file *f, uint64_t offset, void *to,
+                  size_t bytes, uint64_t tag);
+int reader_on_way(const struct reader *r);
+/* Waits until one of the reads on their way is done. OATO_EIO: it failed; OATO_EFILE: the file ends
+ * before. *tag is set in any case. */
+oato_status reader_wait(struct reader *r, uint64_t *tag, struct oato_error *err);
+
 /* Called first in main. If a mapped file is truncated, the program then names it and exits with
  * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
  * SIGXFSZ. name is stored. */
