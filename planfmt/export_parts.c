@@ -51,11 +51,12 @@ static struct spread spread_of(const struct exporter *x, const struct graph_op *
         const struct plan_part *p = &x->plan->parts[i];
         if (p->begin == p->end || strcmp(p->op, op->name) != 0)
             continue;
-        if (p->home != p->device)
+        const int32_t home = p->home == HOME_FILE ? p->device : p->home;
+        if (home != p->device)
             s.streamed |= (uint64_t)1 << p->device;
         if (!(p->phases & 1u << PHASE_DECODE))
             continue;
-        s.share[p->home] += (double)(p->end - p->begin);
+        s.share[home] += (double)(p->end - p->begin);
         all += (double)(p->end - p->begin);
     }
     if (all <= 0)

@@ -87,7 +87,7 @@ static oato_status check_parts(const struct plan *p, oato_status status, struct 
         if (!t->phases || t->phases >> PHASE_COUNT)
             return oato_fail(err, status, "part %d ('%.80s'): phases %#x; allowed: 1 to %#x", i, op,
                              t->phases, (1u << PHASE_COUNT) - 1);
-        if (!device_exists(p, t->device) || !device_exists(p, t->home))
+        if (!device_exists(p, t->device) || (t->home != HOME_FILE && !device_exists(p, t->home)))
             return oato_fail(err, status,
                              "part %d ('%.80s'): device %d with home %d, of %d devices", i, op,
                              t->device, t->home, p->n_devices);

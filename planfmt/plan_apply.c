@@ -151,14 +151,23 @@ static bool is_host(const struct plan_device *d)
 static oato_status check_home(const struct plan *plan, const struct plan_part *p,
                               const struct oato_op *op, struct oato_error *err)
 {
-    const struct plan_device *device = &plan->devices[p->device], *home = &plan->devices[p->home];
+    const struct plan_device *device = &plan->devices[p->device];
+    const bool stored = p->home == HOME_FILE;
+    const struct plan_device *home = stored ? NULL : &plan->devices[p->home];
     if (p->home == p->device)
         return OATO_OK;
     if (op_weight_use(op) != WEIGHT_MATRIX)
         return oato_fail(err, OATO_EFILE,
                          "%s has no matrix that could be streamed from %s to %s; its home must be "
                          "its device",
-                         op_kind_name(op->kind), home->id, device->id);
+                         op_kind_name(op->kind), stored ? "a file" : home->id, device->id);
+    if (stored && (!is_host(device) || p->phases != (1u << PHASE_COUNT) - 1))
+        return oato_fail(err, OATO_EFILE,
+                         "weights are streamed from a file to the host, in both phases, not to %s "
+                         "in phases %#x",
+                         device->id, p->phases);
+    if (stored)
+        return OATO_OK;
     if (is_host(device) || !is_host(home))
         return oato_fail(err, OATO_EFILE,
                          "weights are streamed from the host to another device, not from %s to %s",

@@ -63,6 +63,16 @@ struct profile_row {
     bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
 };
 
+/* Reading a file of the folder of prepared weights from its beginning to its end, past the page
+ * cache where that can be: so many reads of `bytes` each at a time. */
+struct profile_storage {
+    int32_t depth;
+    uint64_t bytes;
+    bool direct; /* past the page cache */
+    double bytes_per_s;
+    double latency_ns; /* of one read; median */
+};
+
 /* What it took to bring a sequence's KV and state back, for one model (structure hash) on the
  * devices named: to compute `tokens` beside `beside` other sequences that decode, or, with bytes,
  * to copy these in so many extents to host memory and back. */
@@ -89,6 +99,8 @@ struct profile {
     int32_t n_rows;
     struct profile_restore *restores; /* in the order of the file */
     int32_t n_restores;
+    struct profile_storage *storage;
+    int32_t n_storage;           /* 0: not measured */
     struct profile_index *index; /* private to profile_put */
 };
 
@@ -113,6 +125,10 @@ bool profile_put(struct profile *p, const struct profile_row *row);
  * memory is short, and nothing has changed. */
 bool profile_put_restores(struct profile *p, uint64_t model, const char *devices,
                           const struct profile_restore *restores, int32_t n);
+/* Replaces what there is of storage by n rows. False: memory is short, and nothing has changed. */
+bool profile_put_storage(struct profile *p, const struct profile_storage *rows, int32_t n);
+/* The highest rate of the rows, which reading ahead has; 0: not measured. */
+double profile_storage_rate(const struct profile *p);
 /* A string owned by the profile. NULL when memory is short. */
 const char *profile_string(struct profile *p, const char *s);
 /* Hash of devices, links and rows, which costs depend on; dates and notes do not count. */
@@ -244,6 +260,7 @@ struct plan_device {
 
 /* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight is in the
  * memory of `home`. An operator without parts runs on the host device. */
+enum { HOME_FILE = -1 }; /* not in memory: a file of prepared weights, read at every step */
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
     int64_t begin, end;
@@ -402,7 +419,8 @@ oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const ch
  *   - parts begin and end on multiples of 64, along k also on whole weight blocks and where the
  *     input is split
  *   - both operators of a layer's experts are split alike
- *   - weights are streamed from the host only, and no device would load a weight twice
+ *   - weights are streamed from the host only, or from a file to the host in both phases, and no
+ *     device would load a weight twice
  *   - caches are of experts that the host computes, and not larger than these
  * *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,

@@ -47,7 +47,12 @@ struct row_text {
     struct profile_row row; /* without these */
 };
 
-enum { FIELDS_MAX = 20, PROFILE_DEVICES_MAX = 64, PROFILE_RESTORES_MAX = 65536 };
+enum {
+    FIELDS_MAX = 20,
+    PROFILE_DEVICES_MAX = 64,
+    PROFILE_RESTORES_MAX = 65536,
+    PROFILE_STORAGE_MAX = 64
+};
 
 struct schema {
     const char *what; /* for messages: "device" */
@@ -56,7 +61,7 @@ struct schema {
 };
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
-    profile_link_schema, profile_row_schema, profile_restore_schema;
+    profile_link_schema, profile_row_schema, profile_restore_schema, profile_storage_schema;
 /* Indices in the schemas. */
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };

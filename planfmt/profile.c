@@ -194,6 +194,28 @@ bool profile_put_restores(struct profile *p, uint64_t model, const char *devices
     return good;
 }
 
+/* ------------------------------------------------------------------------------- storage --- */
+
+bool profile_put_storage(struct profile *p, const struct profile_storage *rows, int32_t n)
+{
+    struct profile_storage *own = arena_alloc(&p->arena, (size_t)n + 1, sizeof *own);
+    if (!own)
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        own[i] = rows[i];
+    p->storage = own;
+    p->n_storage = n;
+    return true;
+}
+
+double profile_storage_rate(const struct profile *p)
+{
+    double most = 0;
+    for (int32_t i = 0; i < p->n_storage; i++)
+        most = p->storage[i].bytes_per_s > most ? p->storage[i].bytes_per_s : most;
+    return most;
+}
+
 /* ------------------------------------------------------------------------------- hashing --- */
 
 /* Fields one after the other, strings with their end, so that no two lists read alike. */
@@ -321,5 +343,10 @@ uint64_t profile_hash(const struct profile *p)
     in_u64(&h, links);
     in_u64(&h, (uint64_t)p->n_rows);
     in_u64(&h, rows);
+    for (int32_t i = 0; i < p->n_storage; i++) { /* profiles without them keep their hash */
+        in_u64(&h, (uint64_t)p->storage[i].depth);
+        in_u64(&h, p->storage[i].bytes);
+        in_f64(&h, p->storage[i].bytes_per_s);
+    }
     return hash_bytes(h.bytes, h.n);
 }

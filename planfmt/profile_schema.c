@@ -93,6 +93,14 @@ const struct schema profile_restore_schema = {"restore", {
     {"extents", AT(profile_restore, extents), FIELD_I32, 0, OPTIONAL},
     {"median_ns", AT(profile_restore, median_ns), FIELD_F64, 0, REQUIRED},
 }, 7};
+
+const struct schema profile_storage_schema = {"storage", {
+    {"depth", AT(profile_storage, depth), FIELD_I32, 0, REQUIRED},
+    {"bytes", AT(profile_storage, bytes), FIELD_U64, 0, REQUIRED},
+    {"direct", AT(profile_storage, direct), FIELD_BOOL, 0, OPTIONAL},
+    {"bytes_per_s", AT(profile_storage, bytes_per_s), FIELD_F64, 0, REQUIRED},
+    {"latency_ns", AT(profile_storage, latency_ns), FIELD_F64, 0, OPTIONAL},
+}, 5};
 /* clang-format on */
 
 bool field_is_set(const struct field *f, const void *base)

@@ -334,6 +334,25 @@ static oato_status put_restores(struct writer *w, const struct profile *p, struc
     return OATO_OK;
 }
 
+static oato_status put_storage(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    if (!p->n_storage)
+        return OATO_OK;
+    begin_list(w, "storage");
+    for (int32_t i = 0; i < p->n_storage; i++) {
+        const struct profile_storage *s = &p->storage[i];
+        if (check_fields(&profile_storage_schema, s, i, err))
+            return err->status;
+        if (s->depth < 1 || !s->bytes || !(s->bytes_per_s > 0))
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: storage %d: depth %d, %llu bytes, %g bytes/s", i,
+                             s->depth, (unsigned long long)s->bytes, s->bytes_per_s);
+        put_mapping(w, &profile_storage_schema, s, true);
+    }
+    end_list(w);
+    return OATO_OK;
+}
+
 static oato_status put_profile(struct writer *w, const struct profile *p, struct oato_error *err)
 {
     yaml_event_t e;
@@ -350,6 +369,8 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     oato_status status = put_rows(w, p, err);
     if (!status)
         status = put_restores(w, p, err);
+    if (!status)
+        status = put_storage(w, p, err);
     if (status)
         return status;
     end_mapping(w);

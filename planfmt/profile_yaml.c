@@ -397,6 +397,24 @@ static oato_status read_restore(struct reader *r)
     return profile_add_restore(p, &t) ? OATO_OK : oato_fail_memory(r->err, sizeof t, "a profile");
 }
 
+static oato_status read_storage(struct reader *r)
+{
+    struct profile *p = r->profile;
+    struct profile_storage t = {0};
+    struct mapping_marks m;
+    if (read_mapping(r, &profile_storage_schema, &t, &m))
+        return r->err->status;
+    if (t.depth < 1 || !t.bytes || !(t.bytes_per_s > 0))
+        return fail_at(r, m.begin, "depth, bytes and bytes_per_s: must be above 0");
+    p->storage = array_of(r, p->storage, PROFILE_STORAGE_MAX, sizeof t);
+    if (!p->storage)
+        return r->err->status;
+    if (p->n_storage == PROFILE_STORAGE_MAX)
+        return fail_at(r, m.begin, "more than %d rows of storage", PROFILE_STORAGE_MAX);
+    p->storage[p->n_storage++] = t;
+    return OATO_OK;
+}
+
 typedef oato_status read_item(struct reader *r);
 
 static oato_status read_list(struct reader *r, const char *key, read_item *item)
@@ -416,11 +434,8 @@ static oato_status read_list(struct reader *r, const char *key, read_item *item)
 static const struct {
     const char *name;
     read_item *item; /* NULL: no list, but one mapping */
-} sections[] = {{"machine", NULL},
-                {"devices", read_device},
-                {"links", read_link},
-                {"operators", read_row},
-                {"restores", read_restore}};
+} sections[] = {{"machine", NULL},       {"devices", read_device},   {"links", read_link},
+                {"operators", read_row}, {"restores", read_restore}, {"storage", read_storage}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 

@@ -194,6 +194,16 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
         if (!profile_put(out, &row))
             abort();
     }
+    struct profile_storage storage[3];
+    const int32_t n_storage = (int32_t)rng_range(r, 0, 3);
+    for (int32_t i = 0; i < n_storage; i++)
+        storage[i] = (struct profile_storage){.depth = (int32_t)rng_range(r, 1, 64),
+                                              .bytes = (uint64_t)rng_range(r, 1, 1 << 24),
+                                              .direct = rng_range(r, 0, 1),
+                                              .bytes_per_s = 1 + any_f64(r),
+                                              .latency_ns = any_f64(r)};
+    if (!profile_put_storage(out, storage, n_storage))
+        abort();
 }
 
 static const char *any_name(struct rng *r, struct arena *a)
@@ -243,7 +253,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
                                            .end = begin + rng_range(r, 0, INT64_MAX / 2),
                                            .phases = (uint32_t)rng_range(r, 1, 3),
                                            .device = (int32_t)rng_range(r, 0, last),
-                                           .home = (int32_t)rng_range(r, 0, last)};
+                                           .home = (int32_t)rng_range(r, HOME_FILE, last)};
         out->costs[i] = (struct plan_cost){.op = any_name(r, a),
                                            .phase = (enum plan_phase)rng_range(r, 0, 1),
                                            .device = (int32_t)rng_range(r, 0, last),

@@ -217,7 +217,7 @@ static void wrong_values_are_refused_whatever_their_checksum(void **state)
         {4, 24, 0, "phases 0"},
         {4, 24, 4, "phases 0x4"},
         {4, 28, 9, "device 9 with home"},
-        {4, 32, 0xffffffff, "with home -1"},
+        {4, 32, 0xfffffffe, "with home -2"},
         {4, 36, 1, "section 4 (parts), record 0: reserved"},
         {4, 40, 1u << 30, "section 4 (parts), record 1: no string begins"},
         {5, 0, 0x80000000, "KV range 0: layer -2147483648"},

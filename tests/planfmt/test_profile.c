@@ -87,6 +87,16 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_true(l->both_bytes_per_s == k->both_bytes_per_s);
         assert_true(l->stream_bytes_per_s == k->stream_bytes_per_s);
     }
+    assert_int_equal(a->n_storage, b->n_storage);
+    for (int32_t i = 0; i < a->n_storage; i++) {
+        const struct profile_storage *s = &a->storage[i], *t = &b->storage[i];
+        assert_int_equal(s->depth, t->depth);
+        assert_int_equal(s->bytes, t->bytes);
+        assert_int_equal(s->direct, t->direct);
+        assert_true(s->bytes_per_s == t->bytes_per_s);
+        assert_true(s->latency_ns == t->latency_ns);
+    }
+    assert_true(profile_storage_rate(a) == profile_storage_rate(b));
 }
 
 /* Saving sorts, so rows are compared by key. */

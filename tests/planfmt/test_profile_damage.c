@@ -122,6 +122,10 @@ static const struct {
      "p.yaml:7:3: duplicate operator 'add/k64/t1' on 'cpu:0'"},
     {HEAD DEVICES "operators:\n- {device: 'cpu:0', op: add/k64/t1, median_ns: -3}\n",
      "p.yaml:6:48: median_ns: -3 is negative"},
+    {HEAD DEVICES "storage:\n- {depth: 0, bytes: 1, bytes_per_s: 1}\n",
+     "p.yaml:6:3: depth, bytes and bytes_per_s: must be above 0"},
+    {HEAD DEVICES "storage:\n- {depth: 1, bytes: 1}\n",
+     "p.yaml:6:3: storage: key 'bytes_per_s' is missing"},
     {HEAD DEVICES "operators: {}\n", "p.yaml:5:12: operators: a mapping where a list"},
 };
 
