@@ -126,6 +126,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         }
         if (r->streams && slot.use != WEIGHT_VECTOR && slot.use != WEIGHT_LOOKUP) {
             slot.streamed = true;
+            slot.stored = part.placed->stored;
             slot.staging_offset = offset; /* the record's place is added later */
         }
         r->record.weight[i] = weight_slot_find(l, device, &slot);
@@ -134,7 +135,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         if (!slot.streamed)
             continue;
         offset += l->out->device[device].slots[r->record.weight[i]].bytes;
-        offset = size_align(offset, STAGING_ALIGN);
+        offset = size_align(offset, slot.stored ? READ_ALIGN : STAGING_ALIGN);
     }
     r->record.n_weights = (uint8_t)o->n_weights;
     experts_add(l, r, part);

@@ -22,7 +22,8 @@ struct placed_part {
                        rank */
     int32_t begin, end;
     int32_t rank, host; /* whose it is, as in the plan's table of devices */
-    bool streamed;      /* its weights stay in the host's memory */
+    bool streamed;      /* its weights stay in the host's memory, */
+    bool stored;        /* or, on the host, in a file of prepared weights; then streamed, too */
     bool dense;         /* it skips no neurons, though the operator does */
     /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
      * neurons sidecar; NULL: those with the range's own numbers */
@@ -163,7 +164,8 @@ struct weight_slot {
      * the row of its neuron); each 0: column i is members[i]. NULL: the range as it is */
     const int32_t *members;
     int64_t each;
-    bool streamed;           /* then no two records share the slot */
+    bool streamed;           /* then no two records of a phase share the slot */
+    bool stored;             /* streamed from a file: the slots of both phases are the same */
     bool cached;             /* slots of a cache: at first the experts of these rows */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* as the device keeps it */
@@ -236,10 +238,20 @@ struct lowered_device {
     struct kv_layer_shape *kv_shapes; /* parallel to kv */
     int32_t n_kv;
     uint64_t weight_bytes;               /* of slots that are not streamed */
-    uint64_t arena_bytes, staging_bytes; /* maxima of the phases */
+    uint64_t arena_bytes, staging_bytes; /* maxima of the phases; of a host: the ring for what is
+                                            read from a file */
     uint64_t workspace_bytes;            /* of one record */
     struct lowered_program phase[PHASE_COUNT];
 };
+
+/* What a record streams from a file to the host. */
+struct stream_group {
+    int32_t layer;  /* of the record's operator */
+    uint64_t bytes; /* of its weights, each up to a multiple of READ_ALIGN */
+};
+/* The ring for n of them in the order of a step: room for the largest layer's, and for the largest
+ * one beside it, so that a layer is read ahead of the record that computes. */
+uint64_t stream_ring_bytes(const struct stream_group *g, int32_t n);
 
 /* A choice of an expert counts half after so many tokens. */
 enum { CACHE_HALF_LIFE = 128 };

@@ -79,8 +79,9 @@ struct lowering {
     int32_t n_buffers, buffers_cap;
     struct slice *slices;
     int32_t n_slices, slices_cap;
-    int32_t streams[DEVICES_MAX]; /* records so far */
-    bool to_first;                /* of what ranks gather, rank 0 alone needs the whole */
+    int32_t streams[DEVICES_MAX];      /* records so far */
+    uint32_t stored_next[DEVICES_MAX]; /* slots before it were found in this phase */
+    bool to_first;                     /* of what ranks gather, rank 0 alone needs the whole */
     struct oato_error *err;
 };
 

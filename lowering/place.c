@@ -48,13 +48,18 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
     for (int32_t i = 0; i < plan->n_parts; i++) {
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
-        const int32_t device = bound[p->device], home = bound[p->home];
-        if (device >= 0 && home != device && (home != host || device == host))
+        const int32_t device = bound[p->device];
+        const bool stored = p->home == HOME_FILE && device == host;
+        const int32_t home = p->home == HOME_FILE ? host : bound[p->home];
+        const bool streamed = home == host && device != host && p->home != HOME_FILE;
+        if (device >= 0 && !stored && !streamed && (home != device || p->home == HOME_FILE))
             return oato_fail(
                 err, OATO_EFILE,
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
-                "from the host to a device with its own memory; run oato-plan again",
-                i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
+                "from the host to a device with its own memory, or from a file to the host; run "
+                "oato-plan again",
+                i, p->op, p->home == HOME_FILE ? "a file" : plan->devices[p->home].id,
+                plan->devices[p->device].id);
         const struct plan_sparse *skips =
             plan_skips(plan->sparse, plan->n_sparse, g->ops[at].layer);
         const struct placed_part part = {.device = device,
@@ -62,7 +67,8 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
                                          .end = (int32_t)p->end,
                                          .rank = plan->devices[p->device].rank,
                                          .host = plan->devices[p->device].host,
-                                         .streamed = home != device,
+                                         .streamed = stored || streamed,
+                                         .stored = stored,
                                          .dense = skips && skips->dense >> p->device & 1};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (p->phases >> phase & 1 && p->begin != p->end &&

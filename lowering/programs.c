@@ -6,6 +6,10 @@
  * last record that reads what was in its place before; the first ones come at the start of the
  * program. A device that runs records in order then finds the place free, and one with a copy
  * engine copies while the records in between compute.
+ *
+ * What the host reads from a file has a ring instead, with places one behind the other. It is read
+ * ahead in a circle, the first weights of a step during the one before, so both phases have the
+ * same slots at the same places.
  */
 #include "lowering/lowering_internal.h"
 
@@ -28,10 +32,27 @@ static uint64_t file_bytes(const struct weight_slot *s)
     return (uint64_t)(s->end - s->begin) * row;
 }
 
+/* The next slot of the other phase, which streams the same weights in the same order; UINT32_MAX:
+ * there is none. */
+static uint32_t stored_find(struct lowering *l, int32_t device, const struct weight_slot *wanted)
+{
+    const struct lowered_device *d = &l->out->device[device];
+    for (uint32_t i = l->stored_next[device]; i < d->n_slots; i++) {
+        if (!d->slots[i].stored || !weight_slot_same(&d->slots[i], wanted))
+            continue;
+        l->stored_next[device] = i + 1;
+        return i;
+    }
+    return UINT32_MAX;
+}
+
 uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weight_slot *wanted)
 {
     const struct lowering_facts *facts = l->in->facts;
     struct lowered_device *d = &l->out->device[device];
+    const uint32_t stored = wanted->stored ? stored_find(l, device, wanted) : UINT32_MAX;
+    if (stored != UINT32_MAX)
+        return stored;
     for (uint32_t i = 0; i < d->n_slots && !wanted->streamed; i++)
         if (!d->slots[i].streamed && weight_slot_same(&d->slots[i], wanted))
             return i;
@@ -45,6 +66,8 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
     s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s) : file_bytes(s);
     if (!s->streamed)
         d->weight_bytes += s->bytes;
+    if (s->stored)
+        l->stored_next[device] = d->n_slots + 1;
     return d->n_slots++;
 }
 
@@ -112,6 +135,15 @@ static struct program_record stream_of(const struct program_record *reader)
     return r;
 }
 
+/* The w-th weight of a record, if it is streamed and not the one before it (gate and up in one). */
+static struct weight_slot *slot_streamed(const struct lowered_device *d,
+                                         const struct program_record *r, int w)
+{
+    const uint32_t slot = r->weight[w];
+    const bool known = slot == UINT32_MAX || (w && slot == r->weight[w - 1]);
+    return !known && d->slots[slot].streamed ? &d->slots[slot] : NULL;
+}
+
 /* Assigns staging places to the weights of each record that streams; after[i]: how many of these
  * records must be done before the i-th one's weights may be copied. */
 static void streams_place(const struct lowering *l, int32_t device, uint64_t *after)
@@ -125,10 +157,73 @@ static void streams_place(const struct lowering *l, int32_t device, uint64_t *af
         const struct queued *r = &q->records[i];
         const uint64_t offset = staging_place(&room, r->stream_bytes, after++);
         for (int w = 0; w < r->record.n_weights; w++)
-            if (r->record.weight[w] != UINT32_MAX && d->slots[r->record.weight[w]].streamed)
-                d->slots[r->record.weight[w]].staging_offset += offset;
+            if (slot_streamed(d, &r->record, w))
+                slot_streamed(d, &r->record, w)->staging_offset += offset;
     }
     d->staging_bytes = 2 * room.half > d->staging_bytes ? 2 * room.half : d->staging_bytes;
+}
+
+uint64_t stream_ring_bytes(const struct stream_group *g, int32_t n)
+{
+    uint64_t largest = 0, most = 0, layer = 0;
+    for (int32_t i = 0; i < n; i++) {
+        layer = i && g[i].layer == g[i - 1].layer ? layer + g[i].bytes : g[i].bytes;
+        most = layer > most ? layer : most;
+        largest = g[i].bytes > largest ? g[i].bytes : largest;
+    }
+    return most + largest;
+}
+
+static void record_in_ring(const struct lowered_device *d, const struct program_record *r,
+                           uint64_t at)
+{
+    for (int w = 0; w < r->n_weights; w++) {
+        struct weight_slot *s = slot_streamed(d, r, w);
+        if (!s)
+            continue;
+        s->staging_offset = at;
+        at += size_align(s->bytes, READ_ALIGN);
+    }
+}
+
+/* A place in the ring. */
+struct ring_piece {
+    uint64_t begin, end;
+};
+
+/* Streams_place for the host: each record's weights lie behind those of the one before, or at the
+ * ring's beginning. */
+static void ring_place(const struct lowering *l, int32_t device, uint64_t *after)
+{
+    const struct queue *q = &l->queue[device];
+    struct lowered_device *d = &l->out->device[device];
+    const size_t n = (size_t)l->streams[device];
+    struct stream_group *group = calloc(n + 1, sizeof *group);
+    struct ring_piece *p = calloc(n + 1, sizeof *p);
+    if (!group || !p) {
+        oato_fail_memory(l->err, n * sizeof *p, "a program");
+        goto out;
+    }
+    int32_t k = 0;
+    for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1))
+        group[k++] = (struct stream_group){l->graph->ops[q->records[i].record.graph_op].layer,
+                                           q->records[i].stream_bytes};
+    const uint64_t ring = stream_ring_bytes(group, k);
+    uint64_t at = 0;
+    k = 0;
+    for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1), k++) {
+        at = at + group[k].bytes > ring ? 0 : at;
+        p[k] = (struct ring_piece){at, at + group[k].bytes};
+        record_in_ring(d, &q->records[i].record, at);
+        for (int32_t j = k; j-- > 0 && !after[k];)
+            if (p[j].begin < p[k].end && p[k].begin < p[j].end)
+                after[k] = (uint64_t)j + 1;
+        at = p[k].end;
+    }
+    d->staging_bytes = ring > d->staging_bytes ? ring : d->staging_bytes;
+out:
+    free(group);
+    free(p);
 }
 
 static void program_finish(struct lowering *l, int32_t device)
@@ -146,7 +241,10 @@ static void program_finish(struct lowering *l, int32_t device)
         free(after);
         return;
     }
-    streams_place(l, device, after);
+    if (device == l->in->facts->host)
+        ring_place(l, device, after);
+    else
+        streams_place(l, device, after);
     uint32_t put = 0;
     uint64_t streams = 0, read = 0;       /* stream records and reading records written so far */
     int32_t reader = streamed_next(q, 0); /* of the next stream */

@@ -1,6 +1,7 @@
 /*
  * test_lowering.c - programs without a device: the facts are made up here. The same input gives the
- * same records; heads are cut out of whole values once a device; what cannot be split is refused.
+ * same records; heads are cut out of whole values once a device; what cannot be split is refused;
+ * what comes from a file has the same places in both phases, and none that is still read.
  */
 #include "lowering/lowering.h"
 #include "tests/models/random_model.h"
@@ -203,6 +204,63 @@ static void what_a_device_cannot_do_is_refused(void **state)
     model_close(m);
 }
 
+/* Every product of the layers streams its weights from a file to the host. */
+static void what_comes_from_a_file_has_a_place_in_a_ring(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    const struct graph *g = &m->graph;
+    struct placements p = on_the_host(g);
+    struct lowering_facts facts = two_devices;
+    struct lowering_input in = input_of(g, &p, &facts);
+    struct lowered l;
+    struct oato_error err;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t i = 0; i < g->n_ops; i++)
+            if (g->ops[i].op.kind == OP_MUL_MAT && g->ops[i].layer < g->n_layers)
+                p.phase[phase][i].part[0].streamed = p.phase[phase][i].part[0].stored = true;
+    facts.streams[HOST] = true;
+    assert_int_equal(lower_both(&in, &l, &err), OATO_OK);
+    const struct lowered_device *d = &l.device[HOST];
+    uint64_t all = 0, largest = 0, resident = 0;
+    for (uint32_t i = 0; i < d->n_slots; i++) {
+        const struct weight_slot *s = &d->slots[i];
+        resident += s->streamed ? 0 : s->bytes;
+        if (!s->stored)
+            continue;
+        assert_int_equal(s->staging_offset % READ_ALIGN, 0);
+        assert_true(s->staging_offset + s->bytes <= d->staging_bytes);
+        all += size_align(s->bytes, READ_ALIGN);
+        largest = s->bytes > largest ? s->bytes : largest;
+    }
+    assert_int_equal(d->weight_bytes, resident);
+    assert_int_equal(d->staging_bytes, all / 2 + size_align(largest, READ_ALIGN)); /* 2 layers */
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const struct lowered_program *x = &d->phase[phase];
+        const struct weight_slot *ahead[64] = {NULL};
+        int arrived = 0, read = 0;
+        for (uint32_t i = 0; i < x->n_records; i++) {
+            const struct program_record *r = &x->records[i];
+            const struct weight_slot *s = r->n_weights ? &d->slots[r->weight[0]] : NULL;
+            if (r->kind == RECORD_STREAM && s) {
+                for (int k = read; k < arrived; k++) /* not where something waits to be read */
+                    assert_true(s->staging_offset >= ahead[k]->staging_offset + ahead[k]->bytes ||
+                                ahead[k]->staging_offset >= s->staging_offset + s->bytes);
+                assert_true(arrived < 64);
+                ahead[arrived++] = s;
+            } else if (r->kind == RECORD_RUN && s && s->stored) {
+                assert_ptr_equal(s, ahead[read]); /* in order, and the phases share them */
+                read++;
+            }
+        }
+        assert_int_equal(read, 2 * 7);
+        assert_int_equal(arrived, read);
+    }
+    lowered_free(&l);
+    placements_free(&p);
+    model_close(m);
+}
+
 /* Modes choose operators by their activation, and set both of an FFN. */
 static void neurons_are_skipped_where_zeros_are_exact(void **state)
 {
@@ -244,6 +302,7 @@ int main(void)
         cmocka_unit_test(the_same_input_gives_the_same_records),
         cmocka_unit_test(heads_are_cut_out_of_whole_values),
         cmocka_unit_test(what_a_device_cannot_do_is_refused),
+        cmocka_unit_test(what_comes_from_a_file_has_a_place_in_a_ring),
         cmocka_unit_test(neurons_are_skipped_where_zeros_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
