@@ -112,6 +112,12 @@ struct weight_source {
     const void *prepared; /* these rows as weight_data returned them on a device of the same layout,
                              64-byte aligned; read through this pointer until weight_free, instead
                              of preparing. NULL: prepare the rows */
+    /* device_ops.stage on a host device: where these prepared bytes lie in a file, up to a multiple
+     * of READ_ALIGN, and the hash of all that. Read until weight_free. file NULL: nowhere */
+    struct {
+        const struct direct_file *file;
+        uint64_t offset, hash;
+    } stored;
 };
 /* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
 uint64_t weight_source_stride(const struct weight_source *source);
@@ -190,7 +196,9 @@ struct device_ops {
      * staging + offset (memory from alloc, at least prepared_bytes), where it is valid until
      * something else is streamed there. The copy's source is source->prepared, in this device's
      * layout, or else the rows in the file, converted on arrival; either is read until weight_free.
-     * NULL: this device cannot stream weights. */
+     * On a host device it stays in the file source->stored, and may be read before its record, as
+     * soon as its place is free. Weights are staged in the order of their records, which is the
+     * same in all programs. NULL: this device cannot stream weights. */
     oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
     /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the

@@ -18,9 +18,9 @@ enum record_kind {
     RECORD_RUN,      /* run op */
     RECORD_UPLOAD,   /* host arena -> this device's arena */
     RECORD_DOWNLOAD, /* this device's arena -> host arena */
-    /* host memory -> the staging room of the record's weights, which device_ops.stage made. Starts
-     * when the records before it are done and may overlap those after it; a record that reads one
-     * of the weights waits for it. May be skipped in a step without rows. */
+    /* host memory, or a file -> the staging room of the record's weights, which device_ops.stage
+     * made. Starts when the records before it are done and may overlap those after it; a record
+     * that reads one of the weights waits for it. May be skipped in a step without rows. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
     /* Of the host's queue, with ranks (collective.h): the sum of in[0] over the ranks that have

@@ -67,6 +67,7 @@ static void cpu_close(struct oato_device *base)
     if (d->aside)
         job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
+    cpu_stream_free(d->stream);
     cpu_slabs_free(d);
     free(d);
 }
@@ -189,6 +190,7 @@ const struct device_ops cpu_device_ops = {
     .upload = cpu_upload,
     .download = cpu_download,
     .prepare = cpu_prepare,
+    .stage = cpu_stage,
     .weight_free = cpu_weight_free,
     .layout = layout,
     .weight_data = weight_data,

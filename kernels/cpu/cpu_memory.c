@@ -156,6 +156,7 @@ oato_status cpu_download(struct oato_device *base, void *to, const void *from, u
 struct cpu_weight {
     struct oato_weight weight; /* first: this is the handle */
     const uint8_t *from;
+    bool staged; /* in memory that is not the device's to free */
     struct cpu_weight *next;
 };
 
@@ -242,20 +243,45 @@ static void prepare_all(struct cpu_device *d, const struct weight_source *s, str
                           w->rows); /* threads touched the neighbours of what others had released */
 }
 
+/* Without data; NULL: err says why. */
+static struct cpu_weight *weight_new(const struct cpu_device *d, const struct weight_source *s,
+                                     struct oato_error *err)
+{
+    if (!weight_source_good(s)) {
+        weight_source_fail(s, d->id, OATO_EDEVICE, err);
+        return NULL;
+    }
+    struct cpu_weight *w = calloc(1, sizeof *w);
+    if (w)
+        w->weight = (struct oato_weight){
+            .dtype = s->dtype, .use = s->use, .rows = s->row_end - s->row_begin, .k = s->k};
+    else
+        oato_fail_memory(err, sizeof *w, "a weight");
+    return w;
+}
+
+/* It is in no list: a look-up would find in its place what is there at that time. */
+oato_status cpu_weight_stage(struct cpu_device *d, const struct weight_source *s, const uint8_t *at,
+                             struct oato_weight **out, struct oato_error *err)
+{
+    struct cpu_weight *owner = weight_new(d, s, err);
+    if (!owner)
+        return err->status;
+    owner->staged = true;
+    owner->weight.data = at;
+    owner->weight.bytes = cpu_source_bytes(d->kernels, s);
+    *out = &owner->weight;
+    return OATO_OK;
+}
+
 oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
                         struct oato_weight **out, struct oato_error *err)
 {
     struct cpu_device *d = cpu_of(base);
-    if (!weight_source_good(s))
-        return weight_source_fail(s, d->id, OATO_EDEVICE, err);
-    struct cpu_weight *owner = calloc(1, sizeof *owner);
+    struct cpu_weight *owner = weight_new(d, s, err);
     if (!owner)
-        return oato_fail_memory(err, sizeof *owner, "a weight");
+        return err->status;
     struct oato_weight *w = &owner->weight;
-    w->dtype = s->dtype;
-    w->use = s->use;
-    w->rows = s->row_end - s->row_begin;
-    w->k = s->k;
     owner->from = s->list ? NULL : weight_source_row(s, 0);
     if (s->use == WEIGHT_LOOKUP) {
         w->data = owner->from;
@@ -288,7 +314,7 @@ void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
     struct cpu_device *d = cpu_of(base);
     if (!w)
         return;
-    if (w->use != WEIGHT_LOOKUP) {
+    if (w->use != WEIGHT_LOOKUP && !((struct cpu_weight *)w)->staged) {
         slab_free(d, w->data); /* no slab holds one that came prepared */
         d->used_bytes -= w->bytes;
     }

@@ -25,6 +25,7 @@ struct compiled {
     struct rope_table rope;
     struct cpu_barrier barrier;
     uint32_t waits_for; /* bit i: some record waits for device i of the engine */
+    uint32_t *needs;    /* per record: see cpu_stream_compile; NULL: nothing is streamed */
 };
 
 enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
@@ -55,6 +56,11 @@ static void cores_give(struct running *x)
     timeline_wake(&x->device->queue.timeline);
 }
 
+static uint32_t streamed_before(const struct running *x, const struct program_record *r)
+{
+    return x->c->needs ? x->c->needs[r - x->c->program->records] : 0;
+}
+
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
@@ -74,13 +80,27 @@ static bool record_wait(struct running *x, const struct program_record *r)
         if (event_ns > x->due_ns)
             x->due_ns = event_ns;
     }
+    const uint32_t needs = streamed_before(x, r);
+    if (needs && record_rows(r, x->step)) {
+        cores_give(x);
+        const bool arrived = cpu_stream_wait(x->device->stream, needs);
+        step_cores_take(x->step);
+        if (!arrived)
+            return false;
+        x->due_ns = (uint64_t)max_i64((int64_t)x->due_ns, (int64_t)clock_now(x));
+    }
     x->device->waited_ns += x->due_ns - begin_ns;
     return true;
 }
 
 static void record_signal(struct running *x, const struct program_record *r)
 {
-    if (r->signal && !atomic_load_explicit(&x->failed, memory_order_relaxed))
+    const uint32_t used = streamed_before(x, r);
+    if (atomic_load_explicit(&x->failed, memory_order_relaxed))
+        return;
+    if (used)
+        cpu_stream_used(x->device->stream, used);
+    if (r->signal)
         timeline_raise(&x->device->queue.timeline, x->step->timeline_base[x->c->self] + r->signal,
                        clock_now(x));
 }
@@ -174,9 +194,10 @@ static void run_step(void *arg, int thread)
             if (thread == 0)
                 record_signal(x, r - 1);
         }
-        if (thread == 0 && r->n_waits && !record_wait(x, r))
+        const bool waits = r->n_waits || streamed_before(x, r);
+        if (thread == 0 && waits && !record_wait(x, r))
             atomic_store(&x->failed, 1);
-        if (r->n_waits)
+        if (waits)
             wake_all(x, thread, read_after(x, i, thread));
         else if (!solo && before_solo) /* what thread 0 computed is there */
             cpu_barrier_wait_fetching(barrier, read_after(x, i, thread));
@@ -185,7 +206,7 @@ static void run_step(void *arg, int thread)
                 cpu_run_record(&x->c->context, r, x->step, thread, barrier);
             else if (r->kind >= RECORD_REDUCE)
                 record_share(x, r);
-            else
+            else if (r->kind != RECORD_STREAM) /* the stream's thread does these, ahead of time */
                 record_copy(x, r);
         }
         if (x->step->observe)
@@ -256,7 +277,10 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         return err->status;
     }
     if (atomic_load(&x.failed)) {
-        timeline_fail(&d->queue.timeline, TIMELINE_STRANDED);
+        const bool stream = cpu_stream_failed(d->stream, err);
+        timeline_fail(&d->queue.timeline, stream ? TIMELINE_DIED : TIMELINE_STRANDED);
+        if (stream)
+            return err->status;
         return oato_fail(err, OATO_EDEVICE,
                          "%s: the step was abandoned because a device it waits for failed", d->id);
     }
@@ -296,6 +320,8 @@ void cpu_release(struct oato_device *base, struct compiled *c)
     struct cpu_device *d = cpu_of(base);
     if (!c)
         return;
+    cpu_stream_stop(d->stream);
+    free(c->needs);
     cpu_pages_return(d, c->context.workspace, c->context.workspace_bytes);
     cpu_pages_return(d, c->rope.cos_sin, c->rope.floats * sizeof(float));
     free(c);
@@ -309,10 +335,11 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
     *rope_floats = 0;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (r->kind == RECORD_STREAM)
-            return oato_fail(err, OATO_EDEVICE,
-                             "%s: record %u: weights cannot be streamed to the host", d->id,
-                             (unsigned)i);
+        if (r->kind == RECORD_STREAM && !d->stream)
+            return oato_fail(
+                err, OATO_EDEVICE,
+                "%s: record %u: weights cannot be streamed to the host unless they were staged",
+                d->id, (unsigned)i);
         if (r->kind == RECORD_PEER)
             return oato_fail(err, OATO_EDEVICE,
                              "%s: record %u: the host cannot copy from other devices", d->id,
@@ -370,6 +397,8 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
             cpu_pages_take(d, rope_floats * sizeof(float), "the table of angles", &memory, err);
         c->rope.cos_sin = memory;
     }
+    if (!status)
+        status = cpu_stream_compile(d, p, &c->needs, err);
     if (status) {
         cpu_release(base, c);
         return status;

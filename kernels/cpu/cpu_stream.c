@@ -1,0 +1,316 @@
+/*
+ * cpu_stream.c - weights of the cpu device that stay in a file of prepared weights and pass through
+ * a ring in memory at every step. Steps read them in the same order, so one thread reads ahead in a
+ * circle: while the last layers of a step compute, the first ones of the next arrive.
+ *
+ * A piece is one weight, at its own place in the ring. It may be read again once all pieces before
+ * it, in the circle, that overlap its place have been used. Two counters rise for ever: pieces that
+ * have arrived, in order, and pieces that have been used.
+ *
+ * What the file holds is checked against its hash when it arrives for the first time.
+ *
+ * OATO_READ_AHEAD=0 reads a weight only when a record waits for it: to measure what reading ahead
+ * brings.
+ */
+#include "kernels/cpu/cpu_device.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Enough on their way to keep a disk busy. */
+enum { CHUNK_BYTES = 1 << 20, READS = 8 };
+
+struct piece {
+    const struct oato_weight *weight;
+    const struct direct_file *file;
+    uint64_t offset, bytes, hash; /* bytes: up to a multiple of READ_ALIGN */
+    uint8_t *to;
+    uint32_t back; /* how many pieces before it the last one is that overlaps its place */
+    uint32_t left; /* chunks on their way or still to ask for */
+};
+
+struct cpu_stream {
+    const char *id; /* of the device */
+    struct piece *pieces;
+    size_t n, cap;
+    uint8_t *ring;
+    struct reader *reader;
+    struct timeline arrived, used;
+    bool on_demand;         /* only pieces that something waits for are read, */
+    struct timeline wanted; /* up to this one */
+    uint64_t begun;         /* pieces used when the step began */
+    pthread_t thread;
+    bool started;
+    _Atomic bool stop;
+    struct oato_error error; /* why `arrived` failed */
+};
+
+/* ---------------------------------------------------------------------------- the thread --- */
+
+/* Where the thread is in the circle. */
+struct reading_on {
+    uint64_t asked,
+        landed;  /* pieces that were asked for completely, and that are there, in order */
+    uint64_t at; /* bytes of the next one that were asked for */
+};
+
+static struct piece *piece_at(const struct cpu_stream *s, uint64_t number)
+{
+    return &s->pieces[number % s->n];
+}
+
+static uint64_t least_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How many pieces must have been used before the next one may be read. */
+static uint64_t used_before(const struct cpu_stream *s, const struct reading_on *x)
+{
+    const uint64_t back = piece_at(s, x->asked)->back;
+    return x->asked < back ? 0 : x->asked - back + 1;
+}
+
+/* Asks for chunks until the ring is full, or enough reads are on their way. */
+static void chunks_ask(struct cpu_stream *s, struct reading_on *x)
+{
+    for (;;) {
+        struct piece *p = piece_at(s, x->asked);
+        const uint64_t before = used_before(s, x);
+        if (!x->at && s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
+            return;
+        if (!x->at && (x->landed < before || !timeline_reached(&s->used, before)))
+            return;
+        const uint64_t bytes = least_u64(CHUNK_BYTES, p->bytes - x->at);
+        if (!x->at)
+            p->left = (uint32_t)((p->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+        if (!reader_start(s->reader, p->file, p->offset + x->at, p->to + x->at, bytes,
+                          x->asked % s->n))
+            return;
+        x->at += bytes;
+        if (x->at < p->bytes)
+            continue;
+        x->at = 0;
+        x->asked++;
+    }
+}
+
+static oato_status piece_check(const struct piece *p, struct oato_error *err)
+{
+    return hash_bytes(p->to, p->bytes) == p->hash
+               ? OATO_OK
+               : oato_fail(err, OATO_EFILE, "%s: is damaged at %llu; delete it and start again",
+                           p->file->path, (unsigned long long)p->offset);
+}
+
+/* One more chunk is there, and perhaps a piece or more with it. */
+static oato_status chunk_take(struct cpu_stream *s, struct reading_on *x, struct oato_error *err)
+{
+    uint64_t number;
+    oato_status status = reader_wait(s->reader, &number, err);
+    if (status)
+        return status;
+    s->pieces[number].left--;
+    while (x->landed < x->asked && !piece_at(s, x->landed)->left && !status) {
+        if (x->landed < s->n)
+            status = piece_check(piece_at(s, x->landed), err);
+        x->landed += !status;
+    }
+    if (!status && !timeline_reached(&s->arrived, x->landed))
+        timeline_signal(&s->arrived, x->landed, now_ns());
+    return status;
+}
+
+static void *stream_main(void *arg)
+{
+    struct cpu_stream *s = arg;
+    struct reading_on x = {0};
+    oato_status status = OATO_OK;
+    while (!status && !atomic_load(&s->stop)) {
+        chunks_ask(s, &x);
+        if (reader_on_way(s->reader))
+            status = chunk_take(s, &x, &s->error);
+        else if (s->on_demand && !timeline_reached(&s->wanted, x.asked + 1))
+            timeline_wait_unless(&s->wanted, x.asked + 1, NULL, &s->stop);
+        else
+            timeline_wait_unless(&s->used, used_before(s, &x), NULL, &s->stop);
+    }
+    if (status)
+        timeline_fail(&s->arrived, TIMELINE_DIED);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------- stage, compile -- */
+
+static struct cpu_stream *stream_of(struct cpu_device *d)
+{
+    if (d->stream)
+        return d->stream;
+    d->stream = calloc(1, sizeof *d->stream);
+    if (d->stream)
+        d->stream->id = d->id;
+    return d->stream;
+}
+
+oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
+                      uint64_t offset, struct oato_weight **out, struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    const uint64_t bytes = cpu_source_bytes(d->kernels, source);
+    if (!source->stored.file)
+        return oato_fail(err, OATO_EDEVICE, "%s: weights can be streamed only from a file", d->id);
+    if ((source->stored.offset | offset) % READ_ALIGN)
+        return oato_fail(
+            err, OATO_EDEVICE,
+            "%s: a streamed weight at %llu of the file and %llu of the ring; both must "
+            "be multiples of %d",
+            d->id, (unsigned long long)source->stored.offset, (unsigned long long)offset,
+            READ_ALIGN);
+    struct cpu_stream *s = stream_of(d);
+    struct piece *room = s ? array_room(s->pieces, s->n, &s->cap, sizeof *room) : NULL;
+    if (!room)
+        return oato_fail_memory(err, sizeof *room, "a streamed weight");
+    s->pieces = room;
+    oato_status status = cpu_weight_stage(d, source, (uint8_t *)staging + offset, out, err);
+    if (status)
+        return status;
+    s->ring = staging;
+    s->pieces[s->n++] = (struct piece){.weight = *out,
+                                       .file = source->stored.file,
+                                       .offset = source->stored.offset,
+                                       .hash = source->stored.hash,
+                                       .bytes = size_align(bytes, READ_ALIGN),
+                                       .to = (uint8_t *)staging + offset};
+    return OATO_OK;
+}
+
+static bool pieces_overlap(const struct piece *a, const struct piece *b)
+{
+    return a->to < b->to + b->bytes && b->to < a->to + a->bytes;
+}
+
+static oato_status stream_start(struct cpu_stream *s, struct oato_error *err)
+{
+    size_t ring_bytes = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        struct piece *p = &s->pieces[i];
+        const size_t end = (size_t)(p->to - s->ring) + p->bytes;
+        ring_bytes = end > ring_bytes ? end : ring_bytes;
+        for (p->back = 1; p->back < s->n; p->back++) /* its own place at the latest */
+            if (pieces_overlap(p, &s->pieces[(i + s->n - p->back) % s->n]))
+                break;
+    }
+    timeline_init(&s->arrived);
+    timeline_init(&s->used);
+    timeline_init(&s->wanted);
+    const char *ahead = getenv("OATO_READ_AHEAD");
+    s->on_demand = ahead && !strcmp(ahead, "0");
+    s->begun = 0;
+    if (reader_create(s->ring, ring_bytes, READS, false, &s->reader, err))
+        return err->status;
+    atomic_store(&s->stop, false);
+    const int e = pthread_create(&s->thread, NULL, stream_main, s);
+    if (e)
+        return oato_fail(err, OATO_EFIT, "%s: cannot start a thread that reads ahead: %s", s->id,
+                         strerror(e));
+    pthread_setname_np(s->thread, "oato-read");
+    s->started = true;
+    return OATO_OK;
+}
+
+/* Whether the weight is the next piece; *n: pieces so far. */
+static bool is_next(const struct cpu_stream *s, const struct oato_weight *w, size_t *n)
+{
+    if (*n == s->n || s->pieces[*n].weight != w)
+        return false;
+    ++*n;
+    return true;
+}
+
+static bool is_streamed(const struct cpu_stream *s, const struct oato_weight *w)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->pieces[i].weight == w)
+            return true;
+    return false;
+}
+
+oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, uint32_t **needs,
+                               struct oato_error *err)
+{
+    struct cpu_stream *s = d->stream;
+    size_t n = 0;
+    *needs = NULL;
+    if (!s)
+        return OATO_OK;
+    *needs = calloc((size_t)p->n_records + 1, sizeof **needs);
+    if (!*needs)
+        return oato_fail_memory(err, p->n_records * sizeof **needs, "a program");
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const struct program_record *r = &p->records[i];
+        for (int w = 0; w < r->n_weights && r->kind == RECORD_RUN; w++) {
+            const uint32_t slot = r->weight[w];
+            if (slot == UINT32_MAX || (w && slot == r->weight[w - 1]) ||
+                !is_streamed(s, p->weights[slot]))
+                continue;
+            if (!is_next(s, p->weights[slot], &n))
+                return oato_fail(err, OATO_EDEVICE,
+                                 "%s: record %u: streamed weights are used in another order than "
+                                 "they were staged in",
+                                 d->id, i);
+            (*needs)[i] = (uint32_t)n;
+        }
+    }
+    if (n != s->n)
+        return oato_fail(err, OATO_EDEVICE, "%s: a program uses %zu of %zu streamed weights", d->id,
+                         n, s->n);
+    return s->started ? OATO_OK : stream_start(s, err);
+}
+
+/* ------------------------------------------------------------------------------- steps ----- */
+
+bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces)
+{
+    if (s->on_demand)
+        timeline_signal(&s->wanted, s->begun + pieces, 0);
+    return timeline_wait(&s->arrived, s->begun + pieces, NULL);
+}
+
+void cpu_stream_used(struct cpu_stream *s, uint32_t pieces)
+{
+    timeline_signal(&s->used, s->begun + pieces, 0);
+    if (pieces == s->n)
+        s->begun += s->n;
+}
+
+bool cpu_stream_failed(struct cpu_stream *s, struct oato_error *err)
+{
+    if (!s || !atomic_load(&s->arrived.failed))
+        return false;
+    *err = s->error;
+    return true;
+}
+
+void cpu_stream_stop(struct cpu_stream *s)
+{
+    if (!s || !s->started)
+        return;
+    atomic_store(&s->stop, true);
+    timeline_wake(&s->used);
+    timeline_wake(&s->wanted);
+    pthread_join(s->thread, NULL);
+    s->started = false;
+    reader_free(s->reader);
+    s->reader = NULL;
+}
+
+void cpu_stream_free(struct cpu_stream *s)
+{
+    if (!s)
+        return;
+    cpu_stream_stop(s);
+    reader_free(s->reader);
+    free(s->pieces);
+    free(s);
+}
