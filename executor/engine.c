@@ -181,6 +181,10 @@ static void device_close(struct engine_device *d)
     if (d->staging)
         ops->free(d->device, d->staging, d->lowered->staging_bytes);
     file_unmap(&d->prepared);
+    if (d->stored.path)
+        direct_close(&d->stored);
+    free(d->hashes);
+    free(d->prepared_path);
     free(d->weights);
     for (uint32_t i = 0; d->gathered && i < d->lowered->n_slots; i++)
         free(d->gathered[i]);
@@ -376,7 +380,7 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
             if (!status || (cause && !cause_known))
                 *err = own;
             cause_known = cause_known || cause;
-            status = own.status;
+            status = err->status;
         }
         uint64_t clock = i == e->host ? host_end_ns : ops->clock_ns(e->device[i].device);
         end = clock > end ? clock : end;

@@ -49,7 +49,9 @@ struct engine_options {
     /* The ranks between which the plan divides the model, borrowed until engine_close; NULL, or one
      * rank: this process runs all of the plan */
     struct collective *ranks;
-    const char *prepared_cache; /* folder where prepared weights are saved; NULL: none */
+    /* folder where prepared weights are saved; NULL: none, or ~/.cache/oato if the plan streams
+     * weights from there */
+    const char *prepared_cache;
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */
     void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);
@@ -193,7 +195,8 @@ struct engine_stats {
     int32_t candidates[PHASE_COUNT];    /* copied from the device per row; 0: all logits */
     int32_t copies[PHASE_COUNT];        /* per step: (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
-    uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host */
+    uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host, or
+                                           from a file to it */
     struct engine_expert_stats experts; /* since engine_open */
     /* Of layers without a window; cached: free ones that engine_seq_begin may find */
     int32_t pages, pages_free, pages_cached;

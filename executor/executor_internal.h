@@ -15,8 +15,11 @@ struct engine_device {
     struct oato_weight **weights;         /* parallel to lowered->slots */
     void **gathered;             /* parallel to the slots: what streamed weights are read from */
     const void **kept;           /* parallel to the slots: bytes in `prepared`; NULL: prepare */
-    struct mapped_file prepared; /* weights saved by an earlier start */
-    void *staging;               /* room for streamed weights */
+    struct mapped_file prepared; /* weights saved by an earlier start, */
+    char *prepared_path;         /* in this file */
+    struct direct_file stored; /* the same file, if weights are streamed from it; path NULL: none */
+    uint64_t *hashes;          /* parallel to the slots: of those weights in it */
+    void *staging;             /* room for streamed weights */
     uint64_t kv_bytes;
     struct kv_cache *kv;
     void *arena;
@@ -263,9 +266,11 @@ oato_status caches_step(struct engine *e, const struct step *step, struct oato_e
 
 /* prepared.c: a device's prepared weights in a file of options->prepared_cache
  * (docs/prepared-format.md). Maps a valid file and points `kept` into it; warns about a file that
- * cannot be used. */
-void prepared_map(const struct engine *e, struct engine_device *d);
-/* Writes the file from the weights of d; warns on failure. */
-void prepared_save(const struct engine *e, const struct engine_device *d);
+ * cannot be used. written: prepared_save has just made it. */
+void prepared_map(const struct engine *e, struct engine_device *d, bool written);
+/* Writes the file from the weights of d, or, before there are any, prepares one after the other for
+ * it. */
+oato_status prepared_save(const struct engine *e, const struct engine_device *d,
+                          struct oato_error *err);
 
 #endif

@@ -420,7 +420,13 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
         if (!s->streamed)
             continue;
         struct weight_source source;
-        oato_status status = slot_source(s, host_prepared(e, d, s), &source, &d->gathered[i], err);
+        const void *kept = s->stored ? d->kept[i] : host_prepared(e, d, s);
+        oato_status status = slot_source(s, kept, &source, &d->gathered[i], err);
+        if (s->stored) {
+            source.stored.file = &d->stored;
+            source.stored.offset = (uint64_t)((const uint8_t *)kept - d->prepared.data);
+            source.stored.hash = d->hashes[i];
+        }
         if (!status)
             status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,
                                            &d->weights[i], err);
@@ -430,25 +436,58 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
     return OATO_OK;
 }
 
+/* The file that weights are streamed from is there, made now if it was not. */
+static oato_status stored_open(const struct engine *e, struct engine_device *d,
+                               struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    if (!d->prepared.data)
+        status = prepared_save(e, d, err);
+    if (!status && !d->prepared.data)
+        prepared_map(e, d, true);
+    if (!status && !d->prepared.data)
+        status = oato_fail(err, OATO_EIO,
+                           "the file of prepared weights, from which some are streamed, cannot be "
+                           "used; name another folder with --prepared-cache");
+    return status ? status : direct_open(d->prepared_path, &d->stored, err);
+}
+
+static bool streams_stored(const struct lowered_device *low)
+{
+    for (uint32_t i = 0; i < low->n_slots; i++)
+        if (low->slots[i].stored)
+            return true;
+    return false;
+}
+
 static oato_status device_allocate(const struct engine *e, struct engine_device *d,
                                    struct oato_error *err)
 {
     const struct device_ops *ops = d->device->ops;
-    const bool keeps =
-        e->options->prepared_cache && ops->weight_data && ops->layout && ops->layout(d->device);
+    const bool stored = streams_stored(d->lowered);
+    const bool keeps = (e->options->prepared_cache || stored) && ops->weight_data && ops->layout &&
+                       ops->layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));
     d->gathered = calloc(n, sizeof(void *));
-    if (!d->weights || !d->kept || !d->gathered)
+    d->hashes = calloc(n, sizeof *d->hashes);
+    if (!d->weights || !d->kept || !d->gathered || !d->hashes)
         return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
+    if (stored && !keeps)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: the plan streams weights from a file, but they have no layout there; "
+                         "run oato-plan again without a budget",
+                         d->info.id);
     if (keeps)
-        prepared_map(e, d);
+        prepared_map(e, d, false);
+    if (stored && stored_open(e, d, err))
+        return err->status;
     if (ops->reserve)
         ops->reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
     oato_status status = weights_prepare(e, d, err);
-    if (!status && keeps && !d->prepared.data)
-        prepared_save(e, d);
+    if (!status && keeps && !d->prepared.data && prepared_save(e, d, err))
+        warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err->text);
     if (!status && d->lowered->n_kv)
         status = ops->kv_create(d->device, d->lowered->kv_shapes, d->lowered->n_kv, e->kv_dtype,
                                 e->pool.pages[KV_ALL].n, &d->kv, err);

@@ -11,6 +11,7 @@
 #include "executor/executor_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #error "files of prepared weights are little-endian, and so must be the machine"
 #endif
 
-enum { VERSION = 2, ALIGN = 64, DATA_ALIGN = 4096, CHECKERS_MAX = 16 };
+enum { VERSION = 3, ALIGN = READ_ALIGN, CHECKERS_MAX = 16 };
 
 static const char magic[8] = {'O', 'A', 'T', 'O', 'P', 'R', 'E', 'P'};
 
@@ -42,7 +43,7 @@ struct prepared_row {
     uint32_t dtype, use;
     int64_t k, begin, end, column;
     uint64_t offset, bytes;
-    uint64_t hash; /* of the bytes and the zeros up to a multiple of 64 */
+    uint64_t hash; /* of the bytes and the zeros up to a multiple of ALIGN */
 };
 
 _Static_assert(sizeof(struct prepared_header) == 96, "no padding");
@@ -70,8 +71,11 @@ static void path_make(struct prepared *p, const struct engine *e)
     struct prepared_header key = p->header;
     key.table_hash = hash_bytes(p->rows, key.n * sizeof *p->rows);
     text_init(&p->path);
-    text_printf(&p->path, "%s/%s.%s.%016llx.prepared", e->options->prepared_cache,
-                slash ? slash + 1 : model, key.layout,
+    if (e->options->prepared_cache)
+        text_printf(&p->path, "%s", e->options->prepared_cache);
+    else
+        cache_folder(&p->path);
+    text_printf(&p->path, "/%s.%s.%016llx.prepared", slash ? slash + 1 : model, key.layout,
                 (unsigned long long)hash_bytes(&key, sizeof key));
 }
 
@@ -116,7 +120,7 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     struct prepared_header *h = &p->header;
     for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
         const struct weight_slot *s = &d->lowered->slots[i];
-        if (s->use == WEIGHT_LOOKUP || s->streamed || s->cached)
+        if (s->use == WEIGHT_LOOKUP || (s->streamed && !s->stored) || s->cached)
             continue; /* the model's file or the host's weights are used */
         struct prepared_row *row = &p->rows[h->n];
         *row = (struct prepared_row){.dtype = (uint32_t)s->tensor->dtype,
@@ -135,7 +139,7 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     h->structure_hash = gguf_structure_hash(e->model->gguf);
     h->content_hash = content_hash(e->model->gguf);
     snprintf(h->layout, sizeof h->layout, "%s", d->device->ops->layout(d->device));
-    h->data = size_align(sizeof *h + h->n * sizeof *p->rows, DATA_ALIGN);
+    h->data = size_align(sizeof *h + h->n * sizeof *p->rows, ALIGN);
     h->bytes = h->data;
     for (uint32_t i = 0; i < h->n; i++) {
         p->rows[i].offset = h->bytes;
@@ -147,9 +151,11 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
 
 /* --------------------------------------------------------------------------------- checks */
 
-/* Threads check the weights' hashes until all are done or one is wrong. */
+/* Threads check the weights' hashes until all are done or one is wrong. What is streamed is checked
+ * when it is read for the first time. */
 struct data_check {
-    const struct prepared_row *rows;
+    const struct prepared *p;
+    const struct weight_slot *slots;
     const uint8_t *file;
     uint32_t n;
     _Atomic uint32_t next;
@@ -160,17 +166,19 @@ static void *data_check_run(void *arg)
 {
     struct data_check *c = arg;
     for (uint32_t i; !atomic_load(&c->bad) && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
-        const struct prepared_row *r = &c->rows[i];
-        if (hash_bytes(c->file + r->offset, size_align(r->bytes, ALIGN)) != r->hash)
+        const struct prepared_row *r = &c->p->rows[i];
+        if (!c->slots[c->p->slots[i]].stored &&
+            hash_bytes(c->file + r->offset, size_align(r->bytes, ALIGN)) != r->hash)
             atomic_store(&c->bad, true);
     }
     return NULL;
 }
 
-static bool data_is_good(const struct prepared_row *rows, uint32_t n, const uint8_t *file,
-                         int threads)
+static bool data_is_good(const struct prepared *p, const struct engine_device *d)
 {
-    struct data_check c = {.rows = rows, .file = file, .n = n};
+    struct data_check c = {
+        .p = p, .slots = d->lowered->slots, .file = d->prepared.data, .n = p->header.n};
+    const int threads = d->info.threads;
     pthread_t thread[CHECKERS_MAX];
     int started = 0;
     while (started < threads - 1 && started < CHECKERS_MAX &&
@@ -215,8 +223,9 @@ static const char *header_check(const struct prepared *p, const struct mapped_fi
     return NULL;
 }
 
-static const char *prepared_check(struct prepared *p, const struct mapped_file *f, int threads)
+static const char *prepared_check(struct prepared *p, const struct engine_device *d, bool written)
 {
+    const struct mapped_file *f = &d->prepared;
     const char *wrong = header_check(p, f);
     if (wrong)
         return wrong;
@@ -233,10 +242,18 @@ static const char *prepared_check(struct prepared *p, const struct mapped_file *
     for (size_t at = sizeof *h + table; at < h->data; at++)
         if (f->data[at])
             return "is damaged";
-    return data_is_good(rows, h->n, f->data, threads) ? NULL : "is damaged";
+    return written || data_is_good(p, d) ? NULL : "is damaged";
 }
 
-void prepared_map(const struct engine *e, struct engine_device *d)
+/* What is not streamed, in the background. */
+static void residents_prefetch(const struct prepared *p, const struct engine_device *d)
+{
+    for (uint32_t i = 0; i < p->header.n; i++)
+        if (!d->lowered->slots[p->slots[i]].stored)
+            file_prefetch(&d->prepared, p->rows[i].offset, p->rows[i].bytes);
+}
+
+void prepared_map(const struct engine *e, struct engine_device *d, bool written)
 {
     struct prepared p;
     struct oato_error err;
@@ -247,31 +264,62 @@ void prepared_map(const struct engine *e, struct engine_device *d)
         warn_line(e->warn, e->user, "%s: preparing the weights again", err.text);
         goto out;
     }
-    file_prefetch(&d->prepared, 0, d->prepared.bytes);
+    residents_prefetch(&p, d);
     const char *wrong = owner_check(&d->prepared);
     if (!wrong)
-        wrong = prepared_check(&p, &d->prepared, d->info.threads);
+        wrong = prepared_check(&p, d, written);
     if (wrong) {
         warn_line(e->warn, e->user, "%s: %s; preparing the weights again and replacing the file",
                   p.path.data, wrong);
         file_unmap(&d->prepared);
         goto out;
     }
-    for (uint32_t i = 0; i < p.header.n; i++)
+    for (uint32_t i = 0; i < p.header.n; i++) {
         d->kept[p.slots[i]] = d->prepared.data + p.rows[i].offset;
+        d->hashes[p.slots[i]] = p.rows[i].hash;
+    }
+    d->prepared_path = p.path.data;
+    text_init(&p.path);
 out:
     prepared_free(&p);
 }
 
 /* -------------------------------------------------------------------------------- writing */
 
-/* The bytes of row i of the table, from the device. */
-static const uint8_t *row_data(const struct prepared *p, const struct engine_device *d, uint32_t i)
+enum { SYNC_BYTES = 64 << 20 }; /* written before they must have left the memory */
+
+static const uint8_t zeros[ALIGN];
+
+/* A weight that a row of the table is written from: the device's, or one prepared for it. */
+struct written {
+    const uint8_t *data;
+    struct oato_weight *own; /* NULL: the device's */
+    void *gathered;
+};
+
+static oato_status written_get(const struct engine_device *d, uint32_t slot, struct written *out,
+                               struct oato_error *err)
 {
-    return d->device->ops->weight_data(d->device, d->weights[p->slots[i]]);
+    const struct device_ops *ops = d->device->ops;
+    const struct weight_slot *s = &d->lowered->slots[slot];
+    struct weight_source source;
+    *out = (struct written){0};
+    oato_status status = OATO_OK;
+    if (!d->weights[slot])
+        status = slot_source(s, NULL, &source, &out->gathered, err);
+    if (!status && !d->weights[slot])
+        status = ops->prepare(d->device, &source, &out->own, err);
+    if (!status)
+        out->data = ops->weight_data(d->device, out->own ? out->own : d->weights[slot]);
+    return status;
 }
 
-static const uint8_t zeros[DATA_ALIGN];
+static void written_free(const struct engine_device *d, struct written *w)
+{
+    if (w->own)
+        d->device->ops->weight_free(d->device, w->own);
+    free(w->gathered);
+}
 
 static bool row_hash(struct prepared_row *r, const uint8_t *data)
 {
@@ -285,44 +333,89 @@ static bool row_hash(struct prepared_row *r, const uint8_t *data)
     return true;
 }
 
-static oato_status prepared_write(struct prepared *p, const struct engine_device *d,
-                                  struct oato_error *err)
+static oato_status row_write(struct prepared *p, const struct engine_device *d, uint32_t i,
+                             struct outfile *f, struct oato_error *err)
+{
+    struct prepared_row *r = &p->rows[i];
+    struct written w;
+    oato_status status = written_get(d, p->slots[i], &w, err);
+    if (!status && !row_hash(r, w.data))
+        status = oato_fail_memory(err, sizeof(struct hash_stream *), "hashing weights");
+    if (!status)
+        status = outfile_write(f, w.data, r->bytes, err);
+    if (!status)
+        status = outfile_write(f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
+    written_free(d, &w);
+    return status;
+}
+
+/* A file larger than the memory must not fill it on its way to the disk. */
+static void pages_drop(const struct outfile *f)
+{
+    fflush(f->stream);
+    fdatasync(fileno(f->stream));
+    posix_fadvise(fileno(f->stream), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+static oato_status rows_write(const struct engine *e, struct prepared *p,
+                              const struct engine_device *d, struct outfile *f,
+                              struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    uint64_t since = 0, done = 0;
+    for (uint32_t i = 0; i < p->header.n && !status; i++) {
+        if (oato_interrupted)
+            return oato_fail(err, OATO_NEGATIVE, "interrupted");
+        if (e->options->on_load)
+            e->options->on_load(e->user, d->info.id, done, p->header.bytes);
+        status = row_write(p, d, i, f, err);
+        since += p->rows[i].bytes;
+        done += p->rows[i].bytes;
+        if (since < SYNC_BYTES)
+            continue;
+        pages_drop(f);
+        since = 0;
+    }
+    return status;
+}
+
+/* The hashes are known once the weights are written, so header and table come last. */
+static oato_status prepared_write(const struct engine *e, struct prepared *p,
+                                  const struct engine_device *d, struct oato_error *err)
 {
     struct prepared_header *h = &p->header;
     struct outfile f;
     const size_t table = h->n * sizeof *p->rows;
-    for (uint32_t i = 0; i < h->n; i++)
-        if (!row_hash(&p->rows[i], row_data(p, d, i)))
-            return oato_fail_memory(err, sizeof(struct hash_stream *), "hashing weights");
-    h->table_hash = hash_bytes(p->rows, table);
-    h->hash = hash_bytes(h, offsetof(struct prepared_header, hash));
     oato_status status = outfile_open(&f, p->path.data, err);
     if (status)
         return status;
     fchmod(fileno(f.stream), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH); /* see owner_check */
+    for (size_t at = 0; at < h->data && !status; at += ALIGN)
+        status = outfile_write(&f, zeros, ALIGN, err);
+    if (!status)
+        status = rows_write(e, p, d, &f, err);
+    if (status) {
+        outfile_abort(&f);
+        return status;
+    }
+    h->table_hash = hash_bytes(p->rows, table);
+    h->hash = hash_bytes(h, offsetof(struct prepared_header, hash));
+    rewind(f.stream);
     status = outfile_write(&f, h, sizeof *h, err);
     if (!status)
         status = outfile_write(&f, p->rows, table, err);
-    if (!status)
-        status = outfile_write(&f, zeros, h->data - sizeof *h - table, err);
-    for (uint32_t i = 0; i < h->n && !status; i++) {
-        const struct prepared_row *r = &p->rows[i];
-        status = outfile_write(&f, row_data(p, d, i), r->bytes, err);
-        if (!status)
-            status = outfile_write(&f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
-    }
     return status ? status : outfile_commit(&f, err);
 }
 
-void prepared_save(const struct engine *e, const struct engine_device *d)
+oato_status prepared_save(const struct engine *e, const struct engine_device *d,
+                          struct oato_error *err)
 {
     struct prepared p;
-    struct oato_error err;
-    if (prepared_make(e, d, &p)) {
-        /* if this fails, writing fails, too, and says why */
-        mkdir(e->options->prepared_cache, 0700);
-        if (prepared_write(&p, d, &err))
-            warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err.text);
-    }
+    if (e->options->prepared_cache)
+        folder_make(e->options->prepared_cache);
+    oato_status status = prepared_make(e, d, &p)
+                             ? prepared_write(e, &p, d, err)
+                             : oato_fail_memory(err, sizeof p, "a file of prepared weights");
     prepared_free(&p);
+    return status;
 }

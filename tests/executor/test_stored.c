@@ -1,0 +1,234 @@
+/*
+ * test_stored.c - weights that are read from a file at every step: the bits are those of a run with
+ * resident weights, in prompts, decode and steps that mix them, whatever is streamed and however
+ * often the ring goes round; and a file that is cut off or damaged meanwhile ends the step with one
+ * line that names it.
+ */
+#include "tests/executor/harness.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { N = 40, STEPS = 6 };
+
+static char folder[64], path[400];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder, "/var/tmp/oato-stored-XXXXXX");
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+/* The file of prepared weights; false: there is none. */
+static bool find_file(void)
+{
+    DIR *d = opendir(folder);
+    bool found = false;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        found = true;
+    }
+    closedir(d);
+    return found;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    while (find_file())
+        unlink(path);
+    return rmdir(folder);
+}
+
+/* Everything on the CPU; of the matrices one of `of` is resident, in two parts now and then. */
+static void plan_stored(struct plan *p, const struct model *m, struct graph *fused, uint32_t of,
+                        uint64_t seed)
+{
+    struct random r = {seed};
+    plan_begin(p, m, 0, "");
+    plan_fuse_all(p, m, fused);
+    for (int32_t i = 0; i < fused->n_ops; i++) {
+        const struct graph_op *o = &fused->ops[i];
+        const bool matrix = op_weight_use(&o->op) == WEIGHT_MATRIX && o->n_weights;
+        const int64_t cut =
+            o->op.kind == OP_MUL_MAT && o->op.n > 64 && random_below(&r, 3) == 0 ? 64 : o->op.n;
+        if (o->op.kind == OP_KV_STORE)
+            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, 0};
+        plan_add_part(p, o->name, 0, cut, 0);
+        if (matrix && random_below(&r, of))
+            p->parts[p->n_parts - 1].home = HOME_FILE;
+        if (cut == o->op.n)
+            continue;
+        plan_add_part(p, o->name, cut, o->op.n, 0);
+        if (matrix && random_below(&r, of))
+            p->parts[p->n_parts - 1].home = HOME_FILE;
+    }
+}
+
+static const struct engine_options options = {
+    .threads = 2, .rows = 16, .ubatch = 16, .seqs = 2, .prepared_cache = folder};
+
+/* Logits of a prompt in chunks, and of steps of one token after it. */
+static float *run(struct engine *e, const struct model *m)
+{
+    int32_t ids[N], seq;
+    const size_t vocab = (size_t)m->shape.vocab;
+    struct oato_error err;
+    fill_ids(ids, N, m->shape.vocab, 5);
+    float *prompt = logits_of(e, ids, N);
+    float *all = realloc(prompt, (N + STEPS) * vocab * sizeof *all);
+    if (!all) {
+        free(prompt);
+        fail_msg("out of memory");
+        return NULL;
+    }
+    if (engine_seq_create(e, &seq, &err))
+        fail_msg("%s", err.text);
+    for (int i = 0; i < STEPS; i++) {
+        const struct engine_input in = {.seq = seq, .ids = ids + i, .n = 1, .logits = LOGITS_LAST};
+        if (engine_step(e, &in, 1, &err))
+            fail_msg("%s", err.text);
+        memcpy(all + (N + (size_t)i) * vocab, engine_logits(e, 0), vocab * sizeof *all);
+    }
+    engine_seq_free(e, seq);
+    return all;
+}
+
+static void expect_same(const struct model *m, const struct plan *p, const float *expected)
+{
+    struct engine_stats stats;
+    struct engine *e = open_engine(m, p, options);
+    engine_get_stats(e, &stats);
+    assert_true(stats.device[0].staging_bytes > 0);
+    assert_true(stats.stream_bytes[PHASE_DECODE] > 0);
+    for (int i = 0; i < 2; i++) {
+        float *got = run(e, m);
+        assert_same_bits(got, expected, (N + STEPS) * (size_t)m->shape.vocab);
+        free(got);
+    }
+    engine_close(e);
+}
+
+static void the_bits_are_those_of_resident_weights(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *architecture;
+        oato_dtype dtype;
+    } models[] = {{"llama", DT_Q4_0},
+                  {"llama", DT_Q6_K},
+                  {"llama", DT_F16},
+                  {"phi3", DT_Q8_0},
+                  {"qwen3moe", DT_Q4_0}};
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        struct model *m = tiny_model_of(models[i].architecture, models[i].dtype, 3 + i);
+        for (uint32_t of = 2; of <= 64; of *= 32) {
+            struct plan p;
+            struct graph fused;
+            plan_stored(&p, m, &fused, of, 9 * i + of);
+            struct plan resident = p;
+            struct plan_part *parts = malloc((size_t)p.n_parts * sizeof *parts);
+            assert_non_null(parts);
+            memcpy(parts, p.parts, (size_t)p.n_parts * sizeof *parts);
+            resident.parts = parts;
+            for (int32_t k = 0; k < p.n_parts; k++)
+                parts[k].home = 0;
+            struct engine *e = open_engine(m, &resident, options);
+            float *expected = run(e, m);
+            engine_close(e);
+            expect_same(m, &p, expected); /* from the file that the other run has made */
+            while (find_file())
+                unlink(path);
+            expect_same(m, &p, expected); /* and from its own */
+            while (find_file())
+                unlink(path);
+            free(expected);
+            free(parts);
+            plan_free(&p);
+            graph_free(&fused);
+        }
+        model_close(m);
+    }
+}
+
+/* Steps until one fails. */
+static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
+{
+    const int32_t id = 1;
+    int32_t seq;
+    if (engine_seq_create(e, &seq, err))
+        fail_msg("%s", err->text);
+    const struct engine_input in = {.seq = seq, .ids = &id, .n = 1, .logits = LOGITS_LAST};
+    oato_status status = OATO_OK;
+    for (int i = 0; i < 100 && !status; i++)
+        status = engine_step(e, &in, 1, err);
+    return status;
+}
+
+static void a_file_that_is_cut_off_ends_the_step(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 3);
+    struct plan p;
+    struct graph fused;
+    struct oato_error err = {.text = ""};
+    struct stat st;
+    plan_stored(&p, m, &fused, 64, 1);
+    struct engine *e = open_engine(m, &p, options);
+    assert_true(find_file());
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, st.st_size / 2 / 4096 * 4096), 0);
+    assert_int_equal(step_until_it_fails(e, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "truncated"));
+    engine_close(e);
+    plan_free(&p);
+    graph_free(&fused);
+    model_close(m);
+}
+
+/* What is streamed is checked when it is read for the first time. */
+static void a_damaged_file_ends_the_first_step(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 3);
+    struct plan p;
+    struct graph fused;
+    struct oato_error err = {.text = ""};
+    struct stat st;
+    plan_stored(&p, m, &fused, 64, 1);
+    engine_close(open_engine(m, &p, options));
+    assert_true(find_file());
+    assert_int_equal(stat(path, &st), 0);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, st.st_size - 4096, SEEK_SET), 0);
+    const int byte = fgetc(f);
+    assert_int_equal(fseek(f, st.st_size - 4096, SEEK_SET), 0);
+    fputc(byte ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+    struct engine *e = open_engine(m, &p, options);
+    assert_int_equal(step_until_it_fails(e, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "damaged"));
+    engine_close(e);
+    plan_free(&p);
+    graph_free(&fused);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_bits_are_those_of_resident_weights, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_is_cut_off_ends_the_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_damaged_file_ends_the_first_step, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
