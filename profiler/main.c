@@ -129,6 +129,8 @@ static const struct option_of table[] = {
      AS(MEASURE, take_kv, options.kv)},
     {"context", 'c', "LIST", "context lengths in tokens; default 64,512,2048,4096",
      AS(MEASURE, take_contexts, options)},
+    {"storage", 0, "DIR", "folder to measure reading files in; default: ~/.cache/oato",
+     TEXT(MEASURE, options.storage)},
     {"quick", 'q', NULL, "fewer sizes and repeats", FLAG(MEASURE, options.quick)},
     {"sparse", 0, NULL, "time skipping neurons, too, whatever the activation (ReLU: always)",
      FLAG(MEASURE, options.sparse)},
@@ -250,6 +252,11 @@ static void print_summary(const struct profile *p, const struct profiler_report 
         print_device(p, i);
     for (int32_t i = 0; i < p->n_links; i++)
         print_link(p, &p->links[i]);
+    for (int32_t i = 0; i < p->n_storage; i++)
+        if (p->storage[i].bytes_per_s >= profile_storage_rate(p))
+            printf("storage  reads %.2f GB/s with %d reads on their way%s\n",
+                   p->storage[i].bytes_per_s / 1e9, p->storage[i].depth,
+                   p->storage[i].direct ? "" : ", through the page cache");
     printf("%s: %d rows new, %d measured again, %d kept", path, r->rows_new, r->rows_replaced,
            r->rows_kept);
     if (r->rows_skipped)
@@ -304,6 +311,14 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
     json_open(&t, "links", '[');
     for (int32_t i = 0; i < p->n_links; i++)
         link_json(&t, p, &p->links[i]);
+    json_close(&t, ']');
+    json_open(&t, "storage", '[');
+    for (int32_t i = 0; i < p->n_storage; i++)
+        json_add_object(&t, NULL, JSON("depth", p->storage[i].depth),
+                        JSON("bytes", p->storage[i].bytes),
+                        json_bool("direct", p->storage[i].direct),
+                        JSON("bytes_per_s", llrint(p->storage[i].bytes_per_s)),
+                        JSON("latency_ns", llrint(p->storage[i].latency_ns)));
     json_close(&t, ']');
     json_close(&t, '}');
     oato_status status =

@@ -567,6 +567,9 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
         status = measure_device(&r, &r.rig[i], err);
     if (!status)
         status = measure_peers(&r, err);
+    progress_update(&r.progress, r.done, "storage");
+    if (!status)
+        status = storage_measure(p, o->storage, o->quick, warn, user, err);
     progress_end(&r.progress);
     if (!status && !write_head(&r))
         status = oato_fail_memory(err, NOTES_MAX, "the profile");

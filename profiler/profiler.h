@@ -24,7 +24,8 @@ struct profiler_options {
      * the model's context are left out. */
     int32_t contexts[PROFILER_CONTEXTS];
     int32_t n_contexts;
-    bool quick;  /* fewer sizes and repeats */
+    const char *storage; /* folder to measure reading in; NULL: that of prepared weights */
+    bool quick;          /* fewer sizes and repeats */
     bool sparse; /* feed-forward blocks that skip neurons are timed whatever their activation */
     const struct neurons *neurons; /* whose predictors are timed; NULL: none */
 };

@@ -189,6 +189,11 @@ oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct o
 oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
                                struct oato_error *err);
 
+/* Measures reading a file in the folder, and puts the rows into the profile. A folder that cannot
+ * be written to is warned about, and the rows stay as they were. */
+oato_status storage_measure(struct profile *p, const char *folder, bool quick, warn_fn warn,
+                            void *user, struct oato_error *err);
+
 /* Cost of submit and finish beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* Time from one nearly empty operator to the next, each launched by itself. */
