@@ -22,6 +22,7 @@ static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
                            struct problem **problem, struct oato_error *err)
 {
     struct planner_options o = x->options;
+    o.resident_only = true; /* else any context fits */
     double best = 0;
     o.request.context = (int32_t)context;
     for (;;) {

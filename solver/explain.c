@@ -116,7 +116,8 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
     if (!option_divided(o))
-        text_printf(out, "%s", problem_device(p, problem_op_device(p, op, o, PHASE_DECODE)));
+        text_printf(out, "%s%s", problem_device(p, problem_op_device(p, op, o, PHASE_DECODE)),
+                    p->stored && p->stored[op] ? ", weights in the file" : "");
     for (int32_t d = 0; d < p->n_devices && option_divided(o); d++) {
         int64_t begin, end;
         divide_range(p, unit, o, d, &begin, &end);

@@ -30,7 +30,9 @@ static oato_status find_point(const struct model *m, const struct profile *profi
                               struct oato_error *err)
 {
     struct plan plan;
-    oato_status status = planner_make(m, profile, o, &plan, NULL, err);
+    struct planner_options resident = *o;
+    resident.resident_only = true;
+    oato_status status = planner_make(m, profile, &resident, &plan, NULL, err);
     if (status == OATO_EFIT && !oato_failed_memory(err) &&
         x->share < 1) { /* a point without a plan is a result, too */
         err->status = OATO_OK;

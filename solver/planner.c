@@ -101,10 +101,15 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
     double per_token = bytes_per_position(p);
     int64_t context =
         per_token > 0 ? p->request.context - (int64_t)((double)(need - offer) / per_token) : 0;
-    char knob[64] = "raise --budget or choose smaller weights";
+    char knob[128] = "raise --budget or choose smaller weights";
     if (context >= ((int64_t)p->request.prompt + p->request.generate) * p->request.batch)
         snprintf(knob, sizeof knob, "lower --context to about %lld or raise --budget",
                  (long long)context);
+    if (!(profile_storage_rate(p->profile) > 0) && p->n_devices) {
+        const size_t len = strlen(knob);
+        snprintf(knob + len, sizeof knob - len,
+                 ", or let oato-profile measure storage, to stream weights");
+    }
     return oato_fail(
         err, OATO_EFIT,
         "weights (%.1f MiB) and KV of %d positions (%.1f MiB) do not fit: %.1f MiB are "
@@ -186,7 +191,8 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
             if (begin == end)
                 continue;
             if (o->stream < 0 || d != host) {
-                add_part(plan, name, axis, begin, end, ALL_PHASES, d, d);
+                const bool stored = d == host && p->stored && p->stored[index];
+                add_part(plan, name, axis, begin, end, ALL_PHASES, d, stored ? HOME_FILE : d);
                 continue;
             }
             add_part(plan, name, axis, begin, end, 1u << PHASE_PREFILL, o->stream, d);
@@ -464,9 +470,10 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-oato_status planner_make(const struct model *m, const struct profile *profile,
-                         const struct planner_options *o, struct plan *out,
-                         struct problem **problem, struct oato_error *err)
+/* With `stored`, what does not fit is streamed from a file; without, all weights are resident. */
+static oato_status make(const struct model *m, const struct profile *profile,
+                        const struct planner_options *o, bool stored, struct plan *out,
+                        struct problem **problem, struct oato_error *err)
 {
     struct problem *p = NULL;
     struct candidate c[CANDIDATES] = {
@@ -487,6 +494,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
         if (!c[i].place)
             status = oato_fail_memory(err, sizeof *c[i].place, "a placement");
     }
+    if (!status && stored)
+        status = storage_choose(p, NULL, err);
     if (!status)
         status = try_heuristics(p, c, err);
     if (!status && (chosen < 0 || chosen == C_ILP))
@@ -501,6 +510,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
     }
     instance_settle(&p->instance, c[chosen].place);
     problem_stream(p, instance_streams(&p->instance, c[chosen].place));
+    if (stored && (status = storage_choose(p, c[chosen].place, err)))
+        goto out;
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
     if (!status && o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err)))
         plan_free(out);
@@ -510,4 +521,18 @@ out:
     else
         problem_free(p);
     return status;
+}
+
+/* Streaming from a file is the last resort: any plan without it is faster. */
+oato_status planner_make(const struct model *m, const struct profile *profile,
+                         const struct planner_options *o, struct plan *out,
+                         struct problem **problem, struct oato_error *err)
+{
+    oato_status status = make(m, profile, o, false, out, problem, err);
+    if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
+        !(profile_storage_rate(profile) > 0))
+        return status;
+    struct planner_options whole = *o;
+    whole.whole_only = true;
+    return make(m, profile, &whole, true, out, problem, err);
 }

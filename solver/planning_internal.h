@@ -113,6 +113,14 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
+/* storage.c: chooses which operators of the host are streamed from a file, for a placement without
+ * divided units (NULL: everything is on the host), so that the host's memory holds the rest, and
+ * prices the host's options accordingly. Again for the placement that came of it: what is elsewhere
+ * then leaves room for more. */
+oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err);
+/* The same for what p->stored says already. */
+oato_status storage_set(struct problem *p, struct oato_error *err);
+
 /* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
  * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.
  * OATO_NEGATIVE: none was found. result is set in every case. */

@@ -117,6 +117,35 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
     return OATO_OK;
 }
 
+static bool plan_is_stored(const struct plan *plan)
+{
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        if (plan->parts[k].home == HOME_FILE)
+            return true;
+    return false;
+}
+
+/* The operators whose weights are in a file. */
+static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
+                                  struct oato_error *err)
+{
+    if (!plan_is_stored(plan))
+        return OATO_OK;
+    bool *stored = arena_alloc(&p->arena, (size_t)p->graph.n_ops + 1, sizeof *stored);
+    if (!stored)
+        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *stored, "operators");
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        for (int32_t i = 0; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE; i++)
+            if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
+                stored[i] = true;
+    if (!(profile_storage_rate(p->profile) > 0))
+        return oato_fail(err, OATO_EFILE,
+                         "the plan streams weights from a file, but the profile has no rates of "
+                         "storage; run oato-profile again");
+    p->stored = stored;
+    return storage_set(p, err);
+}
+
 oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
 {
     if (!request_check(&plan->request, err))
@@ -138,6 +167,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
+    p->whole_only = plan_is_stored(plan); /* as it was made */
     p->inputs = plan->inputs;
     p->n_inputs = plan->n_inputs;
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
@@ -145,6 +175,10 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         problem_free(p);
         if (err->status == OATO_EUSAGE) /* what is wrong was not on the command line */
             err->status = OATO_EFILE;
+        return err->status;
+    }
+    if (stored_of_plan(p, plan, err)) {
+        problem_free(p);
         return err->status;
     }
     p->fusions = plan->fusions;

@@ -46,8 +46,11 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
             const struct plan_part *t = &p->parts[k];
             if (t->device != d || !(t->phases >> PHASE_DECODE & 1))
                 continue; /* what is only streamed here has its home elsewhere */
-            s.weight_bytes += (uint64_t)((double)price->weight_bytes *
-                                         part_share(&op->op, t->axis, t->begin, t->end));
+            const bool stored = t->home == HOME_FILE;
+            const double share = part_share(&op->op, t->axis, t->begin, t->end);
+            *(stored ? &s.stored_bytes : &s.weight_bytes) +=
+                (uint64_t)((double)price->weight_bytes * share);
+            s.stored += stored;
             s.kv_bytes += price->kv_bytes;
         }
     }
@@ -125,7 +128,7 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
-                     JSON("work_bytes", s.work_bytes));
+                     JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes));
         json_add(out, JSON("operators", s.operators), JSON("kv_layers", s.kv_layers),
                  JSON("prefill_ns", s.prefill_ns), JSON("decode_ns", s.decode_ns));
         json_close(out, '}');
@@ -163,7 +166,7 @@ static void json_placement(const struct plan *p, struct text *out)
                         json_bool("prefill", t->phases >> PHASE_PREFILL & 1),
                         json_bool("decode", t->phases >> PHASE_DECODE & 1),
                         JSON("device", p->devices[t->device].id),
-                        JSON("home", p->devices[t->home].id));
+                        JSON("home", t->home == HOME_FILE ? "file" : p->devices[t->home].id));
     }
     json_close(out, ']');
     json_open(out, "kv", '[');
@@ -287,6 +290,19 @@ static void text_caches(const struct plan *p, struct text *out)
                     slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
 }
 
+static void text_stored(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    for (int32_t d = 0; d < p->n_devices && problem && problem->stored; d++) {
+        const struct device_share s = device_share(p, problem, d);
+        if (s.stored)
+            text_printf(out,
+                        "streamed from the file of prepared weights: %d operators of %s, %.1f MiB "
+                        "a step, through a ring of %.1f MiB (part of work)\n",
+                        s.stored, p->devices[d].id, as_mib((double)s.stored_bytes),
+                        as_mib((double)problem->ring_bytes));
+    }
+}
+
 static const char *estimated(const struct plan *p, const struct problem *problem)
 {
     return problem && !sparse_measured(problem, p)
@@ -376,6 +392,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 tokens_per_s((double)q->prompt * q->batch, p->prefill_ns),
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
+    text_stored(p, problem, out);
     text_caches(p, out);
     text_sparse(p, problem, out);
     text_inputs(p, problem, out);

@@ -30,6 +30,8 @@ struct device_share {
     int32_t operators, kv_layers;
     uint64_t prefill_ns, decode_ns;
     uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
+    uint64_t stored_bytes;                       /* weights that are read at every step; likewise */
+    int32_t stored;                              /* operators that have some */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
 /* Number of operators; with estimates, of those whose shape was not measured on some device. */

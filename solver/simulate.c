@@ -59,7 +59,8 @@ static oato_status lower_plan(struct simulation *s, struct oato_error *err)
         const struct profile_device *own = &s->profile->devices[s->device[d]];
         bound[d] = d;
         facts.id[d] = own->id;
-        facts.streams[d] = facts.caches[d] = !own->is_host;
+        facts.streams[d] = true;
+        facts.caches[d] = !own->is_host;
         for (int32_t from = 0; from < facts.n_devices; from++)
             facts.reaches[d][from] = cost_of_copy(s->cost, s->device[from], s->device[d], 0) >= 0;
     }

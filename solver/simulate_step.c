@@ -5,7 +5,8 @@
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
  *   - streamed weights are copied by a separate copy engine, one after the other; a copy
- * begins when the records before it in the queue are done, and its reader waits for it
+ * begins when the records before it in the queue are done, and its reader waits for it; what the
+ * host streams comes from storage, also for records without rows, for it is read in a circle
  *   - copies between devices of the host are free, as are copies and streams without rows in a step
  *   - the host submits to the accelerators, then runs its own queue
  *
@@ -281,6 +282,16 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
+/* What the host reads from a file: prepared weights. */
+static uint64_t stored_bytes(const struct stepping *x, const struct program_record *r)
+{
+    const struct graph_op *o = &x->s->graph.ops[r->graph_op];
+    const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
+    const uint64_t all =
+        cost_prepared_bytes(x->s->cost, x->s->device[x->s->host], &o->op, problem_file_bytes(o));
+    return (uint64_t)((double)all * placed_share(o, placed, r->part));
+}
+
 /* The weights of a record that follows, on their way to their place. */
 static void stream_run(struct stepping *x, int32_t d, const struct program_record *r)
 {
@@ -290,13 +301,17 @@ static void stream_run(struct stepping *x, int32_t d, const struct program_recor
                       .part = r->part,
                       .parts = r->parts,
                       .op = (int32_t)r->graph_op};
-    if (!rows_of(x, r))
+    if (!rows_of(x, r) && !device_of(x, d)->is_host)
         return;
     for (int i = 0; i < r->n_weights; i++)
         e.bytes += r->weight[i] != UINT32_MAX ? low->slots[r->weight[i]].bytes : 0;
     const struct home before = pass(x, d, NULL, 0);
-    const double ns =
-        cost_of_stream(x->s->cost, x->s->device[x->s->host], x->s->device[d], (double)e.bytes);
+    if (device_of(x, d)->is_host)
+        e.bytes = stored_bytes(x, r);
+    const double ns = device_of(x, d)->is_host
+                          ? (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9
+                          : cost_of_stream(x->s->cost, x->s->device[x->s->host], x->s->device[d],
+                                           (double)e.bytes);
     const struct home done = event_add(x, e, fmax(ns, 0), &before, 1);
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX)

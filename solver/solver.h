@@ -243,6 +243,7 @@ struct planner_options {
     const char *sparse_mode; /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
     bool whole_only;         /* nothing is split or streamed */
     bool by_ranks;           /* nothing is fused that ranks could not divide */
+    bool resident_only;      /* OATO_EFIT where weights would be streamed from a file */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
@@ -302,8 +303,11 @@ struct problem {
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only, by_ranks;
-    int32_t *unit_of;          /* per operator */
-    int32_t *first_op;         /* per unit */
+    bool *stored;        /* per operator: what the host computes of it streams from a file; NULL:
+                            nothing does */
+    uint64_t ring_bytes; /* for that, part of the host's reserve */
+    int32_t *unit_of;    /* per operator */
+    int32_t *first_op;   /* per unit */
     struct division *division; /* per unit */
     struct divided *divided;   /* units whose options others can share (divide.c) */
     struct layer_flow *flow;   /* per layer, from -1 to n_layers */

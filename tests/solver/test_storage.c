@@ -1,0 +1,235 @@
+/*
+ * test_storage.c - plans for memory that the model does not fit into: what is streamed from the
+ * file fits with the rest into the budget, no more is streamed than must be, and more memory never
+ * makes a plan slower. Where storage was not measured, or nothing may be streamed, nothing fits.
+ */
+#include "solver/solver.h"
+#include "tests/models/random_model.h"
+#include "tests/solver/plan_fixture.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RATE 1e6 /* far slower than arithmetic */
+
+static struct model *model;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct random_model m = random_model_default();
+    m.dtype = DT_Q4_0;
+    m.layers = 12;
+    return random_model_open(&m, &model, &err) ? 1 : 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    model_close(model);
+    return 0;
+}
+
+static void profile_make(struct profile *p, double sim_speed, double rate)
+{
+    const struct fixture_options o = {
+        .sim_speed = sim_speed, .link_latency_ns = 2000, .scale = 1, .fused_factor = 0.9};
+    const struct profile_storage rows[] = {
+        {.depth = 1, .bytes = 4096, .direct = true, .bytes_per_s = rate / 9, .latency_ns = 9},
+        {.depth = 8, .bytes = 1 << 20, .direct = true, .bytes_per_s = rate, .latency_ns = 9}};
+    assert_true(fixture_profile(model, &o, p));
+    if (rate > 0)
+        assert_true(profile_put_storage(p, rows, ARRAY_LEN(rows)));
+}
+
+static struct planner_options options_with(uint64_t cpu_bytes)
+{
+    struct planner_options o;
+    planner_options_init(&o);
+    o.request = (struct plan_request){
+        .prompt = 64, .generate = 16, .context = 128, .batch = 1, .ubatch = 32, .kv = DT_F16};
+    o.budgets[0] = (struct device_budget){"cpu:0", cpu_bytes};
+    o.n_budgets = 1;
+    o.time_limit_s = 0;
+    return o;
+}
+
+/* Of the operators' weights in memory, and in the file; most: the largest that is not in memory. */
+static void sums(const struct plan *plan, const struct problem *p, double *resident, double *stored,
+                 double *least)
+{
+    *resident = *stored = 0;
+    *least = INFINITY;
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        for (int32_t i = 0; i < p->graph.n_ops; i++) {
+            if (strcmp(p->graph.ops[i].name, plan->parts[k].op) != 0)
+                continue;
+            const double bytes =
+                (double)p->price[i * p->n_devices + plan->parts[k].device].weight_bytes;
+            *(plan->parts[k].home == HOME_FILE ? stored : resident) += bytes;
+            if (plan->parts[k].home == HOME_FILE)
+                *least = fmin(*least, bytes);
+        }
+}
+
+/* What a plan of everything in memory takes. */
+static uint64_t all_bytes(const struct profile *p)
+{
+    struct oato_error err;
+    struct plan plan;
+    const struct planner_options o = options_with(64 << 20);
+    if (planner_make(model, p, &o, &plan, NULL, &err))
+        fail_msg("%s", err.text);
+    const uint64_t bytes = plan.devices[0].planned_bytes;
+    for (int32_t k = 0; k < plan.n_parts; k++)
+        assert_int_equal(plan.parts[k].home, plan.parts[k].device);
+    plan_free(&plan);
+    return bytes;
+}
+
+static void what_does_not_fit_is_streamed(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    profile_make(&p, 0, RATE);
+    const uint64_t all = all_bytes(&p);
+    uint64_t before_ns = UINT64_MAX;
+    int plans = 0;
+    for (int percent = 30; percent < 100; percent += 5) {
+        struct plan plan;
+        struct problem *problem;
+        const struct planner_options o = options_with(all * (uint64_t)percent / 100);
+        if (planner_make(model, &p, &o, &plan, &problem, &err)) {
+            assert_int_equal(err.status, OATO_EFIT);
+            assert_int_equal(plans, 0); /* more memory still fits */
+            continue;
+        }
+        double resident, stored, least;
+        sums(&plan, problem, &resident, &stored, &least);
+        assert_true(stored > 0);
+        assert_in_range(plan.devices[0].planned_bytes, 1, o.budgets[0].bytes);
+        /* nothing that is streamed would fit, but for what the ring takes less */
+        const double left = (double)(o.budgets[0].bytes - plan.devices[0].planned_bytes);
+        assert_true(left < least);
+        /* storage is the slower one: its time, and what the last operator computes */
+        const double read_ns = stored / RATE * 1e9;
+        assert_true((double)plan.decode_ns > 0.99 * read_ns);
+        assert_true((double)plan.decode_ns < 1.1 * read_ns);
+        assert_true(plan.prefill_ns > 2 * 0.99 * read_ns); /* two chunks */
+        assert_true(plan.decode_ns <= before_ns);
+        before_ns = plan.decode_ns;
+        struct graph g;
+        if (plan_apply(&plan, model, &g, &err))
+            fail_msg("%s", err.text);
+        graph_free(&g);
+        problem_free(problem);
+        plan_free(&plan);
+        plans++;
+    }
+    assert_true(plans > 4);
+    profile_free(&p);
+}
+
+/* As it is read back, from bytes and by its own prices. */
+static void a_plan_that_streams_is_priced_again_alike(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    struct plan plan, again;
+    uint8_t *data = NULL;
+    size_t bytes;
+    profile_make(&p, 0, RATE);
+    const struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
+    if (planner_make(model, &p, &o, &plan, NULL, &err) || plan_encode(&plan, &data, &bytes, &err) ||
+        plan_load_memory(data, bytes, "plan", &again, &err))
+        fail_msg("%s", err.text);
+    struct problem *problem;
+    int32_t *place;
+    if (problem_of_plan(model, &p, &again, &problem, &place, &err))
+        fail_msg("%s", err.text);
+    uint64_t need[SOLVER_DEVICES];
+    problem_memory(problem, place, need);
+    assert_int_equal(need[0], plan.devices[0].planned_bytes);
+    assert_int_equal(instance_price(&problem->instance, place).objective_ns, plan.objective_ns);
+    struct text t;
+    text_init(&t);
+    report_plan(&again, problem, false, &t);
+    assert_non_null(strstr(t.data, "streamed from the file"));
+    text_free(&t);
+    if (report_check(&again, model, &p, 0.01, 0, true, &t, &err))
+        fail_msg("%s", err.text);
+    text_free(&t);
+    problem_free(problem);
+    plan_free(&again);
+    plan_free(&plan);
+    free(data);
+    profile_free(&p);
+}
+
+static void an_accelerator_is_filled_first(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    profile_make(&p, 8, RATE);
+    struct planner_options o = options_with(0);
+    o.budgets[1] = (struct device_budget){"sim:0", 64 << 20};
+    o.n_budgets = 2;
+    o.budgets[0].bytes = 64 << 20;
+    struct plan plan;
+    struct problem *problem;
+    if (planner_make(model, &p, &o, &plan, &problem, &err))
+        fail_msg("%s", err.text);
+    const uint64_t all = plan.devices[0].planned_bytes + plan.devices[1].planned_bytes;
+    plan_free(&plan);
+    problem_free(problem);
+    o.budgets[0].bytes = o.budgets[1].bytes = all * 4 / 10;
+    if (planner_make(model, &p, &o, &plan, &problem, &err))
+        fail_msg("%s", err.text);
+    double resident, stored, least;
+    sums(&plan, problem, &resident, &stored, &least);
+    assert_true(stored > 0);
+    assert_true(stored < (double)all * 0.5);
+    for (int d = 0; d < 2; d++)
+        assert_in_range(plan.devices[d].planned_bytes, all * 3 / 10, all * 4 / 10);
+    plan_free(&plan);
+    problem_free(problem);
+    profile_free(&p);
+}
+
+static void nothing_is_streamed_unless_it_may_be(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    struct plan plan;
+    profile_make(&p, 0, RATE);
+    struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
+    o.resident_only = true;
+    assert_int_equal(planner_make(model, &p, &o, &plan, NULL, &err), OATO_EFIT);
+    profile_free(&p);
+    profile_make(&p, 0, 0);
+    o.resident_only = false;
+    assert_int_equal(planner_make(model, &p, &o, &plan, NULL, &err), OATO_EFIT);
+    assert_non_null(strstr(err.text, "oato-profile"));
+    profile_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_does_not_fit_is_streamed),
+        cmocka_unit_test(a_plan_that_streams_is_priced_again_alike),
+        cmocka_unit_test(an_accelerator_is_filled_first),
+        cmocka_unit_test(nothing_is_streamed_unless_it_may_be),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
