@@ -3,6 +3,8 @@
  */
 #include "tests/executor/harness.h"
 
+#include "kernels/device.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,6 +196,37 @@ void plan_place_randomly(struct plan *p, const struct graph *fused, struct rando
             plan_add_part(p, o->name, begin, end, (int32_t)random_below(r, (uint32_t)n));
         }
     }
+}
+
+void plan_on_gpu(struct plan *p, const struct graph *g, bool streams)
+{
+    p->n_parts = p->n_kv = 0;
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        if (o->op.kind == OP_KV_STORE)
+            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, 1};
+        plan_add_part(p, o->name, 0, o->op.n, 1);
+        if (streams && op_weight_use(&o->op) == WEIGHT_MATRIX)
+            p->parts[p->n_parts - 1].home = 0;
+    }
+}
+
+bool gpu_is_there(void)
+{
+    struct oato_error err;
+    struct oato_device *d;
+    if (device_open("cuda", 0, NULL, &d, &err))
+        return false;
+    d->ops->close(d);
+    return true;
+}
+
+void plan_begin_gpu(struct plan *p, const struct model *m, struct graph *fused)
+{
+    plan_begin(p, m, 1, "");
+    snprintf(p->devices[1].kind, sizeof p->devices[1].kind, "cuda");
+    snprintf(p->devices[1].id, sizeof p->devices[1].id, "cuda:0");
+    plan_fuse_all(p, m, fused);
 }
 
 struct engine *open_engine(const struct model *m, const struct plan *p,

@@ -42,6 +42,11 @@ void plan_fuse_all(struct plan *p, const struct model *m, struct graph *fused);
 /* Puts every operator of `fused` on a random device, products in row parts now and then; KV goes
  * with its layer's attention. Both phases alike. */
 void plan_place_randomly(struct plan *p, const struct graph *fused, struct random *r);
+bool gpu_is_there(void); /* a real or an emulated one */
+/* plan_begin with cuda:0 beside the host, and plan_fuse_all. */
+void plan_begin_gpu(struct plan *p, const struct model *m, struct graph *fused);
+/* All of the model on that; its matrices have their home there or with the host. */
+void plan_on_gpu(struct plan *p, const struct graph *g, bool streams);
 void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, int32_t device);
 
 struct engine *open_engine(const struct model *m, const struct plan *p,

@@ -330,6 +330,25 @@ static void preemption_changes_no_token(void **state)
     }
 }
 
+/* The same where KV is copied from and to a GPU. */
+static void preemption_on_a_gpu_changes_no_token(void **state)
+{
+    const struct engine_options options = {.threads = 1, .ubatch = 48, .deterministic = true};
+    (void)state;
+    if (!gpu_is_there())
+        skip();
+    struct model *m = tiny_model(DT_Q8_0, 5);
+    struct plan p;
+    struct graph fused;
+    struct dice dice;
+    plan_begin_gpu(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
+    company_changes_no_token(m, &p, options, &dice);
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 /* A request that waits for pages gets them all; none that was admitted is cut short. */
 static void the_cache_is_promised_once(void **state)
 {
@@ -606,6 +625,7 @@ int main(void)
         cmocka_unit_test(one_class_gives_each_request_its_own_tokens),
         cmocka_unit_test(each_phase_gives_each_request_its_own_tokens),
         cmocka_unit_test(preemption_changes_no_token),
+        cmocka_unit_test(preemption_on_a_gpu_changes_no_token),
         cmocka_unit_test(the_cache_is_promised_once),
         cmocka_unit_test(the_context_ends_an_answer),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),

@@ -5,7 +5,7 @@
  * computes where the plan names its class and nowhere else; values go from one GPU to the other
  * with the same bits, whichever way; candidates of rows of logits are the first of the rows; layers
  * with a window have few pages, of which they use those again that left it; where silent neurons
- * are skipped, the bits are those of computing them.
+ * are skipped, the bits are those of computing them; saved sequences come back as they were.
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
@@ -15,28 +15,6 @@
 #include <stdlib.h>
 
 enum { PROMPT = 9, ANSWER = 4, LONG_PROMPT = 41 };
-
-/* All of the model on the GPU; its matrices have their home there or with the host. */
-static void plan_on_gpu(struct plan *p, const struct graph *g, bool streams)
-{
-    p->n_parts = p->n_kv = 0;
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        if (o->op.kind == OP_KV_STORE)
-            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, 1};
-        plan_add_part(p, o->name, 0, o->op.n, 1);
-        if (streams && op_weight_use(&o->op) == WEIGHT_MATRIX)
-            p->parts[p->n_parts - 1].home = 0;
-    }
-}
-
-static void begin_gpu_plan(struct plan *p, const struct model *m, struct graph *fused)
-{
-    plan_begin(p, m, 1, "");
-    snprintf(p->devices[1].kind, sizeof p->devices[1].kind, "cuda");
-    snprintf(p->devices[1].id, sizeof p->devices[1].id, "cuda:0");
-    plan_fuse_all(p, m, fused);
-}
 
 /* Logits of a prompt, and of tokens one by one behind it. */
 static float *answer_of(struct engine *e, int32_t vocab)
@@ -74,7 +52,7 @@ static void streamed_weights_give_the_bits_of_resident_ones(void **state)
         uint64_t weight_bytes[2];
         struct plan p;
         struct graph fused;
-        begin_gpu_plan(&p, m, &fused);
+        plan_begin_gpu(&p, m, &fused);
         for (int streams = 0; streams < 2; streams++) {
             struct engine_stats stats;
             plan_on_gpu(&p, &fused, streams);
@@ -116,7 +94,7 @@ static void graphs_give_the_bits_of_launches(void **state)
             struct plan p;
             struct graph fused;
             struct random r = {7};
-            begin_gpu_plan(&p, m, &fused);
+            plan_begin_gpu(&p, m, &fused);
             plan_on_gpu(&p, &fused, false);
             if (cases[i].divided) {
                 p.n_parts = p.n_kv = 0;
@@ -205,7 +183,7 @@ static void a_library_computes_where_the_plan_names_it(void **state)
     struct plan p;
     struct graph fused;
     int warnings[2] = {0};
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     float *own = logits_under(m, &p, "f32+f16", 64, false, &warnings[0]);
     float *library = logits_under(m, &p, "f32+f16.cublas+f16", 64, false, &warnings[0]);
@@ -246,7 +224,7 @@ static void streamed_weights_are_there_for_the_library(void **state)
     struct plan p;
     struct graph fused;
     float *logits[2];
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     for (int streams = 0; streams < 2; streams++) {
         plan_on_gpu(&p, &fused, streams);
         logits[streams] = logits_under(m, &p, "bf16.cublas", 64, false, NULL);
@@ -273,7 +251,7 @@ static void weights_share_allocations(void **state)
     struct plan p;
     struct graph fused;
     struct device_info info;
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     setenv("OATO_CUDA_ON_CPU_GRANULE", "2097152", 1);
     struct engine *e = open_engine(m, &p, (struct engine_options){.threads = 1, .ubatch = 16});
@@ -303,7 +281,7 @@ static void memory_is_looked_at_when_all_have_theirs(void **state)
     struct graph fused;
     struct oato_error err;
     int ignored = 0;
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     p.numerics[PHASE_PREFILL] = "f32+f16.cublas+f16";
     setenv("OATO_CUDA_ON_CPU_BLAS_MEMORY", "1072693248", 1); /* all but 1 MiB */
@@ -326,7 +304,7 @@ static void loading_ends_when_it_is_interrupted(void **state)
     struct graph fused;
     struct oato_error err;
     int ignored = 0;
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     oato_interrupted = 1;
     const oato_status status = engine_open(m, &p, &options, count_warning, &ignored, &e, &err);
@@ -418,7 +396,7 @@ static void candidates_are_the_first_of_the_row(void **state)
     struct graph fused;
     int32_t ids[PROMPT + ANSWER], seq;
     struct oato_error err;
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     fill_ids(ids, PROMPT + ANSWER, vocab, 5);
     for (int i = 0; i < 2; i++) {
@@ -458,7 +436,7 @@ static float *logits_with_windows(const struct model *m)
     struct oato_error err;
     float *logits = calloc(3 * row, sizeof *logits);
     assert_non_null(logits);
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     struct engine *e = open_engine(m, &p, options);
     fill_ids(ids, LENGTH + 2, m->shape.vocab, 5);
@@ -507,7 +485,7 @@ static void silent_neurons_change_no_bit(void **state)
     float *logits[ARRAY_LEN(modes)];
     struct plan p;
     struct graph fused;
-    begin_gpu_plan(&p, m, &fused);
+    plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
         const struct engine_options options = {
@@ -527,6 +505,72 @@ static void silent_neurons_change_no_bit(void **state)
     model_close(m);
 }
 
+/* ------------------------------------------------------------------------- saving -------- */
+
+static int host_allocs;
+static bool refuse_host_allocs;
+
+static cu_result count_host_alloc(void **p, size_t bytes, unsigned flags)
+{
+    host_allocs++;
+    return refuse_host_allocs ? CU_ERROR_OUT_OF_MEMORY : uncounted.host_alloc(p, bytes, flags);
+}
+
+/* Other sequences write to the pages in between. A copy's memory is page-locked, unless there is no
+ * such memory, and serves the next copy again. */
+static void a_saved_sequence_comes_back_with_its_bits(void **state)
+{
+    enum { LENGTH = 140 };
+    (void)state;
+    struct model *m = tiny_model_with(
+        "gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3", DT_Q8_0, 3);
+    const size_t row = (size_t)m->shape.vocab;
+    float *logits = logits_with_windows(m);
+    int32_t ids[LENGTH + 2];
+    fill_ids(ids, LENGTH + 2, m->shape.vocab, 5);
+    for (int refused = 0; refused < 2; refused++) {
+        const struct engine_options options = {
+            .threads = 1, .rows = 16, .ubatch = 16, .seqs = 2, .context = 256};
+        struct plan p;
+        struct graph fused;
+        struct oato_error err;
+        plan_begin_gpu(&p, m, &fused);
+        plan_on_gpu(&p, &fused, false);
+        struct engine *e = open_engine(m, &p, options);
+        count_begin();
+        counted->host_alloc = count_host_alloc;
+        host_allocs = 0;
+        refuse_host_allocs = refused;
+        for (int round = 0; round < 2; round++) {
+            struct engine_saved *saved;
+            int32_t seq, other;
+            if (engine_seq_create(e, &seq, &err) ||
+                engine_feed(e, seq, ids, LENGTH, LOGITS_LAST, NULL, NULL, &err) ||
+                engine_seq_save(e, seq, &saved, &err))
+                fail_msg("%s", err.text);
+            assert_int_equal(engine_saved_size(saved).bytes, engine_seq_size(e, seq).bytes);
+            engine_seq_free(e, seq);
+            assert_int_equal(engine_seq_create(e, &other, &err), OATO_OK);
+            assert_int_equal(engine_feed(e, other, ids + 7, 100, LOGITS_LAST, NULL, NULL, &err),
+                             OATO_OK);
+            assert_int_equal(engine_seq_restore(e, saved, &seq, &err), OATO_OK);
+            const struct engine_input in = {seq, &ids[LENGTH], 1, LOGITS_LAST, false};
+            assert_int_equal(engine_step(e, &in, 1, &err), OATO_OK);
+            assert_same_bits(engine_logits(e, 0), logits + row, row);
+            engine_saved_free(saved);
+            engine_seq_free(e, seq);
+            engine_seq_free(e, other);
+        }
+        assert_int_equal(host_allocs, 1);
+        count_end();
+        engine_close(e);
+        graph_free(&fused);
+        plan_free(&p);
+    }
+    free(logits);
+    model_close(m);
+}
+
 int main(void)
 {
     struct oato_error err;
@@ -543,6 +587,7 @@ int main(void)
         cmocka_unit_test(candidates_are_the_first_of_the_row),
         cmocka_unit_test(pages_that_left_a_window_are_used_again),
         cmocka_unit_test(silent_neurons_change_no_bit),
+        cmocka_unit_test(a_saved_sequence_comes_back_with_its_bits),
     };
     if (device_open("cuda", 0, NULL, &d, &err)) {
         printf("skipped: %s\n", err.text);

@@ -5,7 +5,6 @@
  * with any number of threads; so has a plan whose parts guess which of their neurons are active. A
  * sidecar that the plan does not follow is refused.
  */
-#include "kernels/device.h"
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
@@ -293,16 +292,6 @@ static void parts_guess_their_own_neurons(void **state)
     }
 }
 
-static bool has_gpu(void)
-{
-    struct oato_error err;
-    struct oato_device *d;
-    if (device_open("cuda", 0, NULL, &d, &err))
-        return false;
-    d->ops->close(d);
-    return true;
-}
-
 /* The sims' parts on a GPU, with other arithmetic; some of their columns are streamed there.
  * Skipping silent neurons changes no bit. */
 static void parts_may_be_on_a_gpu(void **state)
@@ -311,7 +300,7 @@ static void parts_may_be_on_a_gpu(void **state)
     struct random r = {seed_of_run()};
     struct engine_options on_gpu = {
         .threads = 2, .devices = "cpu,cuda", .map = "sim:0=cuda:0,sim:1=cuda:0"};
-    if (!has_gpu())
+    if (!gpu_is_there())
         skip();
     struct model *m = relu_model(random_below(&r, 2) ? DT_Q4_0 : DT_Q6_K);
     const size_t n = (size_t)(PROMPT + DECODED) * (size_t)m->shape.vocab;

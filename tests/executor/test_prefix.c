@@ -50,18 +50,22 @@ static void decode(struct engine *e, int32_t seq, int32_t id)
 }
 
 /* Beginnings of a few texts, with other ends; sequences are cut back, forked, saved and go on. */
-static void any_history(oato_dtype dtype, struct engine_options options)
+static void any_history(oato_dtype dtype, bool on_gpu, struct engine_options options)
 {
     static int32_t texts[TEXTS][LENGTH], ids[LENGTH + 1];
     struct random r = {now_ns()};
     struct model *m = tiny_model(dtype, 5);
+    struct plan p;
+    struct graph fused;
     int32_t shared = 0;
+    plan_begin_gpu(&p, m, &fused);
+    plan_on_gpu(&p, &fused, false);
     print_message("seed %llu\n", (unsigned long long)r.state);
     options.context = CONTEXT;
     options.seqs = SEQS;
-    struct engine *e = open_engine(m, NULL, options);
+    struct engine *e = open_engine(m, on_gpu ? &p : NULL, options);
     options.no_prefixes = true;
-    struct engine *plain = open_engine(m, NULL, options);
+    struct engine *plain = open_engine(m, on_gpu ? &p : NULL, options);
     const int32_t pages = engine_free_pages(e);
     for (int i = 0; i < TEXTS; i++) {
         fill_ids(texts[i], LENGTH, VOCAB, r.state + (uint64_t)i / 2);
@@ -110,14 +114,24 @@ static void any_history(oato_dtype dtype, struct engine_options options)
     assert_true(shared > ROUNDS * KV_PAGE_POSITIONS / 4);
     engine_close(plain);
     engine_close(e);
+    graph_free(&fused);
+    plan_free(&p);
     model_close(m);
 }
 
 static void shared_pages_have_the_bits_of_computed_ones(void **state)
 {
     (void)state;
-    any_history(DT_Q4_K, (struct engine_options){.threads = 2, .ubatch = 48});
-    any_history(DT_F16, (struct engine_options){.threads = 1, .ubatch = 64});
+    any_history(DT_Q4_K, false, (struct engine_options){.threads = 2, .ubatch = 48});
+    any_history(DT_F16, false, (struct engine_options){.threads = 1, .ubatch = 64});
+}
+
+static void shared_pages_of_a_gpu_have_them_too(void **state)
+{
+    (void)state;
+    if (!gpu_is_there())
+        skip();
+    any_history(DT_Q8_0, true, (struct engine_options){.threads = 1, .ubatch = 64});
 }
 
 /* Which pages are there: full ones, the longest unused are given away first, those at the end of a
@@ -260,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_pages_have_the_bits_of_computed_ones),
+        cmocka_unit_test(shared_pages_of_a_gpu_have_them_too),
         cmocka_unit_test(pages_are_found_while_they_last),
         cmocka_unit_test(restored_pages_are_not_taken_for_others),
         cmocka_unit_test(a_page_cut_back_loses_its_text),
