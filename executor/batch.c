@@ -227,7 +227,10 @@ static int32_t compose(struct batch *b, struct room *room)
     const int32_t decode = room->tokens;
     for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next)
         if (r->seq >= 0 && r->prompting)
-            take(b, r, (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens), room);
+            take(b, r,
+                 engine_seq_piece(b->engine, r->seq,
+                                  (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens)),
+                 room);
     return room->tokens - decode;
 }
 

@@ -138,8 +138,9 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = kv_pool_init(&e->pool, &e->arena, e->context, e->max_seqs, e->ubatch,
                               graph_window(&e->graph), err);
-    if (!status && !options->no_prefixes && !e->pool.window && !graph_state_bytes(&e->graph))
-        status = prefix_init(&e->pool.prefix, &e->arena, e->pool.pages[KV_ALL].n, err);
+    if (!status && !options->no_prefixes)
+        status = prefix_init(&e->pool.prefix, &e->arena, e->pool.pages[KV_ALL].n,
+                             e->pool.pages[KV_WINDOW].n, err);
     if (!status && graph_state_bytes(&e->graph))
         status = state_pool_init(&e->pool.state, &e->arena, e->max_seqs, err);
     if (!status)
@@ -457,6 +458,20 @@ oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *st
     return status;
 }
 
+/* Checkpoints: of a sequence that others may share at the end of a page, of others behind each
+ * prompt input. */
+static void state_keep(struct engine *e, const struct engine_input *in)
+{
+    const struct kv_seq *s = &e->pool.seqs[in->seq];
+    const int32_t *pages = s->table[KV_ALL].pages;
+    const uint64_t text =
+        s->shares && s->length % KV_PAGE_POSITIONS == 0
+            ? prefix_text(&e->pool.prefix, pages[s->length / KV_PAGE_POSITIONS - 1])
+            : 0;
+    if (s->shares ? text != 0 : in->prompt)
+        state_mark_add(&e->pool.state, s, in->seq, text);
+}
+
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err)
 {
@@ -498,8 +513,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         s->length += inputs[i].n;
     }
     for (int32_t i = 0; i < n; i++)
-        if (inputs[i].prompt)
-            state_mark_add(&e->pool.state, &e->pool.seqs[inputs[i].seq], inputs[i].seq);
+        state_keep(e, &inputs[i]);
     return OATO_OK;
 }
 
@@ -520,10 +534,10 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
             void *user, struct oato_error *err)
 {
     int32_t chunk = logits == LOGITS_ALL && e->max_rows < e->ubatch ? e->max_rows : e->ubatch;
-    for (int32_t at = 0; at < n; at += chunk) {
+    for (int32_t at = 0, now; at < n; at += now) {
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
-        int32_t now = n - at < chunk ? n - at : chunk;
+        now = engine_seq_piece(e, seq, n - at < chunk ? n - at : chunk);
         bool last = at + now == n;
         struct engine_input in = {seq, ids + at, now,
                                   logits == LOGITS_LAST && !last ? LOGITS_NONE : logits,

@@ -89,9 +89,13 @@ oato_status engine_seq_check(const struct engine *e, int32_t seq, struct oato_er
 oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct oato_error *err);
 /* Gives an empty sequence the pages of KV, still there from any sequence, that hold what the first
  * of n ids begin with: whole pages, but at least one token is left to be fed. Returns its length
- * then. 0 where nothing can be shared: with engine_options.no_prefixes, and for models with windows
- * or recurrent state. */
+ * then. Fewer pages where a model's windows are not there any more, or its recurrent state at the
+ * end of the last page was not kept: few states are, of what begins more than one text and of the
+ * last whole page of each. 0 with engine_options.no_prefixes. */
 int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int32_t n);
+/* How many of the n tokens that a prompt goes on with should be fed in one step: all, unless others
+ * begin with the first of them and the state there is to be kept for the next one. */
+int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n);
 /* Forgets all positions from `length` on. A model with recurrent state goes back to the last of a
  * few checkpoints at or before it, or to 0, and one with windows to 0 when pages that they need
  * there have been given back: engine_seq_length tells how many positions are left, and those after

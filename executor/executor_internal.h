@@ -44,8 +44,10 @@ struct kv_table {
 
 struct kv_seq {
     bool used;
+    bool shares; /* engine_seq_begin was called: its states are kept at the end of pages */
     int32_t length;
-    int32_t state; /* slot; -1: none yet, as at length 0 */
+    int32_t branch; /* a later prompt may begin there, if the state is kept; 0: not known */
+    int32_t state;  /* slot; -1: none yet, as at length 0 */
     struct kv_table table[KV_KINDS];
 };
 
@@ -55,8 +57,10 @@ struct kv_undo {
 
 /* prefix.c: the texts of full pages. Empty (no pages): nothing is shared. */
 struct prefix_cache {
-    struct prefix_page *pages; /* by page */
+    struct prefix_page *pages; /* by page of KV_ALL */
     int32_t *tokens;           /* KV_PAGE_POSITIONS of each */
+    int32_t *listed;           /* by page of KV_WINDOW: the listed page of the same positions and
+                                  text; -1: none. NULL: there are no windows */
     int32_t *buckets;          /* first page of each; -1: none */
     uint32_t n_buckets;
     uint64_t texts; /* numbers given out */
@@ -67,8 +71,11 @@ struct prefix_cache {
 struct state_pool {
     int32_t n_slots, n_free; /* 0: the model has no state */
     int32_t *free_list, *references;
-    struct state_mark { /* a checkpoint; in order of age */
-        int32_t seq, length, slot;
+    struct state_mark { /* a checkpoint; in order of last use */
+        int32_t seq;    /* that may be truncated to it; -1: none any more */
+        int32_t length, slot;
+        uint64_t text; /* of whole pages (prefix.c), behind which others may begin; 0: none */
+        bool latest;   /* the next one of the sequence replaces it */
     } marks[STATE_CHECKPOINTS];
     int32_t n_marks;
     struct step_state_copy *copies; /* for the step to do first */
@@ -89,8 +96,8 @@ struct kv_pool {
         int32_t first, last, *before, *after; /* -1: none */
         int32_t *references;
     } pages[KV_KINDS];
-    struct prefix_cache prefix; /* of KV_ALL */
-    int32_t window;             /* the widest of any layer; 0: there are no pages of KV_WINDOW */
+    struct prefix_cache prefix;
+    int32_t window; /* the widest of any layer; 0: there are no pages of KV_WINDOW */
     int32_t n_seqs;
     struct kv_seq *seqs;
     int32_t *tables; /* storage of the sequences' tables */
@@ -105,7 +112,8 @@ struct kv_pool {
  * seldom filled: free them. */
 oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, int32_t seqs,
                          int32_t tokens, int32_t window, struct oato_error *err);
-oato_status prefix_init(struct prefix_cache *x, struct arena *a, int32_t pages,
+/* For so many pages of KV_ALL and KV_WINDOW. */
+oato_status prefix_init(struct prefix_cache *x, struct arena *a, int32_t pages, int32_t windows,
                         struct oato_error *err);
 /* The page that holds these KV_PAGE_POSITIONS tokens behind the text that ends with page `after`
  * (-1: at the beginning); -1: none. */
@@ -115,10 +123,15 @@ int32_t prefix_find(const struct prefix_cache *x, int32_t after, const int32_t *
 void prefix_put(struct prefix_cache *x, const struct kv_seq *s, const int32_t *ids, int32_t n,
                 bool mixed);
 void prefix_copy(struct prefix_cache *x, int32_t from, int32_t to); /* of a page that goes on */
-void prefix_forget(struct prefix_cache *x, int32_t page);           /* it is written anew */
+/* The page of that kind is written anew. */
+void prefix_forget(struct prefix_cache *x, int kind, int32_t page);
 /* It has positions whose tokens nobody knows. */
 void prefix_unknown(struct prefix_cache *x, int32_t page);
-bool prefix_holds(const struct prefix_cache *x, int32_t page); /* it can be found */
+bool prefix_holds(const struct prefix_cache *x, int kind, int32_t page); /* it can be found */
+/* The number of the text that ends with a page; 0: none. */
+uint64_t prefix_text(const struct prefix_cache *x, int32_t page);
+/* The page of KV_WINDOW with the same positions as a listed one; -1: it is not there any more. */
+int32_t prefix_window(const struct prefix_cache *x, int32_t page);
 /* Slots for that many sequences and the checkpoints. */
 oato_status state_pool_init(struct state_pool *p, struct arena *a, int32_t seqs,
                             struct oato_error *err);
@@ -139,8 +152,13 @@ void state_take(struct state_pool *p, struct kv_seq *s);
 void state_reserve(struct state_pool *p, struct kv_seq *s, int32_t seq);
 void state_commit(struct state_pool *p);
 void state_rollback(struct state_pool *p, struct kv_seq *seqs);
-/* Keeps the state that the sequence has now; the oldest checkpoint of all makes room. */
-void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq);
+/* Keeps the state that the sequence has now; the checkpoint that was longest not used makes room.
+ * text: as in struct state_mark. */
+void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text);
+/* Whether there is a checkpoint of a text; always where there are no slots. */
+bool state_mark_find(const struct state_pool *p, uint64_t text);
+/* Gives an empty sequence that state. */
+void state_mark_use(struct state_pool *p, struct kv_seq *s, uint64_t text);
 void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *to);
 /* Goes back to the last checkpoint at or before the length; returns its length, 0: none. */
 int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length);

@@ -83,8 +83,7 @@ static int32_t page_take(struct kv_pool *p, int kind)
 {
     const int32_t page = p->pages[kind].first;
     page_share(&p->pages[kind], page);
-    if (kind == KV_ALL)
-        prefix_forget(&p->prefix, page);
+    prefix_forget(&p->prefix, kind, page);
     return page;
 }
 
@@ -93,7 +92,7 @@ static void page_drop(struct kv_pool *p, int kind, int32_t page)
     struct kv_pages *k = &p->pages[kind];
     if (--k->references[page])
         return;
-    const bool kept = kind == KV_ALL && prefix_holds(&p->prefix, page);
+    const bool kept = prefix_holds(&p->prefix, kind, page);
     k->before[page] = kept ? k->last : -1;
     k->after[page] = kept ? -1 : k->first;
     if (k->n_free)
@@ -138,7 +137,8 @@ oato_status engine_seq_create(struct engine *e, int32_t *seq, struct oato_error 
     for (int32_t i = 0; i < p->n_seqs; i++) {
         if (!p->seqs[i].used) {
             p->seqs[i].used = true;
-            p->seqs[i].length = 0;
+            p->seqs[i].shares = false;
+            p->seqs[i].length = p->seqs[i].branch = 0;
             p->seqs[i].state = -1;
             *seq = i;
             return OATO_OK;
@@ -202,6 +202,17 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
     return OATO_OK;
 }
 
+/* Whether all that the tokens behind the first n pages of a text see is there. */
+static bool can_begin(const struct kv_pool *p, const int32_t *pages, int32_t n)
+{
+    if (!state_mark_find(&p->state, prefix_text(&p->prefix, pages[n - 1])))
+        return false;
+    for (int32_t i = p->window ? window_first(p, n * KV_PAGE_POSITIONS) : n; i < n; i++)
+        if (prefix_window(&p->prefix, pages[i]) < 0)
+            return false;
+    return true;
+}
+
 int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int32_t n)
 {
     struct kv_pool *p = &e->pool;
@@ -209,17 +220,43 @@ int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int3
     struct kv_seq *s = &p->seqs[seq];
     if (engine_seq_check(e, seq, &ignored) || s->length)
         return 0;
-    struct kv_table *t = &s->table[KV_ALL];
-    while (s->length + KV_PAGE_POSITIONS < n) {
-        const int32_t page =
-            prefix_find(&p->prefix, t->n ? t->pages[t->n - 1] : -1, ids + s->length);
+    int32_t *pages = s->table[KV_ALL].pages, known = 0;
+    for (int32_t page; (known + 1) * KV_PAGE_POSITIONS < n; pages[known++] = page) {
+        page = prefix_find(&p->prefix, known ? pages[known - 1] : -1,
+                           ids + (ptrdiff_t)known * KV_PAGE_POSITIONS);
         if (page < 0)
             break;
-        page_share(&p->pages[KV_ALL], page);
-        t->pages[t->n++] = page;
-        s->length += KV_PAGE_POSITIONS;
     }
+    int32_t there = known;
+    while (there && !can_begin(p, pages, there))
+        there--;
+    s->shares = p->prefix.pages;
+    s->branch = known * KV_PAGE_POSITIONS;
+    if (!there)
+        return 0;
+    s->length = there * KV_PAGE_POSITIONS;
+    for (int k = 0; k < kinds_of(p); k++) {
+        struct kv_table *t = &s->table[k];
+        t->first = k == KV_WINDOW ? window_first(p, s->length) : 0;
+        for (t->n = t->first; t->n < there; t->n++) {
+            if (k == KV_WINDOW)
+                t->pages[t->n] = prefix_window(&p->prefix, pages[t->n]);
+            page_share(&p->pages[k], t->pages[t->n]);
+        }
+    }
+    state_mark_use(&p->state, s, prefix_text(&p->prefix, pages[there - 1]));
     return s->length;
+}
+
+int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n)
+{
+    struct oato_error ignored;
+    if (engine_seq_check(e, seq, &ignored))
+        return n;
+    const struct kv_seq *s = &e->pool.seqs[seq];
+    return e->pool.state.n_slots && s->branch > s->length && s->branch < s->length + n
+               ? s->branch - s->length
+               : n;
 }
 
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
@@ -244,7 +281,7 @@ int32_t kv_pages_cached(const struct kv_pool *p)
 {
     const struct kv_pages *k = &p->pages[KV_ALL];
     int32_t n = 0;
-    for (int32_t page = k->last; n < k->n_free && prefix_holds(&p->prefix, page);
+    for (int32_t page = k->last; n < k->n_free && prefix_holds(&p->prefix, KV_ALL, page);
          page = k->before[page])
         n++;
     return n;
@@ -287,8 +324,8 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
             (struct step_page_copy){t->pages[last], page, inside, kind == KV_WINDOW};
         remember(p, (struct kv_undo){seq, kind, last, t->pages[last]});
         t->pages[last] = page;
-    } else if (inside && kind == KV_ALL && prefix_holds(&p->prefix, t->pages[last])) {
-        prefix_forget(&p->prefix, t->pages[last]); /* it was full, and the sequence cut back */
+    } else if (inside && prefix_holds(&p->prefix, kind, t->pages[last])) {
+        prefix_forget(&p->prefix, kind, t->pages[last]); /* it was full, the sequence cut back */
     }
     for (int32_t i = 0; i < more; i++) {
         remember(p, (struct kv_undo){seq, kind, t->n, -1});
@@ -318,6 +355,7 @@ oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
         }
     }
     s->length = saved->length;
+    s->shares = saved->shares;
     if (saved->state >= 0)
         state_take(&p->state, s);
     return OATO_OK;

@@ -64,13 +64,55 @@ static void mark_remove(struct state_pool *p, int32_t i)
         p->marks[i] = p->marks[i + 1];
 }
 
-void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq)
+/* -1: none. */
+static int32_t mark_of(const struct state_pool *p, uint64_t text)
+{
+    int32_t i = p->n_marks - 1;
+    while (i >= 0 && p->marks[i].text != text)
+        i--;
+    return i;
+}
+
+bool state_mark_find(const struct state_pool *p, uint64_t text)
+{
+    return !p->n_slots || mark_of(p, text) >= 0;
+}
+
+/* The last to be replaced. */
+static void mark_touch(struct state_pool *p, int32_t i)
+{
+    const struct state_mark used = p->marks[i];
+    for (; i + 1 < p->n_marks; i++)
+        p->marks[i] = p->marks[i + 1];
+    p->marks[i] = used;
+}
+
+void state_mark_use(struct state_pool *p, struct kv_seq *s, uint64_t text)
 {
     if (!p->n_slots)
         return;
+    mark_touch(p, mark_of(p, text));
+    s->state = slot_share(p, p->marks[p->n_marks - 1].slot);
+}
+
+void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text)
+{
+    if (!p->n_slots)
+        return;
+    for (int32_t i = p->n_marks - 1; i >= 0; i--)
+        if (p->marks[i].seq == seq && p->marks[i].latest)
+            mark_remove(p, i);
+    if (text && mark_of(p, text) >= 0) {
+        mark_touch(p, mark_of(p, text));
+        return;
+    }
     if (p->n_marks == STATE_CHECKPOINTS)
         mark_remove(p, 0);
-    p->marks[p->n_marks++] = (struct state_mark){seq, s->length, slot_share(p, s->state)};
+    p->marks[p->n_marks++] = (struct state_mark){.seq = seq,
+                                                 .length = s->length,
+                                                 .slot = slot_share(p, s->state),
+                                                 .text = text,
+                                                 .latest = text && s->length != s->branch};
 }
 
 int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length)
@@ -79,8 +121,12 @@ int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int3
         return length;
     const struct state_mark *best = NULL;
     for (int32_t i = p->n_marks - 1; i >= 0; i--)
-        if (p->marks[i].seq == seq && p->marks[i].length > length)
-            mark_remove(p, i);
+        if (p->marks[i].seq == seq && p->marks[i].length > length) {
+            if (p->marks[i].text)
+                p->marks[i].seq = -1; /* for others */
+            else
+                mark_remove(p, i);
+        }
     for (int32_t i = 0; i < p->n_marks; i++)
         if (p->marks[i].seq == seq && (!best || p->marks[i].length > best->length))
             best = &p->marks[i];
