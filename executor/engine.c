@@ -199,6 +199,7 @@ void engine_close(struct engine *e)
     if (!e)
         return;
     ranks_end(e);
+    spares_free(e);                      /* before the devices: the memory may be theirs */
     for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
@@ -206,7 +207,6 @@ void engine_close(struct engine *e)
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);
-    spares_free(e);
     free(e->pool.tables);
     arena_free(&e->arena);
     free(e->kept);

@@ -180,6 +180,11 @@ struct device_ops {
 
     oato_status (*alloc)(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
     void (*free)(struct oato_device *d, void *p, uint64_t bytes);
+    /* Host memory that uploads and downloads are fastest with (page-locked), of any device of this
+     * kind. NULL when there is none to spare: memory from malloc then serves as well, but slower.
+     * Both are NULL where that makes no difference. */
+    void *(*host_alloc)(struct oato_device *d, uint64_t bytes);
+    void (*host_free)(struct oato_device *d, void *p);
     /* Queued after what was submitted before; done when the event reaches *value. With value NULL
      * the call returns when done. offset is in bytes from a pointer that alloc returned. */
     oato_status (*upload)(struct oato_device *d, void *to, uint64_t offset, const void *from,

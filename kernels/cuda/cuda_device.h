@@ -268,6 +268,10 @@ oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,
                            struct oato_error *err);
 void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
+/* Whether so much of the host's memory can be page-locked and enough is left for all else. */
+bool cuda_host_has_room(uint64_t bytes);
+void *cuda_host_alloc(struct oato_device *base, uint64_t bytes);
+void cuda_host_free(struct oato_device *base, void *p);
 /* Page-locks host memory until it is unpinned as often as pinned; false when not possible: copies
  * then go through the driver's own buffer. */
 bool cuda_pin(const struct cuda_device *d, void *p, uint64_t bytes);

@@ -96,6 +96,31 @@ oato_status cuda_download(struct oato_device *base, void *to, const void *from, 
 
 /* -------------------------------------------------------------------------- host memory --- */
 
+bool cuda_host_has_room(uint64_t bytes)
+{
+    struct host_share host;
+    host_share_read("", &host);
+    return host.available_bytes >= bytes + host.memory_bytes / 4;
+}
+
+void *cuda_host_alloc(struct oato_device *base, uint64_t bytes)
+{
+    const struct cuda_device *d = cuda_of(base);
+    void *p = NULL;
+    cuda_enter(d);
+    return bytes && cuda_host_has_room(bytes) && !d->cu->host_alloc(&p, bytes, CU_HOST_PORTABLE)
+               ? p
+               : NULL;
+}
+
+/* The driver waits for copies that still use it. */
+void cuda_host_free(struct oato_device *base, void *p)
+{
+    const struct cuda_device *d = cuda_of(base);
+    cuda_enter(d);
+    d->cu->host_free(p);
+}
+
 /* Host memory that programs copy from and to, page-locked so that copies run beside all else: of
  * all GPUs, since their programs share the host's arena. */
 static struct pinned {

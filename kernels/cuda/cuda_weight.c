@@ -117,19 +117,12 @@ static struct cuda_weight *weight_create(struct cuda_device *d, const struct wei
     return w;
 }
 
-static bool has_room(uint64_t bytes)
-{
-    struct host_share host;
-    host_share_read("", &host);
-    return host.available_bytes >= bytes + host.memory_bytes / 4;
-}
-
 /* Nobody else uses the crew while a model is loaded. What is no pieces has no other way. */
 static oato_status keep_converted(struct cuda_weight *w, struct oato_error *err)
 {
     void *memory = NULL;
     const bool must = is_whole(w);
-    if (!must && !has_room(w->weight.bytes))
+    if (!must && !cuda_host_has_room(w->weight.bytes))
         return OATO_OK;
     if (w->device->cu->host_alloc(&memory, w->weight.bytes, CU_HOST_PORTABLE))
         return must ? oato_fail_memory(err, w->weight.bytes, "a weight to be sent to a GPU")
