@@ -250,3 +250,28 @@ oato_status stdout_check(struct oato_error *err)
         return oato_fail(err, OATO_EIO, "standard output: %s", strerror(errno ? errno : EIO));
     return OATO_OK;
 }
+
+/* ----------------------------------------------------------------------------- folders ---- */
+
+void folder_make(const char *path)
+{
+    char *copy = strdup(path);
+    for (char *at = copy; at && (at = strchr(at + 1, '/')); *at = '/') {
+        *at = 0;
+        mkdir(copy, 0700);
+    }
+    if (copy)
+        mkdir(copy, 0700);
+    free(copy);
+}
+
+void cache_folder(struct text *out)
+{
+    const char *home = getenv("HOME"), *caches = getenv("XDG_CACHE_HOME");
+    if (caches && *caches)
+        text_printf(out, "%s/oato", caches);
+    else
+        text_printf(out, "%s/.cache/oato", or_empty(home));
+    if (!out->failed)
+        folder_make(out->data);
+}

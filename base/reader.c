@@ -30,31 +30,6 @@
 #define HAVE_URING 0
 #endif
 
-/* ----------------------------------------------------------------------------- folders ---- */
-
-void folder_make(const char *path)
-{
-    char *copy = strdup(path);
-    for (char *at = copy; at && (at = strchr(at + 1, '/')); *at = '/') {
-        *at = 0;
-        mkdir(copy, 0700);
-    }
-    if (copy)
-        mkdir(copy, 0700);
-    free(copy);
-}
-
-void cache_folder(struct text *out)
-{
-    const char *home = getenv("HOME"), *caches = getenv("XDG_CACHE_HOME");
-    if (caches && *caches)
-        text_printf(out, "%s/oato", caches);
-    else
-        text_printf(out, "%s/.cache/oato", or_empty(home));
-    if (!out->failed)
-        folder_make(out->data);
-}
-
 /* ------------------------------------------------------------------------------- files ---- */
 
 /* Some file systems take O_DIRECT when a file is opened and refuse to read. */
