@@ -458,20 +458,6 @@ oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *st
     return status;
 }
 
-/* Checkpoints: of a sequence that others may share at the end of a page, of others behind each
- * prompt input. */
-static void state_keep(struct engine *e, const struct engine_input *in)
-{
-    const struct kv_seq *s = &e->pool.seqs[in->seq];
-    const int32_t *pages = s->table[KV_ALL].pages;
-    const uint64_t text =
-        s->shares && s->length % KV_PAGE_POSITIONS == 0
-            ? prefix_text(&e->pool.prefix, pages[s->length / KV_PAGE_POSITIONS - 1])
-            : 0;
-    if (s->shares ? text != 0 : in->prompt)
-        state_mark_add(&e->pool.state, s, in->seq, text);
-}
-
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err)
 {
@@ -513,7 +499,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         s->length += inputs[i].n;
     }
     for (int32_t i = 0; i < n; i++)
-        state_keep(e, &inputs[i]);
+        state_keep(&e->pool, inputs[i].seq, inputs[i].prompt);
     return OATO_OK;
 }
 

@@ -152,9 +152,9 @@ void state_take(struct state_pool *p, struct kv_seq *s);
 void state_reserve(struct state_pool *p, struct kv_seq *s, int32_t seq);
 void state_commit(struct state_pool *p);
 void state_rollback(struct state_pool *p, struct kv_seq *seqs);
-/* Keeps the state that the sequence has now; the checkpoint that was longest not used makes room.
- * text: as in struct state_mark. */
-void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text);
+/* Behind a step: keeps the state of a sequence that others may share where a page ends, of others
+ * after each input of a prompt. */
+void state_keep(struct kv_pool *p, int32_t seq, bool prompt);
 /* Whether there is a checkpoint of a text; always where there are no slots. */
 bool state_mark_find(const struct state_pool *p, uint64_t text);
 /* Gives an empty sequence that state. */

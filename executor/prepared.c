@@ -369,7 +369,8 @@ static oato_status rows_write(const struct engine *e, struct prepared *p,
         if (e->options->on_load)
             e->options->on_load(e->user, d->info.id, done, p->header.bytes);
         status = row_write(p, d, i, f, err);
-        since += p->rows[i].bytes;
+        if (!d->weights[p->slots[i]]) /* else the memory holds all of it, and may keep the pages */
+            since += p->rows[i].bytes;
         done += p->rows[i].bytes;
         if (since < SYNC_BYTES)
             continue;

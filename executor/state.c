@@ -95,7 +95,9 @@ void state_mark_use(struct state_pool *p, struct kv_seq *s, uint64_t text)
     s->state = slot_share(p, p->marks[p->n_marks - 1].slot);
 }
 
-void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text)
+/* Keeps the state that the sequence has now; the checkpoint that was longest not used makes room.
+ */
+static void mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text)
 {
     if (!p->n_slots)
         return;
@@ -113,6 +115,17 @@ void state_mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, u
                                                  .slot = slot_share(p, s->state),
                                                  .text = text,
                                                  .latest = text && s->length != s->branch};
+}
+
+void state_keep(struct kv_pool *p, int32_t seq, bool prompt)
+{
+    const struct kv_seq *s = &p->seqs[seq];
+    const bool full = s->shares && s->length % KV_PAGE_POSITIONS == 0;
+    const uint64_t text =
+        full ? prefix_text(&p->prefix, s->table[KV_ALL].pages[s->length / KV_PAGE_POSITIONS - 1])
+             : 0;
+    if (s->shares ? text != 0 : prompt)
+        mark_add(&p->state, s, seq, text);
 }
 
 int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length)
