@@ -368,9 +368,9 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     put_links(w, p);
     oato_status status = put_rows(w, p, err);
     if (!status)
-        status = put_restores(w, p, err);
-    if (!status)
         status = put_storage(w, p, err);
+    if (!status)
+        status = put_restores(w, p, err);
     if (status)
         return status;
     end_mapping(w);
