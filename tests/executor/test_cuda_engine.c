@@ -542,8 +542,8 @@ static void a_saved_sequence_comes_back_with_its_bits(void **state)
         host_allocs = 0;
         refuse_host_allocs = refused;
         for (int round = 0; round < 2; round++) {
-            struct engine_saved *saved;
-            int32_t seq, other;
+            struct engine_saved *saved = NULL;
+            int32_t seq = -1, other = -1;
             if (engine_seq_create(e, &seq, &err) ||
                 engine_feed(e, seq, ids, LENGTH, LOGITS_LAST, NULL, NULL, &err) ||
                 engine_seq_save(e, seq, &saved, &err))
