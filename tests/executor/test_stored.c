@@ -171,16 +171,34 @@ static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
     return status;
 }
 
+/* A model of whose matrices one in 64 is resident. */
+struct stored {
+    struct model *m;
+    struct plan p;
+    struct graph fused;
+};
+
+static void stored_begin(struct stored *x)
+{
+    x->m = tiny_model(DT_Q4_0, 3);
+    plan_stored(&x->p, x->m, &x->fused, 64, 1);
+}
+
+static void stored_end(struct stored *x)
+{
+    plan_free(&x->p);
+    graph_free(&x->fused);
+    model_close(x->m);
+}
+
 static void a_file_that_is_cut_off_ends_the_step(void **state)
 {
     (void)state;
-    struct model *m = tiny_model(DT_Q4_0, 3);
-    struct plan p;
-    struct graph fused;
     struct oato_error err = {.text = ""};
     struct stat st;
-    plan_stored(&p, m, &fused, 64, 1);
-    struct engine *e = open_engine(m, &p, options);
+    struct stored x;
+    stored_begin(&x);
+    struct engine *e = open_engine(x.m, &x.p, options);
     assert_true(find_file());
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(truncate(path, st.st_size / 2 / 4096 * 4096), 0);
@@ -188,22 +206,18 @@ static void a_file_that_is_cut_off_ends_the_step(void **state)
     assert_non_null(strstr(err.text, path));
     assert_non_null(strstr(err.text, "truncated"));
     engine_close(e);
-    plan_free(&p);
-    graph_free(&fused);
-    model_close(m);
+    stored_end(&x);
 }
 
 /* What is streamed is checked when it is read for the first time. */
 static void a_damaged_file_ends_the_first_step(void **state)
 {
     (void)state;
-    struct model *m = tiny_model(DT_Q4_0, 3);
-    struct plan p;
-    struct graph fused;
     struct oato_error err = {.text = ""};
     struct stat st;
-    plan_stored(&p, m, &fused, 64, 1);
-    engine_close(open_engine(m, &p, options));
+    struct stored x;
+    stored_begin(&x);
+    engine_close(open_engine(x.m, &x.p, options));
     assert_true(find_file());
     assert_int_equal(stat(path, &st), 0);
     FILE *f = fopen(path, "r+b");
@@ -213,14 +227,12 @@ static void a_damaged_file_ends_the_first_step(void **state)
     assert_int_equal(fseek(f, st.st_size - 4096, SEEK_SET), 0);
     fputc(byte ^ 1, f);
     assert_int_equal(fclose(f), 0);
-    struct engine *e = open_engine(m, &p, options);
+    struct engine *e = open_engine(x.m, &x.p, options);
     assert_int_equal(step_until_it_fails(e, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, path));
     assert_non_null(strstr(err.text, "damaged"));
     engine_close(e);
-    plan_free(&p);
-    graph_free(&fused);
-    model_close(m);
+    stored_end(&x);
 }
 
 int main(void)
