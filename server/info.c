@@ -84,6 +84,10 @@ enum MHD_Result route_metrics(struct exchange *x)
            seen.pages - seen.pages_free);
     metric(&t, "oato:kv_pages_cached", "gauge", "Free pages that prompts may begin with.",
            seen.pages_cached);
+    metric(&t, "oato:scheduler_seconds_total", "counter", "Time of decisions between steps.",
+           (double)c.policy.decide_ns * 1e-9);
+    metric(&t, "oato:predictors_seconds_total", "counter",
+           "Of that, time of predicting what restoring takes.", (double)c.policy.predict_ns * 1e-9);
     metric(&t, "oato:requests_swapped", "gauge", "Answers in host memory.", seen.n_swapped);
     metric(&t, "oato:swaps_total", "counter", "Answers swapped out so far.",
            (double)c.times.swaps_out);

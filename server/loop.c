@@ -98,6 +98,7 @@ static void before_step(void *user, struct batch *b)
     pthread_mutex_lock(&s->lock);
     s->counts.n_busy = batch_requests(b);
     batch_get_times(b, &s->counts.times);
+    s->counts.policy = s->policy;
     pthread_mutex_unlock(&s->lock);
 }
 

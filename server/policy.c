@@ -21,17 +21,22 @@ void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct b
     s->beside = -1;
     for (int32_t i = 0; i < n; i++)
         s->beside += v[i].state == BATCH_RUNNING;
+    const uint64_t begin_ns = now_ns();
     scheduler_run(s->scheduler, v, n, room);
+    s->policy.decide_ns += now_ns() - begin_ns;
     seen_take(s, v, n);
 }
 
 static struct restore_cost cost_of(void *user, struct batch_view *v)
 {
-    const struct server *s = user;
+    struct server *s = user;
+    const uint64_t begin_ns = now_ns();
     batch_view_measure(v);
-    return (struct restore_cost){
+    const struct restore_cost cost = {
         (uint64_t)restore_predict(s->costs, RESTORE_COPY, (double)v->bytes, v->extents),
         (uint64_t)restore_predict(s->costs, RESTORE_COMPUTE, v->fed, s->beside)};
+    s->policy.predict_ns += now_ns() - begin_ns;
+    return cost;
 }
 
 void policy_restored(void *user, const struct batch_restored *r)

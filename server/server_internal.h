@@ -140,11 +140,17 @@ void embeddings_whole(struct job *j, struct text *out);
 
 enum server_state { SERVER_LOADING, SERVER_READY, SERVER_DRAINING, SERVER_ENDED };
 
+/* What deciding took. */
+struct policy_times {
+    uint64_t decide_ns, predict_ns; /* predict_ns: of decide_ns, for costs of restoring */
+};
+
 struct server_counts {
     uint64_t prompt_tokens, cached_tokens, answer_tokens, requests, cancelled;
     size_t longest; /* prompt and answer */
     int32_t n_busy; /* answers that the batch has */
     struct batch_times times;
+    struct policy_times policy;
 };
 
 enum { SEEN_MAX = 256, SEEN_NS = 50000000 };
@@ -199,6 +205,7 @@ struct server {
     struct job *active;
     uint64_t looked_ns, seen_ns;
     int32_t n_seen, running_seen; /* requests at that time */
+    struct policy_times policy;
     struct oato_error error;
 };
 

@@ -272,10 +272,12 @@ def policies(model, folder):
             t.start()
         for t in threads:
             t.join()
+        deciding, predicting = (float(re.search(rf"^oato:{what}_seconds_total (\S+)$", s.ask("/metrics")[1], re.M)[1]) for what in ("scheduler", "predictors"))
         check(s.end() == 0 and got == expected, f"--policy {policy} changes no answer")
         with open(log) as f:
             lines = f.read()
         preempted[policy] = len(re.findall('"swap_out"|"evict"', lines))
+        check(deciding > predicting and (predicting > 0 or not preempted[policy]), f"/metrics tells what deciding took: {deciding} s, {predicting} of them predicting")
         again = subprocess.run([serve, "--replay", log], capture_output=True, text=True)
         check(again.returncode == 0 and int(again.stdout.split()[0]) == lines.count("\n"), "its decisions are made again: " + again.stdout.strip())
     check(sum(preempted.values()) > 0, f"there were preemptions: {preempted}")
