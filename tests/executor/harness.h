@@ -17,6 +17,8 @@
 struct random {
     uint64_t state;
 };
+/* Of OATO_TEST_SEED, else of the clock; prints it. */
+struct random random_of_run(void);
 /* A whole number below n. */
 uint32_t random_below(struct random *r, uint32_t n);
 

@@ -19,14 +19,6 @@ struct asked {
     uint64_t id;
 };
 
-static struct random seeded(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    struct random r = {s ? strtoull(s, NULL, 10) : now_ns()};
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)r.state);
-    return r;
-}
-
 static bool on_token(void *user, int32_t id)
 {
     struct asked *x = user;
@@ -177,7 +169,7 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
     const int32_t requests = dice ? PREEMPTED : REQUESTS;
     const struct batch_options by_dice = {
         .schedule = dice_schedule, .restored = dice_told, .user = dice};
-    struct random r = seeded();
+    struct random r = random_of_run();
     struct asked *alone = ask_randomly(&r, requests), *together;
     together = malloc(requests * sizeof *together);
     assert_non_null(together);
@@ -317,7 +309,7 @@ static void preemption_changes_no_token(void **state)
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         struct plan p;
         struct graph fused;
-        struct random r = seeded();
+        struct random r = random_of_run();
         m = others[i][1] ? tiny_model_with(others[i][0], others[i][1], DT_Q8_0, 5)
                          : tiny_model_of(others[i][0], DT_Q8_0, 5);
         plan_begin(&p, m, 2, "vram=64MiB");

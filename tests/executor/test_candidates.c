@@ -11,14 +11,6 @@
 
 enum { PROMPT = 20, ANSWER = 12, SEQS = 3 };
 
-static struct random random_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    const uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return (struct random){seed};
-}
-
 /* ------------------------------------------------------------------------------ the engine */
 
 /* Everything on one device, but the operator that makes the logits on `head_device`, in parts of so

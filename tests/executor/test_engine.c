@@ -9,14 +9,6 @@
 
 enum { N = 150 };
 
-static uint64_t seed_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
-}
-
 /* ------------------------------------------------------------------------------- placement */
 
 /* (value or part of it, other device that reads it), counted from the plan alone. */
@@ -48,7 +40,7 @@ static int32_t count_copies(const struct plan *p, const struct graph *g)
 
 static void any_placement_gives_the_same_bits_with_as_few_copies_as_possible(void **state)
 {
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_F16, DT_MXFP4};
     static const char *const architectures[] = {"llama", "qwen3moe", "llama", "qwen3"};
     (void)state;

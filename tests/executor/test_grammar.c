@@ -381,14 +381,6 @@ static int teardown(void **state)
     return unlink(path);
 }
 
-static struct random random_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    const uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return (struct random){seed};
-}
-
 static bool in_mask(const uint64_t *mask, int32_t id)
 {
     return mask[id / 64] >> (id % 64) & 1;

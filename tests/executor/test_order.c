@@ -14,14 +14,6 @@ enum { PROMPT = 20, DECODED = 3, PARTS = 4, BOTH = 3, PREFILL = 1, DECODE = 2 };
 
 /* ------------------------------------------------------------------------------- sidecars */
 
-static uint64_t seed_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    const uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
-}
-
 /* Random frequencies in every layer of the model. */
 static void sidecar_make(const struct model *m, struct random *r, struct neurons *n)
 {
@@ -206,7 +198,7 @@ static void parts_have_the_neurons_that_the_order_gives_them(void **state)
 {
     (void)state;
     static const oato_dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_Q4_0, DT_Q8_0, DT_Q4_K};
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     for (int round = 0; round < 12; round++) {
         const oato_dtype dtype = types[round % 6];
         const bool experts = round >= 6, blocks = dtype_info(dtype)->block_elems > 1;
@@ -297,7 +289,7 @@ static void parts_guess_their_own_neurons(void **state)
 static void parts_may_be_on_a_gpu(void **state)
 {
     (void)state;
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     struct engine_options on_gpu = {
         .threads = 2, .devices = "cpu,cuda", .map = "sim:0=cuda:0,sim:1=cuda:0"};
     if (!gpu_is_there())

@@ -66,14 +66,6 @@ void *__wrap_aligned_alloc(size_t align, size_t n)
 
 /* ---------------------------------------------------------------------------------- models */
 
-static uint64_t seed_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)seed);
-    return seed;
-}
-
 enum { EXPERTS = 8, EXPERTS_USED = 3 };
 
 /* Feed-forward of 1024 neurons: three places to cut even where blocks have 256 elements. Or of
@@ -352,7 +344,7 @@ static float *answer_of(struct engine *e, int32_t vocab, int32_t tokens[ANSWER])
 static void any_parts_give_the_bits_of_the_same_plan_on_the_cpu(void **state)
 {
     (void)state;
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_Q8_0, DT_F16, DT_MXFP4};
     for (int round = 0; round < 42; round++) {
         const bool experts = round >= 18 && round < 36;

@@ -138,8 +138,7 @@ static void a_damaged_file_is_told_and_replaced(void **state)
     assert_true(only_file(path, sizeof path));
     uint8_t *good = read_all(path, &n), *bad = malloc(n);
     assert_non_null(bad);
-    struct random r = {now_ns()};
-    print_message("state of the random numbers: %llu\n", (unsigned long long)r.state);
+    struct random r = random_of_run();
     const size_t cuts[] = {0, 1, 95, 96, 100, 4095, 4096, n / 2, n - 1};
     for (size_t i = 0; i < ARRAY_LEN(cuts); i++) {
         write_all(path, good, cuts[i]);

@@ -4,19 +4,10 @@
  */
 #include "tests/executor/harness.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 enum { N = 150 };
-
-static uint64_t seed_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    uint64_t seed = s ? strtoull(s, NULL, 10) : now_ns();
-    print_message("OATO_TEST_SEED=%" PRIu64 "\n", seed);
-    return seed;
-}
 
 struct talk {
     struct engine *e;
@@ -36,7 +27,7 @@ static void two_engines_step_at_the_same_time(void **state)
 {
     (void)state;
     struct model *m = tiny_model(DT_Q4_K, 5);
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     struct plan p[2];
     struct graph fused[2];
     int32_t ids[2][N];
@@ -84,7 +75,7 @@ static void two_cpu_devices_compute_together(void **state)
 {
     (void)state;
     struct model *m = tiny_model(DT_Q4_1, 9);
-    struct random r = {seed_of_run()};
+    struct random r = random_of_run();
     const struct engine_options options = {.rows = 64, .threads = 2};
     struct plan p;
     struct graph fused;
