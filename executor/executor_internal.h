@@ -184,6 +184,7 @@ struct engine {
     warn_fn warn;
     void *user;         /* of warn and options->on_load */
     struct graph graph; /* fused */
+    int32_t spare_ops;  /* behind its operators: lowering_input.n_spare */
     struct engine_device device[DEVICES_MAX];
     const char *device_ids[DEVICES_MAX]; /* for programs to print and report */
     int32_t n_devices, host;

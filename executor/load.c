@@ -119,14 +119,17 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
 
 /* Rows of the last hidden state in place of logits: nothing is computed from the output product on,
  * nor a factor before it. Placements are by index: those of what is left hold. */
-static oato_status graph_end_at_state(struct graph *g, struct oato_error *err)
+static oato_status graph_end_at_state(struct engine *e, struct oato_error *err)
 {
-    for (int32_t i = g->n_ops; i-- > 0;) {
+    struct graph *g = &e->graph;
+    const int32_t n = g->n_ops;
+    for (int32_t i = n; i-- > 0;) {
         if (strcmp(g->ops[i].name, "output") != 0)
             continue;
         const struct graph_op *before = &g->ops[g->values[g->ops[i].in[0]].producer];
         g->logits = before->op.kind == OP_SCALE ? before->in[0] : g->ops[i].in[0];
         g->n_ops = g->values[g->logits].producer + 1;
+        e->spare_ops = n - g->n_ops;
         return OATO_OK;
     }
     return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
@@ -203,7 +206,7 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
                 ? sparse_place_plan(&e->graph, e->plan, &e->placements, err)
                 : sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
     if (!status && e->options->embeddings)
-        status = graph_end_at_state(&e->graph, err);
+        status = graph_end_at_state(e, err);
     if (status)
         return status;
     e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);
@@ -268,6 +271,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
         e->device[to].lowered = &e->lowered.device[to];
     }
     const struct lowering_input in = {.graph = &e->graph,
+                                      .n_spare = e->spare_ops,
                                       .placements = &e->placements,
                                       .facts = &facts,
                                       .limits = e->limits,
@@ -355,7 +359,7 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
     for (size_t row; *ahead < low->n_slots && *bytes < limit; (*ahead)++) {
         const struct weight_slot *s = &low->slots[*ahead];
         const struct gguf_tensor *t = s->tensor;
-        if (!t->file || s->use == WEIGHT_LOOKUP || d->kept[*ahead] || s->streamed ||
+        if (!t->file || s->use == WEIGHT_LOOKUP || d->kept[*ahead] || s->streamed || s->spare ||
             !dtype_row_bytes(t->dtype, t->ne[0], &row))
             continue;
         const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
@@ -375,7 +379,7 @@ static oato_status weights_prepare(const struct engine *e, struct engine_device 
     uint64_t asked = 0, prepared = 0;
     for (uint32_t i = 0; i < low->n_slots; i++) {
         const struct weight_slot *s = &low->slots[i];
-        if (s->streamed)
+        if (s->streamed || s->spare)
             continue;
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
@@ -406,7 +410,7 @@ static const void *host_prepared(const struct engine *e, const struct engine_dev
     const char *takes = to->layout ? to->layout(d->device) : NULL;
     const struct weight_slot *slots = host->lowered->slots;
     for (uint32_t i = 0; has && takes && !strcmp(has, takes) && i < host->lowered->n_slots; i++)
-        if (!slots[i].streamed && weight_slot_same(&slots[i], s))
+        if (!slots[i].streamed && !slots[i].spare && weight_slot_same(&slots[i], s))
             return from->weight_data(host->device, host->weights[i]);
     return NULL;
 }

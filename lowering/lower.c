@@ -507,6 +507,25 @@ static void op_emit(struct lowering *l, int32_t index)
             part_elsewhere(l, o, part_of(p, i));
 }
 
+/* See lowering_input.n_spare. What an accelerator streams is in no file. */
+static void spare_emit(struct lowering *l, int32_t index)
+{
+    const struct placement *p = &l->in->placements->phase[l->phase][index];
+    const struct graph_op *o = &l->graph->ops[index];
+    l->spare = true;
+    for (int i = 0; i < p->n && !failed(l); i++) {
+        struct record_part part = part_of(p, i);
+        struct placed_part resident = *part.placed;
+        struct queued r = {.record = {.op = part_op(l, o, part)}};
+        if (resident.device < 0 || (resident.streamed && !resident.stored))
+            continue;
+        resident.streamed = resident.stored = false;
+        part.placed = &resident;
+        weights_add(l, o, &r, part);
+    }
+    l->spare = false;
+}
+
 /* ---------------------------------------------------------------------------- the result */
 
 /* Shared KV pages are copied before the step stores anything. */
@@ -550,6 +569,8 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
             kv_copy_emit(&l, d);
     for (int32_t i = 0; i < n_ops && !failed(&l); i++)
         op_emit(&l, i);
+    for (int32_t i = n_ops; i < n_ops + in->n_spare && !failed(&l); i++)
+        spare_emit(&l, i);
     struct home result = {-1, 0, 0};
     if (!failed(&l) && !in->n_ops)
         result = result_read(&l);

@@ -167,6 +167,7 @@ struct weight_slot {
     bool streamed;           /* then no two records of a phase share the slot */
     bool stored;             /* streamed from a file: the slots of both phases are the same */
     bool cached;             /* slots of a cache: at first the experts of these rows */
+    bool spare;              /* no record reads it; files of prepared weights have it */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
     uint64_t bytes;          /* as the device keeps it */
 };
@@ -207,6 +208,9 @@ struct lowering_limits {
 struct lowering_input {
     const struct graph *graph; /* fused; borrowed as long as the result, as is facts->id */
     int32_t n_ops; /* lower only this many leading operators, to measure some layers; 0: all */
+    /* Operators behind those of the graph: they are not computed, but their weights have slots, so
+     * that files of prepared weights are the same as those of the whole graph. */
+    int32_t n_spare;
     const struct placements *placements;
     const struct lowering_facts *facts;
     struct lowering_limits limits;

@@ -81,6 +81,7 @@ struct lowering {
     int32_t n_slices, slices_cap;
     int32_t streams[DEVICES_MAX];      /* records so far */
     uint32_t stored_next[DEVICES_MAX]; /* slots before it were found in this phase */
+    bool spare;                        /* no record will read the slots that are added */
     bool to_first;                     /* of what ranks gather, rank 0 alone needs the whole */
     struct oato_error *err;
 };

@@ -53,9 +53,16 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
     const uint32_t stored = wanted->stored ? stored_find(l, device, wanted) : UINT32_MAX;
     if (stored != UINT32_MAX)
         return stored;
-    for (uint32_t i = 0; i < d->n_slots && !wanted->streamed; i++)
-        if (!d->slots[i].streamed && weight_slot_same(&d->slots[i], wanted))
-            return i;
+    for (uint32_t i = 0; i < d->n_slots && !wanted->streamed; i++) {
+        struct weight_slot *s = &d->slots[i];
+        if (s->streamed || !weight_slot_same(s, wanted))
+            continue;
+        if (s->spare && !l->spare) {
+            s->spare = false;
+            d->weight_bytes += s->bytes;
+        }
+        return i;
+    }
     struct weight_slot *s = room_for(l, d->slots, (int32_t)d->n_slots, &d->slots_cap, sizeof *s,
                                      "the table of weights");
     if (!s)
@@ -64,7 +71,8 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
     s += d->n_slots;
     *s = *wanted;
     s->bytes = facts->weight_bytes ? facts->weight_bytes(facts->user, device, s) : file_bytes(s);
-    if (!s->streamed)
+    s->spare = l->spare;
+    if (!s->streamed && !s->spare)
         d->weight_bytes += s->bytes;
     if (s->stored)
         l->stored_next[device] = d->n_slots + 1;

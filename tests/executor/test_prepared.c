@@ -128,6 +128,56 @@ static void a_second_start_maps_what_the_first_one_kept(void **state)
     }
 }
 
+/* The file's hash after a start for embeddings or for answers, which must have mapped it or not. */
+static uint64_t file_after(const struct model *m, const struct plan *plan, bool embeddings,
+                           bool mapped)
+{
+    struct engine *e = NULL;
+    struct oato_error err;
+    struct engine_stats stats;
+    char path[400];
+    size_t n;
+    struct engine_options o = {.threads = 2, .embeddings = embeddings, .prepared_cache = folder};
+    if (engine_open(m, plan, &o, count_warning, NULL, &e, &err))
+        fail_msg("%s", err.text);
+    engine_get_stats(e, &stats);
+    assert_int_equal(stats.mapped_bytes > 0, mapped);
+    engine_close(e);
+    assert_true(only_file(path, sizeof path));
+    uint8_t *all = read_all(path, &n);
+    const uint64_t hash = hash_bytes(all, n);
+    free(all);
+    return hash;
+}
+
+/* Embeddings need no output product, but their engine writes it, too: with a plan that moves
+ * weights between the phases it is not the last one. */
+static void embeddings_share_the_file_of_answers(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_Q4_0, 3);
+    struct plan p;
+    struct graph fused;
+    plan_begin(&p, m, 1, "vram=64MiB");
+    plan_fuse_all(&p, m, &fused);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        plan_add_part(&p, "blk.1.ffn_down", 0, 256, phase);
+        p.parts[p.n_parts - 1].phases = 1u << phase;
+    }
+    for (int planned = 0; planned < 2; planned++) {
+        const struct plan *plan = planned ? &p : NULL;
+        for (int first = 0; first < 2; first++) {
+            const uint64_t hash = file_after(m, plan, first, false);
+            assert_true(file_after(m, plan, !first, true) == hash);
+            assert_true(file_after(m, plan, first, true) == hash);
+            clear_folder();
+        }
+    }
+    graph_free(&fused);
+    plan_free(&p);
+    model_close(m);
+}
+
 static void a_damaged_file_is_told_and_replaced(void **state)
 {
     (void)state;
@@ -293,6 +343,7 @@ int main(void)
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         FOLDER_TEST(a_second_start_maps_what_the_first_one_kept),
+        FOLDER_TEST(embeddings_share_the_file_of_answers),
         FOLDER_TEST(a_damaged_file_is_told_and_replaced),
         FOLDER_TEST(files_of_others_are_refused),
         FOLDER_TEST(files_that_others_can_write_are_refused),
