@@ -3,7 +3,7 @@
  * gone then ends the process by SIGBUS. The mains install a handler that says which file it was,
  * so every mapping is entered in a table that the handler can read.
  */
-#include "base/base.h"
+#include "base/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,15 +30,29 @@ static struct mapping {
     _Atomic(const uint8_t *) data; /* NULL: the row is free */
     size_t bytes;
     char *name; /* as it may be printed */
+    int fd;
+    _Atomic bool once; /* FILE_ONCE */
 } mappings[MAPPINGS_MAX];
 static pthread_mutex_t mappings_lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *program_name;
 
-static void mapping_add(const struct mapped_file *f, const char *path)
+/* NULL: memory of the caller, or a mapping beyond the table. */
+static struct mapping *mapping_of(const struct mapped_file *f)
+{
+    for (struct mapping *m = mappings; f->data && m < mappings + MAPPINGS_MAX; m++)
+        if (atomic_load(&m->data) == f->data)
+            return m;
+    return NULL;
+}
+
+/* Takes the descriptor. */
+static void mapping_add(const struct mapped_file *f, int fd, const char *path)
 {
     char *name = strdup(path);
-    if (!name)
+    if (!name) {
+        close(fd);
         return;
+    }
     text_tame(name, strlen(name));
     pthread_mutex_lock(&mappings_lock);
     struct mapping *m = mappings;
@@ -47,22 +61,25 @@ static void mapping_add(const struct mapped_file *f, const char *path)
     if (m < mappings + MAPPINGS_MAX) {
         m->bytes = f->bytes;
         m->name = name;
+        m->fd = fd;
+        atomic_store(&m->once, false);
         atomic_store(&m->data, f->data);
         name = NULL;
     }
     pthread_mutex_unlock(&mappings_lock);
+    if (name)
+        close(fd);
     free(name);
 }
 
 static void mapping_remove(const struct mapped_file *f)
 {
     pthread_mutex_lock(&mappings_lock);
-    for (struct mapping *m = mappings; m < mappings + MAPPINGS_MAX; m++) {
-        if (atomic_load(&m->data) != f->data)
-            continue;
+    struct mapping *m = mapping_of(f);
+    if (m) {
         atomic_store(&m->data, NULL);
+        close(m->fd);
         free(m->name);
-        break;
     }
     pthread_mutex_unlock(&mappings_lock);
 }
@@ -139,14 +156,16 @@ oato_status file_map(const char *path, struct mapped_file *out, struct oato_erro
         } else {
             out->data = p;
             out->bytes = (size_t)st.st_size;
-            mapping_add(out, path);
+            mapping_add(out, fd, path);
+            fd = -1;
         }
     }
     if (!status) {
         out->owner = st.st_uid;
         out->mode = st.st_mode & 07777;
     }
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return status;
 }
 
@@ -177,7 +196,25 @@ static void file_advise(const struct mapped_file *f, size_t offset, size_t bytes
 
 void file_release(const struct mapped_file *f, size_t offset, size_t bytes)
 {
+    const struct mapping *m = mapping_of(f);
+    if (!m)
+        return;
     file_advise(f, offset, bytes, FAULT_AROUND_BYTES, MADV_DONTNEED);
+    if (!atomic_load(&m->once))
+        return;
+    /* of a folio that is still mapped in part nothing leaves the cache: what the last call left
+     * goes now */
+    const size_t begin = offset & ~(FAULT_AROUND_BYTES - 1);
+    posix_fadvise(m->fd, (off_t)begin, (off_t)(offset - begin + bytes), POSIX_FADV_DONTNEED);
+}
+
+void file_use(const struct mapped_file *f, enum file_use use)
+{
+    struct mapping *m = mapping_of(f);
+    if (!m)
+        return;
+    atomic_store(&m->once, use == FILE_ONCE);
+    file_advise(f, 0, f->bytes, 1, use == FILE_USUAL ? MADV_NORMAL : MADV_RANDOM);
 }
 
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes)

@@ -23,7 +23,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # What each room shows to those that use it, by the name in which they include it.
-set(OATO_SHOWS_base base/base.h base/dtypes.h)
+set(OATO_SHOWS_base base/base.h base/dtypes.h base/pages.h)
 set(OATO_SHOWS_jinja base/jinja/jinja.h)
 set(OATO_SHOWS_op kernels/op.h kernels/activation.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/activation.h kernels/program.h kernels/device.h kernels/collective.h)

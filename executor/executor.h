@@ -201,6 +201,7 @@ struct engine_stats {
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host, or
                                            from a file to it */
+    uint64_t stored_bytes;              /* part of these that is read from the file */
     struct engine_expert_stats experts; /* since engine_open */
     /* Of layers without a window; cached: free ones that engine_seq_begin may find */
     int32_t pages, pages_free, pages_cached;
@@ -209,7 +210,7 @@ struct engine_stats {
     uint64_t clock_ns; /* sum over steps of the longest device clock interval: real time, or virtual
                           time when a sim device takes part */
     uint64_t host_busy_ns; /* part of clock_ns in which the host computed, not waiting for another
-                              device */
+                              device or for the file */
 };
 void engine_get_stats(const struct engine *e, struct engine_stats *out);
 /* Prints the programs of both phases. */

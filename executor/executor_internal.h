@@ -274,6 +274,12 @@ oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *st
 oato_status slot_source(const struct weight_slot *s, const void *kept, struct weight_source *out,
                         void **gathered, struct oato_error *err);
 
+/* source.c: reads what the slot is prepared from in the background; how many bytes. */
+uint64_t slot_prefetch(const struct weight_slot *s);
+
+/* load.c: what each step reads from the file of prepared weights. */
+uint64_t stored_bytes(const struct lowered_device *low);
+
 /* caches.c: whether experts can be cached on the device. */
 bool caches_possible(const struct engine *e, const struct engine_device *d);
 /* Must run before programs are bound. Warns about caches that the plan has and no device can keep.

@@ -356,18 +356,10 @@ static void weights_prefetch(const struct engine_device *d, uint32_t *ahead, uin
                              uint64_t limit)
 {
     const struct lowered_device *low = d->lowered;
-    for (size_t row; *ahead < low->n_slots && *bytes < limit; (*ahead)++) {
+    for (; *ahead < low->n_slots && *bytes < limit; (*ahead)++) {
         const struct weight_slot *s = &low->slots[*ahead];
-        const struct gguf_tensor *t = s->tensor;
-        if (!t->file || s->use == WEIGHT_LOOKUP || d->kept[*ahead] || s->streamed || s->spare ||
-            !dtype_row_bytes(t->dtype, t->ne[0], &row))
-            continue;
-        const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
-        const bool all = s->members; /* they may lie anywhere */
-        const size_t begin = all ? 0 : (size_t)s->begin * row;
-        const size_t part = all ? t->bytes : (size_t)(s->end - s->begin) * row;
-        file_prefetch(t->file, offset + begin, part);
-        *bytes += part;
+        if (s->use != WEIGHT_LOOKUP && !d->kept[*ahead] && !s->streamed && !s->spare)
+            *bytes += slot_prefetch(s);
     }
 }
 
@@ -456,19 +448,19 @@ static oato_status stored_open(const struct engine *e, struct engine_device *d,
     return status ? status : direct_open(d->prepared_path, &d->stored, err);
 }
 
-static bool streams_stored(const struct lowered_device *low)
+uint64_t stored_bytes(const struct lowered_device *low)
 {
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < low->n_slots; i++)
-        if (low->slots[i].stored)
-            return true;
-    return false;
+        bytes += low->slots[i].stored ? low->slots[i].bytes : 0;
+    return bytes;
 }
 
 static oato_status device_allocate(const struct engine *e, struct engine_device *d,
                                    struct oato_error *err)
 {
     const struct device_ops *ops = d->device->ops;
-    const bool stored = streams_stored(d->lowered);
+    const bool stored = stored_bytes(d->lowered);
     const bool keeps = (e->options->prepared_cache || stored) && ops->weight_data && ops->layout &&
                        ops->layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;

@@ -8,6 +8,7 @@
  * whole or not at all. Nothing here makes a start fail: weights that cannot be read are prepared,
  * and files that cannot be written are not kept.
  */
+#include "base/pages.h"
 #include "executor/executor_internal.h"
 
 #include <errno.h>
@@ -53,7 +54,8 @@ _Static_assert(sizeof(struct prepared_row) == 72, "no padding");
 struct prepared {
     struct prepared_header header;
     struct prepared_row *rows;
-    uint32_t *slots; /* parallel to rows: of the device */
+    uint32_t *slots;   /* parallel to rows: of the device */
+    uint64_t unsynced; /* bytes written since they last left the memory */
     struct text path;
 };
 
@@ -79,16 +81,15 @@ static void path_make(struct prepared *p, const struct engine *e)
                 (unsigned long long)hash_bytes(&key, sizeof key));
 }
 
-/* Hashing a model reads pieces of every tensor; releases these pages again. */
-static uint64_t content_hash(const struct gguf *g)
+static void model_use(const struct gguf *g, enum file_use use)
 {
-    const uint64_t hash = gguf_content_hash(g);
+    const struct mapped_file *last = NULL;
     for (size_t i = 0; i < gguf_tensor_count(g); i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(g, i);
-        if (t->file && t->data)
-            file_release(t->file, (size_t)(t->data - t->file->data), t->bytes);
+        const struct mapped_file *file = gguf_tensor_at(g, i)->file;
+        if (file != last)
+            file_use(file, use);
+        last = file;
     }
-    return hash;
 }
 
 /* Of the tensor's name and, if rows or columns are gathered, which ones. What is not from the
@@ -137,7 +138,7 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     memcpy(h->magic, magic, sizeof magic);
     h->version = VERSION;
     h->structure_hash = gguf_structure_hash(e->model->gguf);
-    h->content_hash = content_hash(e->model->gguf);
+    h->content_hash = gguf_content_hash(e->model->gguf);
     snprintf(h->layout, sizeof h->layout, "%s", d->device->ops->layout(d->device));
     h->data = size_align(sizeof *h + h->n * sizeof *p->rows, ALIGN);
     h->bytes = h->data;
@@ -248,6 +249,8 @@ static const char *prepared_check(struct prepared *p, const struct engine_device
 /* What is not streamed, in the background. */
 static void residents_prefetch(const struct prepared *p, const struct engine_device *d)
 {
+    if (stored_bytes(d->lowered))
+        file_use(&d->prepared, FILE_SCATTERED);
     for (uint32_t i = 0; i < p->header.n; i++)
         if (!d->lowered->slots[p->slots[i]].stored)
             file_prefetch(&d->prepared, p->rows[i].offset, p->rows[i].bytes);
@@ -278,6 +281,8 @@ void prepared_map(const struct engine *e, struct engine_device *d, bool written)
         d->kept[p.slots[i]] = d->prepared.data + p.rows[i].offset;
         d->hashes[p.slots[i]] = p.rows[i].hash;
     }
+    if (stored_bytes(d->lowered)) /* of the model only look-ups are left */
+        model_use(e->model->gguf, FILE_SCATTERED);
     d->prepared_path = p.path.data;
     text_init(&p.path);
 out:
@@ -286,7 +291,7 @@ out:
 
 /* -------------------------------------------------------------------------------- writing */
 
-enum { SYNC_BYTES = 64 << 20 }; /* written before they must have left the memory */
+enum { SYNC_BYTES = 4 << 20 }; /* written before they must have left the memory */
 
 static const uint8_t zeros[ALIGN];
 
@@ -305,8 +310,10 @@ static oato_status written_get(const struct engine_device *d, uint32_t slot, str
     struct weight_source source;
     *out = (struct written){0};
     oato_status status = OATO_OK;
-    if (!d->weights[slot])
+    if (!d->weights[slot]) {
+        slot_prefetch(s);
         status = slot_source(s, NULL, &source, &out->gathered, err);
+    }
     if (!status && !d->weights[slot])
         status = ops->prepare(d->device, &source, &out->own, err);
     if (!status)
@@ -333,6 +340,15 @@ static bool row_hash(struct prepared_row *r, const uint8_t *data)
     return true;
 }
 
+/* A file larger than the memory must not fill it on its way to the disk. Errors come back when it
+ * is committed. */
+static void pages_drop(const struct outfile *f)
+{
+    fflush(f->stream);
+    fdatasync(fileno(f->stream));
+    posix_fadvise(fileno(f->stream), 0, 0, POSIX_FADV_DONTNEED);
+}
+
 static oato_status row_write(struct prepared *p, const struct engine_device *d, uint32_t i,
                              struct outfile *f, struct oato_error *err)
 {
@@ -341,20 +357,19 @@ static oato_status row_write(struct prepared *p, const struct engine_device *d, 
     oato_status status = written_get(d, p->slots[i], &w, err);
     if (!status && !row_hash(r, w.data))
         status = oato_fail_memory(err, sizeof(struct hash_stream *), "hashing weights");
-    if (!status)
-        status = outfile_write(f, w.data, r->bytes, err);
+    for (uint64_t at = 0, n; at < r->bytes && !status; at += n) {
+        n = r->bytes - at < SYNC_BYTES ? r->bytes - at : SYNC_BYTES;
+        status = outfile_write(f, w.data + at, n, err);
+        p->unsynced += w.own ? n : 0; /* else the memory holds all of it, and may keep the pages */
+        if (p->unsynced < SYNC_BYTES)
+            continue;
+        pages_drop(f);
+        p->unsynced = 0;
+    }
     if (!status)
         status = outfile_write(f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
     written_free(d, &w);
     return status;
-}
-
-/* A file larger than the memory must not fill it on its way to the disk. */
-static void pages_drop(const struct outfile *f)
-{
-    fflush(f->stream);
-    fdatasync(fileno(f->stream));
-    posix_fadvise(fileno(f->stream), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 static oato_status rows_write(const struct engine *e, struct prepared *p,
@@ -362,20 +377,14 @@ static oato_status rows_write(const struct engine *e, struct prepared *p,
                               struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    uint64_t since = 0, done = 0;
+    uint64_t done = 0;
     for (uint32_t i = 0; i < p->header.n && !status; i++) {
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
         if (e->options->on_load)
             e->options->on_load(e->user, d->info.id, done, p->header.bytes);
         status = row_write(p, d, i, f, err);
-        if (!d->weights[p->slots[i]]) /* else the memory holds all of it, and may keep the pages */
-            since += p->rows[i].bytes;
         done += p->rows[i].bytes;
-        if (since < SYNC_BYTES)
-            continue;
-        pages_drop(f);
-        since = 0;
     }
     return status;
 }
@@ -393,6 +402,8 @@ static oato_status prepared_write(const struct engine *e, struct prepared *p,
     fchmod(fileno(f.stream), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH); /* see owner_check */
     for (size_t at = 0; at < h->data && !status; at += ALIGN)
         status = outfile_write(&f, zeros, ALIGN, err);
+    if (stored_bytes(d->lowered))
+        model_use(e->model->gguf, FILE_ONCE);
     if (!status)
         status = rows_write(e, p, d, &f, err);
     if (status) {

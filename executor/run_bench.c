@@ -130,7 +130,8 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
     return status;
 }
 
-/* The share of decode time in which the host was idle, waiting for other devices. */
+/* The share of decode time in which the host was idle, waiting for other devices or for the file.
+ */
 static double host_idle(const struct bench *b)
 {
     return b->clock_ns ? 1 - (double)b->busy_ns / (double)b->clock_ns : 0;
@@ -217,6 +218,8 @@ static void report_json(const struct bench *b, double prefill, double decode,
                (unsigned long long)stats->experts.choices, expert_hits(&stats->experts),
                plan_hits(&b->session.plan), (unsigned long long)stats->experts.refills,
                (unsigned long long)stats->experts.bytes);
+    if (stats->stored_bytes)
+        printf(",\"storage\":{\"bytes\":%llu}", (unsigned long long)stats->stored_bytes);
     printf("}\n");
 }
 
@@ -252,6 +255,15 @@ static void report_experts(const struct bench *b, const struct engine_expert_sta
                100 * plan_hits(&b->session.plan), (unsigned long long)x->refills);
 }
 
+static void report_storage(const struct bench *b, double decode, const struct engine_stats *stats)
+{
+    const double bytes = (double)stats->stored_bytes;
+    if (bytes > 0 && decode > 0)
+        printf(
+            "storage  %.1f MiB a step from the file, %.2f GB/s, %.1f %% of decode waiting for it\n",
+            bytes / (1 << 20), bytes * b->args->generate / decode, 100 * host_idle(b));
+}
+
 static void report_text(const struct bench *b, double prefill, double decode,
                         const struct engine_stats *stats)
 {
@@ -267,6 +279,7 @@ static void report_text(const struct bench *b, double prefill, double decode,
     }
     report_prediction(b, prefill, decode);
     report_experts(b, &stats->experts);
+    report_storage(b, decode, stats);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,
            stats->device[0].info.isa);

@@ -55,6 +55,20 @@ static oato_status columns_gather(const struct weight_slot *s, struct weight_sou
     return OATO_OK;
 }
 
+uint64_t slot_prefetch(const struct weight_slot *s)
+{
+    const struct gguf_tensor *t = s->tensor;
+    size_t row;
+    if (!t->file || !dtype_row_bytes(t->dtype, t->ne[0], &row))
+        return 0;
+    const size_t offset = (size_t)((const uint8_t *)t->data - t->file->data);
+    const bool all = s->members; /* they may lie anywhere */
+    const size_t begin = all ? 0 : (size_t)s->begin * row;
+    const size_t part = all ? t->bytes : (size_t)(s->end - s->begin) * row;
+    file_prefetch(t->file, offset + begin, part);
+    return part;
+}
+
 oato_status slot_source(const struct weight_slot *s, const void *kept, struct weight_source *out,
                         void **gathered, struct oato_error *err)
 {

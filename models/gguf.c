@@ -44,10 +44,8 @@ static oato_status join_tensors(struct gguf *g, struct oato_error *err)
 static oato_status part_parse(struct gguf *g, struct gguf_part *p, const char *path,
                               struct oato_error *err)
 {
-    oato_status status = gguf_parse(&p->file, &g->arena, &p->header, err);
-    if (status)
-        oato_fail_at(err, "%s", path);
-    return status;
+    return gguf_parse(&p->file, &g->arena, &p->header, err) ? oato_fail_at(err, "%s", path)
+                                                            : OATO_OK;
 }
 
 /* Maps and parses one file. On failure nothing is mapped. */
@@ -99,25 +97,19 @@ static oato_status open_sibling(struct gguf *g, const char *stem, struct split k
 {
     struct text path;
     struct split s;
-    oato_status status;
     text_init(&path);
     text_printf(&path, "%s" SPLIT_SUFFIX, stem, (int)i + 1, (int)known.count);
-    if (path.failed) {
-        status = oato_fail_memory(err, strlen(stem), "a file name");
-        goto out;
-    }
-    status = part_open(g, p, path.data, err);
-    if (status) {
+    oato_status status = path.failed ? oato_fail_memory(err, strlen(stem), "a file name")
+                                     : part_open(g, p, path.data, err);
+    if (status)
         oato_fail_at(err, "part %" PRId64 " of %" PRId64 " of a split model", i + 1, known.count);
-        goto out;
-    }
-    status = read_split(&p->header, path.data, &s, err);
+    else
+        status = read_split(&p->header, path.data, &s, err);
     if (!status && (s.no != i || s.count != known.count))
         status = oato_fail(err, OATO_EFILE,
                            "%s: its header says part %" PRId64 " of %" PRId64
                            ", its name says otherwise: fetch the parts again",
                            path.data, s.no + 1, s.count);
-out:
     text_free(&path);
     return status;
 }
@@ -329,7 +321,7 @@ bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out)
     uint64_t u = 0; /* little-endian: the low bytes are the value, signs are put in below */
     memcpy(&u, p, gguf_scalar_bytes(v->elem));
     switch (v->elem) {
-    case GGUF_I8: *out = u < 128 ? (int64_t)u : (int64_t)u - 256; return true;
+    case GGUF_I8: *out = (int8_t)u; return true;
     case GGUF_I16: *out = (int16_t)u; return true;
     case GGUF_I32: *out = (int32_t)u; return true;
     case GGUF_I64: *out = (int64_t)u; return true;

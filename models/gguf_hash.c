@@ -8,6 +8,7 @@
  * depends neither on the width of integers nor on order, split files, texts or the tokenizer.
  * Content: of each tensor, in order of name, its size and its sampled bytes. Nothing is allocated.
  */
+#include "base/pages.h"
 #include "models/gguf_internal.h"
 
 #include <string.h>
@@ -89,10 +90,16 @@ static uint64_t fold_samples(uint64_t h, const struct gguf_tensor *t)
 
 uint64_t gguf_content_hash(const struct gguf *g)
 {
-    uint64_t h = 0;
-    if (gguf_header_only(g))
-        return 0;
-    for (size_t i = 0; i < g->n_tensors; i++)
-        h = fold_samples(h, g->by_name[i]);
-    return h ? h : 1; /* 0 means "not known" */
+    _Atomic uint64_t *kept = &((struct gguf *)g)->content_hash;
+    uint64_t h = *kept;
+    if (h || gguf_header_only(g))
+        return h;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct gguf_tensor *t = g->by_name[i];
+        file_use(t->file, FILE_SCATTERED); /* it may be larger than the memory */
+        h = fold_samples(h, t);
+        file_release(t->file, (size_t)(t->data - t->file->data), t->bytes);
+        file_use(t->file, FILE_USUAL);
+    }
+    return *kept = h ? h : 1; /* 0 means "not known" */
 }

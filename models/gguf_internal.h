@@ -57,6 +57,7 @@ struct gguf {
     const struct gguf_tensor **by_name;
     size_t n_tensors;
     uint64_t data_bytes;
+    _Atomic uint64_t content_hash; /* 0: not computed yet */
 };
 
 /* Reads the header of file, which must stay mapped; error messages lack the file name. */
