@@ -110,6 +110,7 @@ oato_dtype op_weight_dtype(const struct oato_op *op, int i)
 }
 
 const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
+const char *const sum_way_name[SUM_WAYS] = {"tree", "allreduce", "reduce"};
 
 bool op_divides(const struct oato_op *op, enum op_axis axis)
 {

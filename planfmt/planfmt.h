@@ -84,6 +84,16 @@ struct profile_restore {
     double median_ns;
 };
 
+/* A sum that ranks of a cluster make together (kernels/collective.h), as many on each host. */
+struct profile_sum {
+    int32_t ranks, hosts;
+    bool message; /* no sum: a message from one host to another, one way */
+    enum sum_way way;
+    oato_dtype wire; /* of what goes between hosts: F32, F16 or Q8_0 */
+    uint64_t bytes;  /* of the F32 values that are summed, or of the message */
+    double median_ns;
+};
+
 struct profile {
     struct arena arena; /* owns all strings and arrays */
     int32_t version;
@@ -100,7 +110,9 @@ struct profile {
     struct profile_restore *restores; /* in the order of the file */
     int32_t n_restores;
     struct profile_storage *storage;
-    int32_t n_storage;           /* 0: not measured */
+    int32_t n_storage;        /* 0: not measured */
+    struct profile_sum *sums; /* in the order of the file */
+    int32_t n_sums;
     struct profile_index *index; /* private to profile_put */
 };
 
@@ -127,6 +139,9 @@ bool profile_put_restores(struct profile *p, uint64_t model, const char *devices
                           const struct profile_restore *restores, int32_t n);
 /* Replaces what there is of storage by n rows. False: memory is short, and nothing has changed. */
 bool profile_put_storage(struct profile *p, const struct profile_storage *rows, int32_t n);
+/* Replaces what there is of sums of the ranks and hosts that rows[0] has by n rows. False: memory
+ * is short, and nothing has changed. */
+bool profile_put_sums(struct profile *p, const struct profile_sum *rows, int32_t n);
 /* The highest rate of the rows, which reading ahead has; 0: not measured. */
 double profile_storage_rate(const struct profile *p);
 /* A string owned by the profile. NULL when memory is short. */

@@ -47,11 +47,17 @@ struct row_text {
     struct profile_row row; /* without these */
 };
 
+struct sum_text {
+    char by[16], wire[8];
+    struct profile_sum row; /* without these */
+};
+
 enum {
     FIELDS_MAX = 20,
     PROFILE_DEVICES_MAX = 64,
     PROFILE_RESTORES_MAX = 65536,
-    PROFILE_STORAGE_MAX = 64
+    PROFILE_STORAGE_MAX = 64,
+    PROFILE_SUMS_MAX = 4096
 };
 
 struct schema {
@@ -61,7 +67,8 @@ struct schema {
 };
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
-    profile_link_schema, profile_row_schema, profile_restore_schema, profile_storage_schema;
+    profile_link_schema, profile_row_schema, profile_restore_schema, profile_storage_schema,
+    profile_sum_schema;
 /* Indices in the schemas. */
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
@@ -80,6 +87,10 @@ bool profile_add(struct profile *p, const struct profile_row *row, bool replace,
 
 /* Appends a copy; its text is the profile's already. False: memory is short. */
 bool profile_add_restore(struct profile *p, const struct profile_restore *r);
+
+/* Texts of a row of sums to its way and type, and back. False: the row cannot be. */
+bool sum_text_read(struct sum_text *t);
+bool sum_text_write(struct sum_text *t);
 
 /* Appends what profile_save writes to *out, whose contents are undefined after a failure. */
 oato_status profile_print(const struct profile *p, struct text *out, struct oato_error *err);

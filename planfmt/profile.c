@@ -216,6 +216,53 @@ double profile_storage_rate(const struct profile *p)
     return most;
 }
 
+/* ---------------------------------------------------------------------------------- sums --- */
+
+static const char message[] = "message"; /* as a way to sum */
+
+static bool sum_ok(const struct profile_sum *s)
+{
+    return s->ranks > 0 && s->hosts > 0 && s->hosts <= s->ranks && s->bytes &&
+           (unsigned)s->way < SUM_WAYS &&
+           (s->wire == DT_F32 || s->wire == DT_F16 || s->wire == DT_Q8_0) && s->median_ns > 0;
+}
+
+bool sum_text_read(struct sum_text *t)
+{
+    int way = 0;
+    t->row.message = !strcmp(t->by, message);
+    while (!t->row.message && way < SUM_WAYS && strcmp(t->by, sum_way_name[way]) != 0)
+        way++;
+    t->row.way = (enum sum_way)way;
+    return dtype_parse(t->wire, &t->row.wire) && sum_ok(&t->row);
+}
+
+bool sum_text_write(struct sum_text *t)
+{
+    if (!sum_ok(&t->row))
+        return false;
+    snprintf(t->by, sizeof t->by, "%s", t->row.message ? message : sum_way_name[t->row.way]);
+    snprintf(t->wire, sizeof t->wire, "%s", dtype_name(t->row.wire));
+    return true;
+}
+
+bool profile_put_sums(struct profile *p, const struct profile_sum *rows, int32_t n)
+{
+    struct profile_sum *all =
+        arena_alloc(&p->arena, (size_t)p->n_sums + (size_t)n + 1, sizeof *all);
+    int32_t kept = 0;
+    if (!all)
+        return false;
+    for (int32_t i = 0; i < p->n_sums; i++)
+        if (!n || p->sums[i].ranks != rows->ranks || p->sums[i].hosts != rows->hosts)
+            all[kept++] = p->sums[i];
+    for (int32_t i = 0; i < n; i++)
+        all[kept++] = rows[i];
+    p->sums = all;
+    p->n_sums = kept;
+    return true;
+}
+
 /* ------------------------------------------------------------------------------- hashing --- */
 
 /* Fields one after the other, strings with their end, so that no two lists read alike. */
@@ -347,6 +394,13 @@ uint64_t profile_hash(const struct profile *p)
         in_u64(&h, (uint64_t)p->storage[i].depth);
         in_u64(&h, p->storage[i].bytes);
         in_f64(&h, p->storage[i].bytes_per_s);
+    }
+    for (int32_t i = 0; i < p->n_sums; i++) {
+        const struct profile_sum *s = &p->sums[i];
+        in_u64(&h, (uint64_t)s->ranks << 32 | (uint64_t)s->hosts);
+        in_u64(&h, (uint64_t)s->message << 32 | (uint64_t)s->way << 16 | (uint64_t)s->wire);
+        in_u64(&h, s->bytes);
+        in_f64(&h, s->median_ns);
     }
     return hash_bytes(h.bytes, h.n);
 }

@@ -101,6 +101,15 @@ const struct schema profile_storage_schema = {"storage", {
     {"bytes_per_s", AT(profile_storage, bytes_per_s), FIELD_F64, 0, REQUIRED},
     {"latency_ns", AT(profile_storage, latency_ns), FIELD_F64, 0, OPTIONAL},
 }, 5};
+
+const struct schema profile_sum_schema = {"sum", {
+    {"ranks", AT(sum_text, row.ranks), FIELD_I32, 0, REQUIRED},
+    {"hosts", AT(sum_text, row.hosts), FIELD_I32, 0, REQUIRED},
+    {"by", AT(sum_text, by), FIELD_CHARS, SIZE(sum_text, by), REQUIRED},
+    {"wire", AT(sum_text, wire), FIELD_CHARS, SIZE(sum_text, wire), REQUIRED},
+    {"bytes", AT(sum_text, row.bytes), FIELD_U64, 0, REQUIRED},
+    {"median_ns", AT(sum_text, row.median_ns), FIELD_F64, 0, REQUIRED},
+}, 6};
 /* clang-format on */
 
 bool field_is_set(const struct field *f, const void *base)

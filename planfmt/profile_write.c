@@ -353,6 +353,27 @@ static oato_status put_storage(struct writer *w, const struct profile *p, struct
     return OATO_OK;
 }
 
+static oato_status put_sums(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    if (!p->n_sums)
+        return OATO_OK;
+    begin_list(w, "sums");
+    for (int32_t i = 0; i < p->n_sums; i++) {
+        struct sum_text t = {.row = p->sums[i]};
+        if (check_fields(&profile_sum_schema, &t, i, err))
+            return err->status;
+        if (!sum_text_write(&t) || p->n_sums > PROFILE_SUMS_MAX)
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: sum %d of %d: %d ranks on %d hosts, %llu bytes, "
+                             "%g ns; or there are too many",
+                             i, p->n_sums, t.row.ranks, t.row.hosts,
+                             (unsigned long long)t.row.bytes, t.row.median_ns);
+        put_mapping(w, &profile_sum_schema, &t, true);
+    }
+    end_list(w);
+    return OATO_OK;
+}
+
 static oato_status put_profile(struct writer *w, const struct profile *p, struct oato_error *err)
 {
     yaml_event_t e;
@@ -369,6 +390,8 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     oato_status status = put_rows(w, p, err);
     if (!status)
         status = put_storage(w, p, err);
+    if (!status)
+        status = put_sums(w, p, err);
     if (!status)
         status = put_restores(w, p, err);
     if (status)

@@ -415,6 +415,26 @@ static oato_status read_storage(struct reader *r)
     return OATO_OK;
 }
 
+static oato_status read_sum(struct reader *r)
+{
+    struct profile *p = r->profile;
+    struct sum_text t = {.row = {.ranks = 0}};
+    struct mapping_marks m;
+    if (read_mapping(r, &profile_sum_schema, &t, &m))
+        return r->err->status;
+    if (!sum_text_read(&t))
+        return fail_at(r, m.begin,
+                       "sum: numbers must be above 0, hosts at most ranks, wire F32, F16 or Q8_0, "
+                       "and by tree, allreduce, reduce or message");
+    p->sums = array_of(r, p->sums, PROFILE_SUMS_MAX, sizeof t.row);
+    if (!p->sums)
+        return r->err->status;
+    if (p->n_sums == PROFILE_SUMS_MAX)
+        return fail_at(r, m.begin, "more than %d sums", PROFILE_SUMS_MAX);
+    p->sums[p->n_sums++] = t.row;
+    return OATO_OK;
+}
+
 typedef oato_status read_item(struct reader *r);
 
 static oato_status read_list(struct reader *r, const char *key, read_item *item)
@@ -435,7 +455,8 @@ static const struct {
     const char *name;
     read_item *item; /* NULL: no list, but one mapping */
 } sections[] = {{"machine", NULL},       {"devices", read_device},   {"links", read_link},
-                {"operators", read_row}, {"restores", read_restore}, {"storage", read_storage}};
+                {"operators", read_row}, {"restores", read_restore}, {"storage", read_storage},
+                {"sums", read_sum}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 

@@ -204,6 +204,21 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                               .latency_ns = any_f64(r)};
     if (!profile_put_storage(out, storage, n_storage))
         abort();
+    static const oato_dtype wires[] = {DT_F32, DT_F16, DT_Q8_0};
+    struct profile_sum sums[4];
+    const int32_t n_sums = (int32_t)rng_range(r, 0, 4);
+    for (int32_t i = 0; i < n_sums; i++) {
+        sums[i] = (struct profile_sum){.ranks = (int32_t)rng_range(r, 2, 9),
+                                       .hosts = (int32_t)rng_range(r, 1, 2),
+                                       .message = rng_range(r, 0, 3) == 0,
+                                       .wire = wires[rng_range(r, 0, 2)],
+                                       .bytes = (uint64_t)rng_range(r, 1, 1 << 24),
+                                       .median_ns = 1 + any_f64(r)};
+        if (!sums[i].message)
+            sums[i].way = (enum sum_way)rng_range(r, 0, SUM_WAYS - 1);
+    }
+    if (!profile_put_sums(out, sums, n_sums))
+        abort();
 }
 
 static const char *any_name(struct rng *r, struct arena *a)

@@ -126,6 +126,12 @@ static const struct {
      "p.yaml:6:3: depth, bytes and bytes_per_s: must be above 0"},
     {HEAD DEVICES "storage:\n- {depth: 1, bytes: 1}\n",
      "p.yaml:6:3: storage: key 'bytes_per_s' is missing"},
+    {HEAD DEVICES "sums:\n- {ranks: 2, hosts: 1, by: magic, wire: F32, bytes: 4, median_ns: 1}\n",
+     "p.yaml:6:3: sum: numbers must be above 0"},
+    {HEAD DEVICES "sums:\n- {ranks: 2, hosts: 3, by: tree, wire: F32, bytes: 4, median_ns: 1}\n",
+     "p.yaml:6:3: sum: numbers must be above 0"},
+    {HEAD DEVICES "sums:\n- {ranks: 2, hosts: 1, by: tree, wire: Q4_0, bytes: 4, median_ns: 1}\n",
+     "p.yaml:6:3: sum: numbers must be above 0"},
     {HEAD DEVICES "operators: {}\n", "p.yaml:5:12: operators: a mapping where a list"},
 };
 
