@@ -100,6 +100,9 @@ oato_status engine_join(struct engine *e, struct oato_error *err)
     for (int32_t i = 0; i < e->plan->n_devices; i++)
         host[e->plan->devices[i].rank] = e->plan->devices[i].host;
     if (!status)
+        status = collective_agree(
+            e->ranks, collective_choose(e->ranks, e->plan->sums, e->plan->n_sums, err), err);
+    if (!status)
         status = collective_group(e->ranks, host, err);
     e->joined = !status;
     return status;
@@ -172,7 +175,7 @@ void ranks_end(struct engine *e)
 static oato_status ranks_answer(struct engine *e, struct oato_error *err)
 {
     float here = 1;
-    return collective_reduce(e->ranks, &here, &here, 1, err);
+    return collective_reduce(e->ranks, &here, &here, 1, DT_F32, err);
 }
 
 oato_status engine_ping(struct engine *e, struct oato_error *err)
@@ -233,15 +236,17 @@ oato_status engine_follow(struct engine *e, struct oato_error *err)
 {
     int32_t *m = e->message;
     oato_status status = OATO_OK;
+    bool idle = true; /* until rank 0 has asked for an answer, as a server does every second */
     while (!status) {
         struct step step;
-        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, true, err);
+        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, idle, err);
         if (!status && m[WORDS] > HEAD_WORDS)
             status = collective_broadcast(e->ranks, m + HEAD_WORDS,
                                           (size_t)(m[WORDS] - HEAD_WORDS) * sizeof *m, false, err);
         if (status || m[TOKENS] == TOKENS_END)
             break;
         if (m[TOKENS] == TOKENS_PING) {
+            idle = false;
             status = ranks_answer(e, err);
             continue;
         }

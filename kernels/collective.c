@@ -156,7 +156,7 @@ oato_status collective_group(struct collective *c, const int32_t *host, struct o
     oato_status status = still_joined(c, err);
     if (status || c->ranks == 1)
         return status;
-    status = collective_same(c, "OATO_COLLECTIVE", c->sums, err);
+    status = collective_same(c, "OATO_COLLECTIVE", c->forced ? 1 + c->choice[0].way : 0, err);
     c->n_groups = 0;
     for (int i = 0; i < c->ranks && !status; i++) {
         if (!i || host[i] != host[i - 1])
@@ -242,50 +242,79 @@ static void group_publish(struct collective *c, const void *data, size_t bytes)
 
 /* ------------------------------------------------------------------------------ sums ------ */
 
+/* What goes over the wire for x, which becomes what others make of it. */
+static const void *pack(struct collective *c, float *x, size_t n, oato_dtype wire)
+{
+    if (wire == DT_F32)
+        return x;
+    wire_pack(wire, c->packed, x, n);
+    wire_unpack(wire, x, c->packed, n);
+    return c->packed;
+}
+
+static void take_packed(struct collective *c, float *sum, bool *any, const float *from, size_t n,
+                        oato_dtype wire)
+{
+    if (wire != DT_F32) {
+        wire_unpack(wire, c->next, from, n);
+        from = c->next;
+    }
+    take(sum, any, from, n);
+}
+
 /* Two leaders: each has both sums after one message each way. */
 static oato_status leaders_exchange(struct collective *c, float *sum, bool *any, size_t n,
-                                    struct oato_error *err)
+                                    oato_dtype wire, struct oato_error *err)
 {
     const int other = c->leader[1 - c->group];
+    const size_t all = wire_bytes(wire, n);
     size_t bytes = 0;
-    const int sent = c->transport->send(other, sum, *any ? n * sizeof *sum : 0);
-    oato_status status = message_receive(c, other, c->others, n * sizeof *sum, &bytes, false, err);
+    const void *own = *any ? pack(c, sum, n, wire) : sum;
+    const int sent = c->transport->send(other, own, *any ? all : 0);
+    oato_status status = message_receive(c, other, c->others, all, &bytes, false, err);
     if (!status)
         status = message_wait(c, sent, other, NULL, false, err);
     if (!status && bytes)
-        take(sum, any, c->others, n);
+        take_packed(c, sum, any, c->others, n, wire);
+    wire_round(wire, sum, n);
     return status;
 }
 
 /* The first leader adds what the others send, in order, and sends them the total. */
 static oato_status leaders_star(struct collective *c, float *sum, bool *any, size_t n,
-                                struct oato_error *err)
+                                oato_dtype wire, struct oato_error *err)
 {
-    const size_t all = n * sizeof *sum;
+    const size_t all = wire_bytes(wire, n);
     int handle[RANKS_MAX] = {0};
     size_t bytes = 0;
     oato_status status = OATO_OK;
+    const void *own = *any ? pack(c, sum, n, wire) : sum;
     if (c->group) {
-        status = message_send(c, 0, sum, *any ? all : 0, false, err);
-        *any = true;
-        return status ? status : message_receive(c, 0, sum, all, NULL, false, err);
+        status = message_send(c, 0, own, *any ? all : 0, false, err);
+        if (!status)
+            status = message_receive(c, 0, c->others, all, NULL, false, err);
+        *any = false;
+        if (!status)
+            take_packed(c, sum, any, c->others, n, wire);
+        return status;
     }
     for (int g = 1; g < c->n_groups; g++)
         handle[g] = c->transport->receive(c->leader[g], c->others + (size_t)g * SLOT_FLOATS, all);
     for (int g = 1; g < c->n_groups && !status; g++) {
         status = message_wait(c, handle[g], c->leader[g], &bytes, false, err);
         if (!status && bytes)
-            take(sum, any, c->others + (size_t)g * SLOT_FLOATS, n);
+            take_packed(c, sum, any, c->others + (size_t)g * SLOT_FLOATS, n, wire);
     }
+    const void *total = pack(c, sum, n, wire);
     for (int g = 1; g < c->n_groups && !status; g++)
-        handle[g] = c->transport->send(c->leader[g], sum, all);
+        handle[g] = c->transport->send(c->leader[g], total, all);
     for (int g = 1; g < c->n_groups && !status; g++)
         status = message_wait(c, handle[g], c->leader[g], NULL, false, err);
     return status;
 }
 
 static oato_status piece_reduce(struct collective *c, const float *own, float *sum, size_t n,
-                                struct oato_error *err)
+                                oato_dtype wire, struct oato_error *err)
 {
     bool any = false;
     c->calls++;
@@ -295,9 +324,9 @@ static oato_status piece_reduce(struct collective *c, const float *own, float *s
         take(c->sum, &any, own, n);
     oato_status status = group_collect(c, c->sum, &any, n, err);
     if (!status && c->n_groups == 2)
-        status = leaders_exchange(c, c->sum, &any, n, err);
+        status = leaders_exchange(c, c->sum, &any, n, wire, err);
     else if (!status && c->n_groups > 2)
-        status = leaders_star(c, c->sum, &any, n, err);
+        status = leaders_star(c, c->sum, &any, n, wire, err);
     if (status)
         return status;
     memcpy(sum, c->sum, n * sizeof *sum);
@@ -305,30 +334,39 @@ static oato_status piece_reduce(struct collective *c, const float *own, float *s
     return OATO_OK;
 }
 
+static enum sum_way way_of(const struct collective *c, size_t bytes)
+{
+    int32_t i = 0;
+    while (i + 1 < c->n_choices && bytes > c->choice[i].bytes)
+        i++;
+    return c->choice[i].way;
+}
+
 static oato_status library_reduce(struct collective *c, const float *own, float *sum, size_t n,
-                                  struct oato_error *err)
+                                  enum sum_way way, struct oato_error *err)
 {
     if (!own)
         memset(sum, 0, n * sizeof *sum);
     else if (own != sum)
         memcpy(sum, own, n * sizeof *sum);
-    if (!c->transport->sum(sum, n, c->sums == SUMS_REDUCE))
+    if (!c->transport->sum(sum, n, way == SUM_REDUCE))
         return OATO_OK;
     c->failed = true;
     return oato_fail(err, OATO_EDEVICE, "the ranks cannot sum: %s", c->transport->why());
 }
 
 oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,
-                              struct oato_error *err)
+                              oato_dtype wire, struct oato_error *err)
 {
     oato_status status = still_joined(c, err);
+    const enum sum_way way = c->ranks > 1 ? way_of(c, n * sizeof *sum) : SUM_TREE;
     if (c->ranks == 1 && own && own != sum)
         memcpy(sum, own, n * sizeof *sum);
-    if (c->ranks > 1 && c->sums && !status)
-        return library_reduce(c, own, sum, n, err);
+    if (way && !status)
+        return library_reduce(c, own, sum, n, way, err);
     for (size_t at = 0; at < n && c->ranks > 1 && !status; at += SLOT_FLOATS) {
         const size_t piece = n - at < SLOT_FLOATS ? n - at : SLOT_FLOATS;
-        status = piece_reduce(c, own ? own + at : NULL, sum + at, piece, err);
+        status = piece_reduce(c, own ? own + at : NULL, sum + at, piece, wire, err);
     }
     return status;
 }
@@ -362,6 +400,20 @@ oato_status collective_broadcast(struct collective *c, void *data, size_t bytes,
         const size_t piece = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
         status = piece_broadcast(c, (char *)data + at, piece, idle, err);
     }
+    return status;
+}
+
+oato_status collective_ping(struct collective *c, void *data, size_t bytes, struct oato_error *err)
+{
+    const int last = c->leader[c->n_groups - 1];
+    oato_status status = still_joined(c, err);
+    if (status || !last || (c->rank && c->rank != last))
+        return status;
+    status = c->rank ? message_receive(c, 0, data, bytes, NULL, false, err)
+                     : message_send(c, last, data, bytes, false, err);
+    if (!status)
+        status = c->rank ? message_send(c, 0, data, bytes, false, err)
+                         : message_receive(c, last, data, bytes, NULL, false, err);
     return status;
 }
 

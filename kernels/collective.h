@@ -13,8 +13,9 @@
  * calls it is a module of its own for each (kernels/mpi/), opened at run time: the same binary runs
  * where no MPI is installed. Nothing outside kernels/ names MPI.
  *
- * To compare with: OATO_COLLECTIVE=allreduce or =reduce has MPI's own MPI_Allreduce, or MPI_Reduce
- * and MPI_Bcast, make the sums. These wait without a limit, and their bits are the library's.
+ * MPI's own MPI_Allreduce, or MPI_Reduce and MPI_Bcast, may make the sums, too: where the plan has
+ * them, or all of them with OATO_COLLECTIVE=allreduce or =reduce. These wait without a limit, and
+ * their bits are the library's.
  *
  * All ranks call the same functions in the same order. After a failure the ranks cannot go on: each
  * must close and exit with an error, and the launcher then ends the others.
@@ -22,7 +23,7 @@
 #ifndef OATO_COLLECTIVE_H
 #define OATO_COLLECTIVE_H
 
-#include "base/base.h"
+#include "kernels/sums.h"
 
 enum { RANKS_MAX = 64 };
 
@@ -46,14 +47,20 @@ oato_status collective_agree(struct collective *c, oato_status own, struct oato_
  * all. */
 oato_status collective_same(struct collective *c, const char *what, uint64_t value,
                             struct oato_error *err);
+/* The number of each rank's host, from 0 in order of rank; returns how many there are. */
+int32_t collective_hosts(const struct collective *c, int32_t host[RANKS_MAX]);
 /* Groups the ranks by the number of their host, ascending with the rank. OATO_EFILE: ranks of one
  * number run on several hosts. */
 oato_status collective_group(struct collective *c, const int32_t *host, struct oato_error *err);
 
-/* sum[i] over all ranks; own NULL: this rank adds nothing, as at least one other does. sum may be
- * own. */
-oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,
+/* How sums are made, by their size; before it, and with n 0, by the tree. OATO_COLLECTIVE takes
+ * precedence. OATO_EUSAGE: it has MPI make sums that are not of F32. */
+oato_status collective_choose(struct collective *c, const struct sum_choice *choice, int32_t n,
                               struct oato_error *err);
+/* sum[i] over all ranks; wire: of what goes between hosts, n being whole blocks of it. own NULL:
+ * this rank adds nothing, as at least one other does. sum may be own. */
+oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,
+                              oato_dtype wire, struct oato_error *err);
 /* Rows of which each rank has some columns: `own` has `own_width` of `width`, 0 on some ranks, in
  * order of rank. The whole rows go to `all` on every rank or, with to_first, on rank 0 only. */
 oato_status collective_gather(struct collective *c, const float *own, int32_t own_width, float *all,
@@ -62,5 +69,7 @@ oato_status collective_gather(struct collective *c, const float *own, int32_t ow
  */
 oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
                                  struct oato_error *err);
+/* A message from rank 0 to the first rank of the last host and back; other ranks return at once. */
+oato_status collective_ping(struct collective *c, void *data, size_t bytes, struct oato_error *err);
 
 #endif

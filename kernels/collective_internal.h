@@ -6,14 +6,12 @@
 #define OATO_COLLECTIVE_INTERNAL_H
 
 #include "kernels/collective.h"
+#include "kernels/core/wire.h"
 #include "kernels/transport.h"
 
 #include <stdatomic.h>
 
 enum { SLOT_FLOATS = 1 << 16, SLOT_BYTES = SLOT_FLOATS * (int)sizeof(float) };
-
-/* How ranks sum: by the tree, or by what MPI has, to compare with. */
-enum sums { SUMS_TREE, SUMS_ALLREDUCE, SUMS_REDUCE, SUMS_COUNT };
 
 struct shared {
     struct {
@@ -30,14 +28,17 @@ struct collective {
     int rank, ranks;
     char host[RANKS_MAX][TRANSPORT_HOST];
     bool failed;
-    enum sums sums;
+    bool forced; /* OATO_COLLECTIVE says how all sums are made */
+    struct sum_choice choice[SUM_CHOICES];
+    int32_t n_choices;
     int n_groups, group;       /* group: this rank's */
     int leader[RANKS_MAX + 1]; /* first rank of each group; [n_groups] = ranks */
     struct shared *shared;     /* NULL: the group is this rank alone */
     size_t shared_bytes;
-    uint64_t calls;      /* in the group so far */
-    float *sum, *others; /* of the leader: a piece each; others: one for each group */
-    float *bounce;       /* rows on their way */
+    uint64_t calls; /* in the group so far */
+    /* of the leader: a piece each; others: one for each group; packed, next: of other than F32 */
+    float *sum, *others, *packed, *next;
+    float *bounce; /* rows on their way */
     size_t bounce_floats;
 };
 

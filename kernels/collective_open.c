@@ -64,17 +64,41 @@ static oato_status module_open(struct collective *c, const char *name, struct oa
 
 static oato_status sums_choose(struct collective *c, struct oato_error *err)
 {
-    static const char *const names[SUMS_COUNT] = {"tree", "allreduce", "reduce"};
     const char *wanted = getenv("OATO_COLLECTIVE");
     int i = 0;
-    while (wanted && i < SUMS_COUNT && strcmp(wanted, names[i]) != 0)
+    while (wanted && i < SUM_WAYS && strcmp(wanted, sum_way_name[i]) != 0)
         i++;
-    c->sums = (enum sums)i;
-    return i < SUMS_COUNT ? OATO_OK
-                          : oato_fail(err, OATO_EUSAGE,
-                                      "OATO_COLLECTIVE is %.40s; it can be tree, allreduce or "
-                                      "reduce",
-                                      wanted);
+    c->forced = wanted;
+    c->choice[0] = (struct sum_choice){UINT64_MAX, (enum sum_way)i, DT_F32};
+    c->n_choices = 1;
+    return i < SUM_WAYS
+               ? OATO_OK
+               : oato_fail(err, OATO_EUSAGE,
+                           "OATO_COLLECTIVE is %.40s; it can be tree, allreduce or reduce", wanted);
+}
+
+oato_status collective_choose(struct collective *c, const struct sum_choice *choice, int32_t n,
+                              struct oato_error *err)
+{
+    const enum sum_way way = c->choice[0].way;
+    if (c->forced && way && n && choice->wire != DT_F32)
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "OATO_COLLECTIVE is %s, which sums F32, but the plan's sums are %s between "
+            "hosts; unset it, or plan without --wire",
+            sum_way_name[way], dtype_name(choice->wire));
+    c->n_choices = c->forced || !n ? c->n_choices : n;
+    for (int32_t i = 0; i < n && !c->forced; i++)
+        c->choice[i] = choice[i];
+    return OATO_OK;
+}
+
+int32_t collective_hosts(const struct collective *c, int32_t host[RANKS_MAX])
+{
+    host[0] = 0;
+    for (int i = 1; i < c->ranks; i++)
+        host[i] = host[i - 1] + (strcmp(c->host[i], c->host[i - 1]) != 0);
+    return host[c->ranks - 1] + 1;
 }
 
 /* Each rank alone, until the plan says more. */
@@ -114,7 +138,9 @@ static oato_status ranks_join(struct collective *c, struct oato_error *err)
     groups_single(c);
     c->sum = pages_alloc(SLOT_BYTES);
     c->others = pages_alloc((size_t)c->ranks * SLOT_BYTES);
-    if (!c->sum || !c->others)
+    c->packed = pages_alloc(SLOT_BYTES);
+    c->next = pages_alloc(SLOT_BYTES);
+    if (!c->sum || !c->others || !c->packed || !c->next)
         return oato_fail_memory(err, SLOT_BYTES, "sums of ranks");
     if (hosts_exchange(c, err))
         return err->status;
@@ -154,6 +180,10 @@ void collective_close(struct collective *c)
         pages_free(c->sum, SLOT_BYTES);
     if (c->others)
         pages_free(c->others, (size_t)c->ranks * SLOT_BYTES);
+    if (c->packed)
+        pages_free(c->packed, SLOT_BYTES);
+    if (c->next)
+        pages_free(c->next, SLOT_BYTES);
     free(c->bounce);
     free(c);
 }

@@ -136,11 +136,6 @@ extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "exp
  * there is no list; a GATE_UP as ZEROS, a MUL_MAT as NOTHING. */
 enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED, SKIP_ZEROS_BY_ROWS };
 
-/* How ranks sum (kernels/collective.h): by the tree of hosts; or by what their MPI has, a sum that
- * all get, or a sum on rank 0 that is then told to all. Plans store these numbers. */
-enum sum_way { SUM_TREE, SUM_ALLREDUCE, SUM_REDUCE, SUM_WAYS };
-extern const char *const sum_way_name[SUM_WAYS]; /* "tree", "allreduce", "reduce" */
-
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
 struct oato_op {

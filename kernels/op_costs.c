@@ -3,6 +3,7 @@
  * rows of their kinds.
  */
 #include "kernels/op_row.h"
+#include "kernels/sums.h"
 
 #include <math.h>
 
@@ -111,6 +112,11 @@ oato_dtype op_weight_dtype(const struct oato_op *op, int i)
 
 const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
 const char *const sum_way_name[SUM_WAYS] = {"tree", "allreduce", "reduce"};
+
+bool sum_wire_ok(oato_dtype wire, int64_t n)
+{
+    return wire == DT_F32 || wire == DT_F16 || (wire == DT_Q8_0 && n % WIRE_BLOCK == 0);
+}
 
 bool op_divides(const struct oato_op *op, enum op_axis axis)
 {

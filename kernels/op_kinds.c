@@ -3,6 +3,7 @@
  * number in op.h, a row here and a kernel for each device.
  */
 #include "kernels/op_row.h"
+#include "kernels/sums.h"
 
 #include <string.h>
 
@@ -48,6 +49,11 @@ static bool attention_fits(const struct oato_op *op)
            (int64_t)op->heads * op_v_dim(op) == op->n && op->heads % op->kv_heads == 0 &&
            op->window >= 0 &&
            (op->alibi == 0 || (op->first >= 0 && op->heads <= op->alibi_heads - op->first));
+}
+
+static bool sum_fits(const struct oato_op *op)
+{
+    return sum_wire_ok((oato_dtype)op->dtype, op->n);
 }
 
 static bool norm_fits(const struct oato_op *op)
@@ -226,7 +232,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .flops = 5, .flops_of = W_K, .fits = norm_fits},
     [OP_MERGE] = {"merge", false, {F_N}, .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
     [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .merges = true, .in = {W_N}, .out = {W_N},
-        .flops = 1, .flops_of = W_ADDED},
+        .flops = 1, .flops_of = W_ADDED, .fits = sum_fits},
     [OP_SLICE] = {"slice", false, {F_K, F_N}, .in = {W_K}, .out = {W_N}, .fits = slice_fits},
     [OP_CONV] = {"conv", false, {F_K, F_STATE}, .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_TAPS}}, .traffic = STATE, .flops = 2, .flops_of = W_TAPS,

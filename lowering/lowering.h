@@ -59,7 +59,8 @@ struct placement {
 
 struct placements {
     struct placement *phase[PHASE_COUNT]; /* by operator of the graph */
-    struct arena arena;                   /* of members and orders */
+    oato_dtype wire;    /* of sums between hosts; F32 also where there is one host */
+    struct arena arena; /* of members and orders */
 };
 
 /* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole

@@ -160,7 +160,7 @@ oato_status placements_create(const struct plan *plan, const struct graph *g, co
                               int32_t host, struct placements *out, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    *out = (struct placements){{NULL}, {0}};
+    *out = (struct placements){.wire = plan ? plan_wire(plan) : DT_F32};
     arena_init(&out->arena);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         out->phase[phase] = calloc((size_t)g->n_ops + 1, sizeof **out->phase);
@@ -184,7 +184,7 @@ void placements_free(struct placements *p)
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         free(p->phase[phase]);
     arena_free(&p->arena);
-    *p = (struct placements){{NULL}, {0}};
+    *p = (struct placements){.wire = DT_F32};
 }
 
 /* ------------------------------------------------------------------------------ KV homes --- */

@@ -195,10 +195,11 @@ struct summand {
 };
 
 static struct home sum_emit(struct lowering *l, int32_t value, int32_t device,
-                            const struct summand *s, int n)
+                            const struct summand *s, int n, oato_dtype wire)
 {
     const int32_t width = l->graph->values[value].width;
-    const struct oato_op op = {.kind = OP_MERGE_SUM, .dtype = DT_F32, .k = width * n, .n = width};
+    const struct oato_op op = {
+        .kind = OP_MERGE_SUM, .dtype = (uint16_t)wire, .k = width * n, .n = width};
     struct home in[PARTS_MAX];
     int32_t widths[PARTS_MAX];
     for (int i = 0; i < n; i++) {
@@ -219,10 +220,18 @@ static int sums_emit(struct lowering *l, int32_t value, int32_t device, struct s
                 break;
         struct summand sum = s[i];
         if (end - i > 1)
-            sum.home = sum_emit(l, value, device, s + i, end - i);
+            sum.home = sum_emit(l, value, device, s + i, end - i, DT_F32);
         s[sums++] = sum;
     }
     return sums;
+}
+
+static bool is_elsewhere(const struct lowered_value *v)
+{
+    bool elsewhere = false;
+    for (int i = 0; i < v->n_parts; i++)
+        elsewhere = elsewhere || v->part_device[i] < 0;
+    return elsewhere;
 }
 
 /* The sum of the parts here: those of a rank, then the ranks of a host, then the hosts, as ranks
@@ -238,7 +247,12 @@ static struct home merge_sum(struct lowering *l, int32_t value, int32_t device)
                 (struct summand){part_read(l, value, i, device), v->part_rank[i], v->part_host[i]};
     n = sums_emit(l, value, device, s, n, false);
     n = sums_emit(l, value, device, s, n, true);
-    return !n ? nowhere : n == 1 || failed(l) ? s[0].home : sum_emit(l, value, device, s, n);
+    /* what one rank has of a sum is rounded, if at all, on its way */
+    const oato_dtype wire = is_elsewhere(v) ? DT_F32 : l->in->placements->wire;
+    if (!n)
+        return nowhere;
+    return (n == 1 && wire == DT_F32) || failed(l) ? s[0].home
+                                                   : sum_emit(l, value, device, s, n, wire);
 }
 
 /* The neighbouring columns that are here; *width: how many. */
@@ -273,14 +287,6 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device,
                                       : merge_columns(l, value, device, width);
 }
 
-static bool is_elsewhere(const struct lowered_value *v)
-{
-    bool elsewhere = false;
-    for (int i = 0; i < v->n_parts; i++)
-        elsewhere = elsewhere || v->part_device[i] < 0;
-    return elsewhere;
-}
-
 /* What ranks share is put together on the host of each. */
 static struct home share_emit(struct lowering *l, int32_t value)
 {
@@ -291,7 +297,8 @@ static struct home share_emit(struct lowering *l, int32_t value)
     struct queued *r = failed(l) ? NULL : record_add(l, host, sums ? RECORD_REDUCE : RECORD_GATHER);
     if (!r)
         return nowhere;
-    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
+    r->record.op = (struct oato_op){
+        .dtype = (uint16_t)(sums ? l->in->placements->wire : DT_F32), .k = width, .n = width};
     r->record.to_first = !sums && l->to_first;
     if (own.buffer >= 0)
         record_reads(l, host, r, 0, own, own_width);

@@ -147,6 +147,26 @@ static oato_status check_inputs(const struct plan *p, oato_status status, struct
     return OATO_OK;
 }
 
+static oato_status check_sums(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_sums; i++) {
+        const struct sum_choice *s = &p->sums[i];
+        if (i >= SUM_CHOICES || (i && (s->bytes <= s[-1].bytes || s->wire != s[-1].wire)) ||
+            (unsigned)s->way >= SUM_WAYS || !sum_wire_ok(s->wire, 0) ||
+            (s->way && s->wire != DT_F32))
+            return oato_fail(err, status,
+                             "sum %d: %llu bytes, way %u, wire %d; at most %d choices, rising "
+                             "bytes, one type: F32, or F16 or Q8_0 by way 0",
+                             i, (unsigned long long)s->bytes, s->way, (int)s->wire, SUM_CHOICES);
+    }
+    return OATO_OK;
+}
+
+oato_dtype plan_wire(const struct plan *p)
+{
+    return p->n_sums && p->devices[p->n_devices - 1].host ? p->sums[0].wire : DT_F32;
+}
+
 const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer)
 {
     for (int32_t i = 0; i < n; i++)
@@ -200,11 +220,11 @@ static oato_status check_caches(const struct plan *p, oato_status status, struct
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
 {
     if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
-        p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0)
+        p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0 || p->n_sums < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
         check_caches(p, status, err) || check_sparse(p, status, err) ||
-        check_inputs(p, status, err) || check_rest(p, status, err))
+        check_inputs(p, status, err) || check_sums(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

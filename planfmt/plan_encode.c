@@ -99,6 +99,12 @@ static const struct plan_field input[] = {
     {PLAN_ZERO, 0, 0},
 };
 
+static const struct plan_field sum[] = {
+    FIELD(PLAN_U64, sum_choice, bytes),
+    FIELD(PLAN_U32, sum_choice, way),
+    FIELD(PLAN_U32, sum_choice, wire),
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -124,6 +130,7 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_CACHES] = {"caches", 0, 24, false, true, ARRAY(cache, plan_cache, caches)},
     [SEC_SPARSE] = {"sparse", 0, 16, false, true, ARRAY(sparse, plan_sparse, sparse)},
     [SEC_INPUTS] = {"inputs", 0, 16, false, true, ARRAY(input, plan_input, inputs)},
+    [SEC_SUMS] = {"sums", 0, 16, false, true, ARRAY(sum, sum_choice, sums)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -7,6 +7,7 @@
 #ifndef OATO_PLANFMT_H
 #define OATO_PLANFMT_H
 
+#include "kernels/sums.h"
 #include "models/models.h"
 
 /* ----------------------------------------------------------------------------- profile ---- */
@@ -385,6 +386,8 @@ struct plan {
     int32_t n_sparse;
     struct plan_input *inputs; /* matrices that are not listed read all of their input */
     int32_t n_inputs;
+    struct sum_choice *sums; /* of ranks, by rising bytes; none: by the tree, of F32 */
+    int32_t n_sums;
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
@@ -414,6 +417,8 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* The type of sums on their way between the plan's hosts; of one host F32. */
+oato_dtype plan_wire(const struct plan *p);
 /* How neurons of this layer are skipped; NULL: none are. */
 const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n, int32_t layer);
 /* OATO_EUSAGE when p->neurons is not the sidecar that the plan follows, or missing. */

@@ -155,6 +155,7 @@ enum section_id {
     SEC_CACHES,
     SEC_SPARSE,
     SEC_INPUTS,
+    SEC_SUMS,
     SEC_END
 };
 

@@ -223,8 +223,7 @@ static const char message[] = "message"; /* as a way to sum */
 static bool sum_ok(const struct profile_sum *s)
 {
     return s->ranks > 0 && s->hosts > 0 && s->hosts <= s->ranks && s->bytes &&
-           (unsigned)s->way < SUM_WAYS &&
-           (s->wire == DT_F32 || s->wire == DT_F16 || s->wire == DT_Q8_0) && s->median_ns > 0;
+           (unsigned)s->way < SUM_WAYS && sum_wire_ok(s->wire, 0) && s->median_ns > 0;
 }
 
 bool sum_text_read(struct sum_text *t)

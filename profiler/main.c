@@ -8,6 +8,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct command {
@@ -15,7 +16,8 @@ struct command {
     struct profiler_options options;
     struct calibrate_options calibrate;
     struct model_choice choice;
-    bool replace, restores, json, list_devices, help, version;
+    struct collective *ranks; /* with --links: those that mpirun has started */
+    bool replace, restores, links, json, list_devices, help, version;
 };
 
 /* ----------------------------------------------------------------------------- options ----- */
@@ -137,6 +139,8 @@ static const struct option_of table[] = {
     {"restores", 0, NULL,
      "time what brings a sequence back (for oato-serve); operators only where none are known",
      FLAG(MEASURE, restores)},
+    {"links", 0, NULL, "by mpirun: time sums of its ranks; operators only where none are known",
+     FLAG(MEASURE, links)},
     {"plan", 0, "FILE", "for --restores: run the model by this plan", TEXT(MEASURE, plan)},
     {"replace", 0, NULL, "start a new file instead of extending it", FLAG(BOTH, replace)},
     {"model", 'm', "FILE", "the model, instead of the operand", AS(BOTH, take_model, model)},
@@ -257,6 +261,10 @@ static void print_summary(const struct profile *p, const struct profiler_report 
             printf("storage  reads %.2f GB/s with %d reads on their way%s\n",
                    p->storage[i].bytes_per_s / 1e9, p->storage[i].depth,
                    p->storage[i].direct ? "" : ", through the page cache");
+    for (int32_t i = 0; i < p->n_sums; i++)
+        if (!i || p->sums[i].ranks != p->sums[i - 1].ranks ||
+            p->sums[i].hosts != p->sums[i - 1].hosts)
+            printf("sums     of %d ranks on %d hosts\n", p->sums[i].ranks, p->sums[i].hosts);
     printf("%s: %d rows new, %d measured again, %d kept", path, r->rows_new, r->rows_replaced,
            r->rows_kept);
     if (r->rows_skipped)
@@ -367,6 +375,15 @@ static oato_status measure_model(const struct command *c, struct profile *p,
     return status;
 }
 
+/* On all ranks; status, err: how it went here so far. */
+static oato_status measure_sums(const struct command *c, struct profile *p,
+                                const struct model *model, oato_status status,
+                                struct oato_error *err)
+{
+    status = collective_agree(c->ranks, status, err);
+    return status ? status : sums_measure(p, model, c->ranks, c->options.quick, err);
+}
+
 static oato_status profile_model(const struct command *c, struct oato_error *err)
 {
     char name[96];
@@ -387,8 +404,10 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     }
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
-    if (!status && (!c->restores || !p.n_devices))
+    if (!status && ((!c->restores && !c->links) || !p.n_devices))
         status = measure_model(c, &p, model, &report, err);
+    if (c->links)
+        status = measure_sums(c, &p, model, status, err);
     if (!status && c->restores)
         status = measure_restores(c, &p, model, err);
     if (!status)
@@ -399,6 +418,35 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
         print_summary(&p, &report, path);
     profile_free(&p);
     model_close(model);
+    return status;
+}
+
+static oato_status follow_sums(const struct command *c, struct oato_error *err)
+{
+    struct model *model = NULL;
+    oato_status status = model_open_as(c->model, &c->choice, &model, err);
+    status = measure_sums(c, NULL, model, status, err);
+    model_close(model);
+    return status;
+}
+
+/* Rank 0 writes the profile, the others only sum with it. */
+static oato_status profile_ranks(struct command *c, struct oato_error *err)
+{
+    if (getenv("OATO_COLLECTIVE"))
+        return oato_fail(err, OATO_EUSAGE,
+                         "OATO_COLLECTIVE is set, but --links measures every way to sum; unset it");
+    oato_status status = collective_open(&c->ranks, err);
+    if (status)
+        return status;
+    if (collective_ranks(c->ranks) == 1)
+        status = oato_fail(err, OATO_EUSAGE,
+                           "--links measures sums of several ranks; start it with mpirun -n N");
+    else if (!collective_rank(c->ranks))
+        status = profile_model(c, err);
+    else
+        status = follow_sums(c, err);
+    collective_close(c->ranks);
     return status;
 }
 
@@ -487,6 +535,8 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     c.options.threads = host_threads(c.options.threads, why, sizeof why);
     if (why[0])
         program_warn(NULL, why);
+    if (c.links)
+        return profile_ranks(&c, err);
     return c.calibrate.n_texts ? count_neurons(&c, err) : profile_model(&c, err);
 }
 
@@ -499,6 +549,7 @@ int main(int argc, char **argv)
         status = stdout_check(&err); /* a pipe that broke, a disk that is full */
     if (!status)
         return 0;
-    fprintf(stderr, "oato-profile: %s\n", err.text);
+    if (err.text[0]) /* empty: rank 0 says it */
+        fprintf(stderr, "oato-profile: %s\n", err.text);
     return oato_interrupted ? 128 + SIGINT : (int)status;
 }

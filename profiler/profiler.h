@@ -58,6 +58,13 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);
 
+/* ------------------------------------------------------------------------------- sums ---- */
+
+/* On all ranks of `ranks`, which then are grouped by host: measures their sums, of the sizes that
+ * the model has, into rank 0's profile; others have p NULL. */
+oato_status sums_measure(struct profile *p, const struct model *model, struct collective *ranks,
+                         bool quick, struct oato_error *err);
+
 /* --------------------------------------------------------------------------- restores ---- */
 
 struct restore_report {

@@ -93,7 +93,13 @@ static oato_status take_network(const struct options *o, void *to, struct oato_e
         (o->value[n] && !parse_quantity(o->value + n + 1, "s", &seconds)))
         return bad_value(o, "a rate and perhaps a latency, such as 117MB/s,60us", err);
     r->latency_ns = seconds * 1e9;
+    r->network_given = true;
     return OATO_OK;
+}
+
+static oato_status take_wire(const struct options *o, void *to, struct oato_error *err)
+{
+    return dtype_parse_kv(o->value, to) ? OATO_OK : bad_value(o, "f32, f16 or q8_0", err);
 }
 
 static oato_status take_objective(const struct options *o, void *to, struct oato_error *err)
@@ -211,10 +217,11 @@ static const struct option_of all_options[] = {
     {"profile", 'p', "PROFILE", "the machine's profile", PLANNED | FRONTIER, TEXT(profile)},
     {"profile", 'p', "PROFILE", "the machine's profile; repeat for ranks that differ", MAKE,
      take_profile, 0, 0, 0},
-    {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network", MAKE,
-     COUNT(ranks.ranks, 1)},
+    {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network, --wire",
+     MAKE, COUNT(ranks.ranks, 1)},
     {"hosts", 0, "N", NULL, MAKE, COUNT(ranks.hosts, 1)},
     {"network", 0, "RATE", NULL, MAKE, INTO(ranks, take_network)},
+    {"wire", 0, "TYPE", NULL, MAKE, INTO(ranks.wire, take_wire)},
     {"hardware", 0, "NAME", "a library machine instead of -p", PLANNED | PLANNING, TEXT(hardware)},
     {"neurons", 0, "FILE", "how often neurons and experts fire (sidecar)", PLANNED | PLANNING,
      TEXT(neurons)},
@@ -371,9 +378,10 @@ static oato_status run_verb(const struct verb *v, struct command *c, struct text
 
 int main(int argc, char **argv)
 {
-    struct command c = {.max_slower = 0.05,
-                        .steps = 20,
-                        .ranks = {.bytes_per_s = GIGABIT, .latency_ns = LATENCY_NS}};
+    struct command c = {
+        .max_slower = 0.05,
+        .steps = 20,
+        .ranks = {.bytes_per_s = GIGABIT, .latency_ns = LATENCY_NS, .wire = DT_F32}};
     struct oato_error err = {.status = OATO_OK};
     const struct verb *v = verbs;
     struct text out;

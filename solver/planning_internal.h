@@ -48,6 +48,14 @@ enum { DEVICES_SIZE = SOLVER_DEVICES * 17 };
 void problem_options(const struct problem *p, struct planner_options *o,
                      char devices[DEVICES_SIZE]);
 
+/* rank_sums.c: latency and rate of messages, if they were measured and nobody gave them. */
+void rank_network(struct rank_options *o);
+/* One sum of so many bytes of F32, as the plan has it made. */
+double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
+/* plan->sums: the fastest way by size, if --links measured; a deterministic plan has the tree. */
+oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
+                             struct oato_error *err);
+
 /* Of all weights of the operator, in file format. */
 uint64_t problem_file_bytes(const struct graph_op *op);
 

@@ -304,21 +304,12 @@ static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHA
     }
 }
 
-/* Time of the sums of a step of so many tokens: one message each way between hosts, and the memory
- * that ranks of one host share. */
-static double sums_ns(const struct dealing *x, double tokens, double rows)
+/* Time of the sums of a step of so many tokens. */
+static double sums_ns(const struct dealing *x, const struct plan *plan, double tokens, double rows)
 {
-    const struct rank_options *o = x->o;
-    const double width = x->g->values[x->g->ops[0].out[0]].width;
-    const double sums = x->n_sums[0] + x->n_sums[1];
-    const double bytes = width * sizeof(float) * (x->n_sums[0] * tokens + x->n_sums[1] * rows);
-    double ns = 0;
-    if (o->hosts > 1) /* two exchange; more go through the first */
-        ns += (o->hosts > 2 ? 2 : 1) * sums * o->latency_ns +
-              (o->hosts - 1) * bytes / o->bytes_per_s * 1e9;
-    if (o->ranks > o->hosts)
-        ns += 2 * sums * 3e3 + 2 * bytes / 4e9 * 1e9;
-    return ns;
+    const double width = x->g->values[x->g->ops[0].out[0]].width * sizeof(float);
+    return x->n_sums[0] * rank_sum_ns(x->o, plan, width * tokens) +
+           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows);
 }
 
 static void fill_predictions(struct dealing *x, struct plan *plan)
@@ -330,9 +321,9 @@ static void fill_predictions(struct dealing *x, struct plan *plan)
     double decode = (double)x->plan->decode_ns - saved[PHASE_DECODE];
     for (int32_t i = 0; i < request_prefill_steps(q); i++) {
         const struct request_step s = request_prefill_step(q, i);
-        prefill += (double)s.times * sums_ns(x, s.tokens, s.rows);
+        prefill += (double)s.times * sums_ns(x, plan, s.tokens, s.rows);
     }
-    decode += sums_ns(x, q->batch, q->batch);
+    decode += sums_ns(x, plan, q->batch, q->batch);
     plan->prefill_ns = (uint64_t)fmax(prefill, 0);
     plan->decode_ns = (uint64_t)fmax(decode, 0);
     plan->request_ns = plan->prefill_ns + (uint64_t)q->generate * plan->decode_ns;
@@ -346,7 +337,7 @@ static oato_status plan_divide(struct dealing *x)
 {
     struct plan plan = *x->plan;
     plan.n_parts = plan.n_kv = plan.n_costs = 0;
-    if (plan_room(x, &plan) || fill_devices(x, &plan))
+    if (plan_room(x, &plan) || fill_devices(x, &plan) || rank_sums_choose(x->o, &plan, x->err))
         return x->err->status;
     for (int32_t i = 0, part = 0; i < x->g->n_ops; i++) {
         while (strcmp(x->plan->parts[part].op, x->g->ops[i].name) != 0)
@@ -360,7 +351,8 @@ static oato_status plan_divide(struct dealing *x)
     return OATO_OK;
 }
 
-static oato_status options_check(const struct rank_options *o, struct oato_error *err)
+static oato_status options_check(const struct model *m, const struct rank_options *o,
+                                 struct oato_error *err)
 {
     if (o->ranks < 2 || o->ranks > PARTS_MAX)
         return oato_fail(err, OATO_EUSAGE, "%d ranks; a plan can be for 2 to %d", o->ranks,
@@ -368,6 +360,10 @@ static oato_status options_check(const struct rank_options *o, struct oato_error
     if (o->hosts < 1 || o->hosts > o->ranks)
         return oato_fail(err, OATO_EUSAGE, "%d hosts for %d ranks; 1 to %d are possible", o->hosts,
                          o->ranks, o->ranks);
+    if (!sum_wire_ok(o->wire, m->shape.width))
+        return oato_fail(err, OATO_EUSAGE,
+                         "--wire q8_0 has blocks of %d, but the model is %d wide; use f16",
+                         WIRE_BLOCK, m->shape.width);
     return OATO_OK;
 }
 
@@ -455,7 +451,7 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     struct rank_options o = *options;
     struct problem *problem = NULL;
     struct arena a;
-    if (options_check(&o, err))
+    if (options_check(m, &o, err))
         return err->status;
     arena_init(&a);
     oato_status status = plan_whole(m, o.profiles[0], given, &a, out, &problem, err);
@@ -463,6 +459,7 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
         goto out;
     for (int32_t r = 0; r < o.ranks; r++)
         o.slowness[r] = o.share[r] = 1;
+    rank_network(&o);
     status = speeds_find(m, given, &a, out->objective_ns, &o, err);
     if (!status)
         status = plan_deal(problem, &o, &a, out, err);

@@ -373,11 +373,15 @@ struct rank_options {
     int32_t ranks, hosts; /* as many ranks on each host, the first ones on the first */
     const struct profile *profiles[SOLVER_DEVICES]; /* of the ranks, in turn */
     int32_t n_profiles;
-    double bytes_per_s, latency_ns; /* of messages between hosts */
+    double bytes_per_s, latency_ns; /* of messages between hosts, unless they were measured; */
+    bool network_given;             /* whatever was measured */
+    oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
     /* Set by ranks_plan: what each rank gets, and its time for the same work, the first's being 1
      */
     double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
 };
+/* Whether the time of sums comes from measurements of as many ranks on as many hosts. */
+bool rank_sums_measured(const struct rank_options *o);
 /* Divides the model between ranks, each with the host of its profile. options->request and the like
  * count; devices, budgets, solver and sparsity do not. */
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,

@@ -129,6 +129,23 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
     return OATO_OK;
 }
 
+/* How the plan's ranks sum, and where the time comes from. */
+static void tell_sums(const struct rank_options *o, const struct plan *p)
+{
+    struct text t;
+    text_init(&t);
+    for (int32_t i = 0; i < p->n_sums; i++) {
+        text_printf(&t, "%s%s", i ? ", " : "", sum_way_name[p->sums[i].way]);
+        if (i + 1 < p->n_sums)
+            text_printf(&t, " up to %llu bytes", (unsigned long long)p->sums[i].bytes);
+    }
+    text_tell("sums: by %s, %s between hosts; their time %s\n",
+              p->n_sums ? or_empty(t.data) : sum_way_name[SUM_TREE], dtype_name(plan_wire(p)),
+              rank_sums_measured(o) ? "was measured for these ranks"
+                                    : "is estimated: oato-profile --links measures it");
+    text_free(&t);
+}
+
 /* A rank for each profile, or as many as said, with the profiles in turn. */
 static oato_status make_for_ranks(struct command *c, const char *output, struct text *out,
                                   struct oato_error *err)
@@ -147,6 +164,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (!ranks_plan(c->in.model, &c->plan, o, &c->the_plan, err) &&
         !plan_save(&c->the_plan, output, err)) {
         report_plan(&c->the_plan, NULL, c->json, out);
+        tell_sums(o, &c->the_plan);
         text_tell("wrote %s\n", output);
     }
     return err->status;

@@ -3,6 +3,7 @@
  * record's operator in a step, and the printed form for --dump-program.
  */
 #include "kernels/core/core_internal.h"
+#include "kernels/sums.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -110,6 +111,9 @@ static oato_status check_shared(const struct check *c, const struct program_reco
         return refuse(c, "what ranks share has at most one input, one output and no weight");
     if (!c->p->ranks)
         return refuse(c, "there are no other ranks");
+    if (!sum_wire_ok((oato_dtype)r->op.dtype, r->op.n))
+        return refuse(c, "%s is no type for %" PRId32 " columns between hosts",
+                      dtype_name((oato_dtype)r->op.dtype), r->op.n);
     if (r->n_in && (r->in_width[0] > r->op.n || check_value(c, r->in[0], r->in_width[0], r->rows)))
         return refuse(c, "an input of %" PRId32 " columns is not a part of %" PRId32,
                       r->in_width[0], r->op.n);
@@ -301,7 +305,9 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->n_in ? r->in_width[0] : 0);
     }
     if (r->kind >= RECORD_REDUCE)
-        fprintf(out, " of %" PRId32 "%s", r->op.n, r->to_first ? " to rank 0" : "");
+        fprintf(out, " of %" PRId32 "%s%s%s", r->op.n, r->to_first ? " to rank 0" : "",
+                r->op.dtype == DT_F32 ? "" : " as ",
+                r->op.dtype == DT_F32 ? "" : dtype_name((oato_dtype)r->op.dtype));
     if (r->kind == RECORD_PEER) {
         fputs(" of ", out);
         print_device(p, r->peer, out);

@@ -137,7 +137,8 @@ static void record_share(struct running *x, const struct program_record *r)
     float *all = (float *)(void *)(arena + r->out[0]);
     const oato_status status =
         r->kind == RECORD_REDUCE
-            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n, &x->lost)
+            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n,
+                                (oato_dtype)r->op.dtype, &x->lost)
             : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
                                 r->to_first, &x->lost);
     if (status)

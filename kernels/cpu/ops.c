@@ -7,6 +7,7 @@
  * thread, and context segments of attention are merged in their order. Records too small to be
  * worth a barrier are solo: thread 0 does them alone.
  */
+#include "kernels/core/wire.h"
 #include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
@@ -328,11 +329,34 @@ static void slice_row(const struct run *x, int64_t t)
 }
 
 /* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
+/* As hosts of a cluster sum what they send each other: core/wire.c. */
+static void merge_rounded(const struct run *x, int64_t t, float *y)
+{
+    const int64_t n = x->op->n;
+    const oato_dtype wire = (oato_dtype)x->op->dtype;
+    float next[8 * WIRE_BLOCK];
+    for (int64_t at = 0; at < n; at += 8 * WIRE_BLOCK) {
+        const int64_t piece = min_i64(n - at, 8 * WIRE_BLOCK);
+        for (int i = 0; i < x->r->n_in; i++) {
+            float *to = i ? next : y + at;
+            memcpy(to, input(x, i) + t * n + at, (size_t)piece * sizeof *to);
+            wire_round(wire, to, (size_t)piece);
+            if (i)
+                x->k->rows->add(y + at, y + at, next, piece);
+        }
+        wire_round(wire, y + at, (size_t)piece);
+    }
+}
+
 static void merge_sum_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;
     float *y = output(x, 0) + t * n;
     const float *sum = input(x, 0) + t * n;
+    if (x->op->dtype != DT_F32) {
+        merge_rounded(x, t, y);
+        return;
+    }
     if (x->r->n_in == 1)
         memcpy(y, sum, (size_t)n * sizeof *y);
     for (int i = 1; i < x->r->n_in; i++, sum = y)

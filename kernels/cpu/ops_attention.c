@@ -7,6 +7,7 @@
  * too few heads to keep the threads busy, a unit is one segment of the context, and the partial
  * results are merged in order. No bit depends on any of this.
  */
+#include "kernels/core/wire.h"
 #include "kernels/cpu/record_internal.h"
 
 #include <assert.h>
@@ -193,26 +194,6 @@ void run_attention(const struct run *x)
 
 /* ------------------------------------------------------------------------------- KV pages - */
 
-/* Blocks of 32 as GGUF's Q8_0 has them: scale max / 127, as F16, and bytes. Finite numbers beyond
- * the largest scale become what it has; bytes have no infinities and no NaN: the scale says it for
- * the whole block. */
-static void quantise(const float *x, int64_t d, int8_t *q, uint16_t *scales)
-{
-    for (int64_t b = 0; b < d / 32; b++, x += 32, q += 32) {
-        float most = 0;
-        for (int i = 0; i < 32; i++)
-            most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
-        if (most > 127 * F16_MOST && most <= FLT_MAX)
-            most = 127 * F16_MOST;
-        const float inverse = most > 0 && most <= FLT_MAX ? 127 / most : 0;
-        scales[b] = f32_to_f16(most / 127);
-        for (int i = 0; i < 32; i++) {
-            const float code = x[i] * inverse;
-            q[i] = (int8_t)(inverse > 0 ? lrintf(code > 127 ? 127 : code < -127 ? -127 : code) : 0);
-        }
-    }
-}
-
 /* Bytes `step` apart, their scales behind the block's bytes. */
 static void store_q8(const float *from, int64_t d, uint8_t *block, int64_t first, int64_t step,
                      int64_t at)
@@ -220,7 +201,7 @@ static void store_q8(const float *from, int64_t d, uint8_t *block, int64_t first
     int8_t q[HEAD_DIM_MAX] = {0};
     uint16_t scales[HEAD_DIM_MAX / 32] = {0};
     uint16_t *to = (uint16_t *)(void *)(block + KV_PAGE_POSITIONS * d) + at;
-    quantise(from, d, q, scales);
+    q8_quantise(from, d, q, scales);
     for (int64_t e = 0; e < d; e++)
         block[first + e * step] = (uint8_t)q[e];
     for (int64_t b = 0; b < d / 32; b++)

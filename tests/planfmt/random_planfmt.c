@@ -314,6 +314,14 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
         out->sparse[i] = (struct plan_sparse){
             3 * i + (int32_t)rng_range(r, 0, 2), rng_range(r, 0, 1) ? 0 : 0.25f * (float)i,
             (uint32_t)i & ((1u << out->n_devices) - 1), (uint32_t)rng_range(r, 0, 2)};
+    out->sums = arena_alloc(&out->arena, 3, sizeof *out->sums);
+    out->n_sums = out->sums && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 3) : 0;
+    const bool wired = rng_range(r, 0, 1);
+    for (int32_t i = 0; i < out->n_sums; i++)
+        out->sums[i] =
+            (struct sum_choice){(uint64_t)i * 1000 + (uint64_t)rng_range(r, 0, 999),
+                                wired ? SUM_TREE : (enum sum_way)rng_range(r, 0, SUM_WAYS - 1),
+                                wired ? DT_Q8_0 : DT_F32};
     out->inputs = arena_alloc(&out->arena, 3, sizeof *out->inputs);
     out->n_inputs = out->inputs && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 3) : 0;
     for (int32_t i = 0; i < out->n_inputs; i++)

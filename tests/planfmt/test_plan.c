@@ -62,6 +62,10 @@ static void assert_same(const struct plan *a, const struct plan *b)
         assert_true(a->inputs[i].threshold == b->inputs[i].threshold &&
                     a->inputs[i].silent == b->inputs[i].silent);
     }
+    assert_int_equal(a->n_sums, b->n_sums);
+    for (int32_t i = 0; i < a->n_sums; i++)
+        assert_true(a->sums[i].bytes == b->sums[i].bytes && a->sums[i].way == b->sums[i].way &&
+                    a->sums[i].wire == b->sums[i].wire);
     assert_int_equal(a->n_caches, b->n_caches);
     for (int32_t i = 0; i < a->n_caches; i++) {
         const struct plan_cache *x = &a->caches[i], *y = &b->caches[i];

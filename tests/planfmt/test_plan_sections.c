@@ -197,6 +197,31 @@ static void add_two_shares(struct raw_plan *r)
 {
     add_inputs(r, "\1\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0", 1);
 }
+static void add_sums(struct raw_plan *r, const char *records, int32_t n)
+{
+    add_sparse(r, records, n);
+    r->section[r->n - 1].id = 15;
+}
+static void add_no_sums(struct raw_plan *r)
+{
+    add_sums(r, "", 0);
+}
+static void add_unknown_way(struct raw_plan *r)
+{
+    add_sums(r, "\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0", 1);
+}
+static void add_falling_sums(struct raw_plan *r)
+{
+    add_sums(r, "\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0", 2);
+}
+static void add_library_sums_of_f16(struct raw_plan *r)
+{
+    add_sums(r, "\1\0\0\0\0\0\0\0\1\0\0\0\1\0\0\0", 1);
+}
+static void add_sums_of_q4(struct raw_plan *r)
+{
+    add_sums(r, "\1\0\0\0\0\0\0\0\0\0\0\0\2\0\0\0", 1);
+}
 static void add_no_layers(struct raw_plan *r)
 {
     add_sparse(r, "", 0);
@@ -241,6 +266,11 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_reserved_input, "section 14 (inputs), record 0: reserved");
     assert_changed(add_negative_input, "threshold -1, share 0; allowed: from 0");
     assert_changed(add_two_shares, "share 2; allowed: from 0, and 0 to 1");
+    assert_changed(add_no_sums, "section 15 (sums): no records");
+    assert_changed(add_unknown_way, "sum 0: 1 bytes, way 3, wire 0; at most");
+    assert_changed(add_falling_sums, "sum 1: 1 bytes, way 1, wire 0; at most");
+    assert_changed(add_library_sums_of_f16, "sum 0: 1 bytes, way 1, wire 1; at most");
+    assert_changed(add_sums_of_q4, "sum 0: 1 bytes, way 0, wire 2; at most");
 }
 
 /* A plan in natural order is what readers without the section take; one in another they refuse. */

@@ -1,0 +1,138 @@
+/*
+ * rank_sums.c - what a sum of all ranks costs, and the way to make it: by what oato-profile --links
+ * measured for as many ranks on as many hosts; else by a formula from the latency and rate of
+ * messages between hosts, which are given, measured, or those of Ethernet.
+ */
+#include "solver/planning_internal.h"
+
+enum { POINTS = 64 };
+
+/* The MPI's own sums wait without a limit and have an order of their own, so they must be clearly
+ * faster than the tree. */
+#define CLEARLY 0.9
+/* Ranks of one host share memory: time to hand over a sum and back, and rate of doing so. */
+#define SHARED_NS          6e3
+#define SHARED_BYTES_PER_S 2e9
+
+struct points {
+    double bytes[POINTS], ns[POINTS]; /* rising bytes */
+    int n;
+};
+
+static void point_add(struct points *x, const struct profile_sum *s)
+{
+    int at = x->n;
+    if (x->n == POINTS)
+        return;
+    for (; at && x->bytes[at - 1] > (double)s->bytes; at--) {
+        x->bytes[at] = x->bytes[at - 1];
+        x->ns[at] = x->ns[at - 1];
+    }
+    x->bytes[at] = (double)s->bytes;
+    x->ns[at] = s->median_ns;
+    x->n++;
+}
+
+/* Of the first profile that has some. */
+static struct points points_of(const struct rank_options *o, enum sum_way way, bool message)
+{
+    struct points x = {.n = 0};
+    for (int p = 0; p < o->n_profiles && !x.n; p++)
+        for (int32_t i = 0; i < o->profiles[p]->n_sums; i++) {
+            const struct profile_sum *s = &o->profiles[p]->sums[i];
+            if (s->message == message &&
+                (message ? s->hosts > 1
+                         : s->way == way && s->wire == o->wire && s->ranks == o->ranks &&
+                               s->hosts == o->hosts))
+                point_add(&x, s);
+        }
+    return x;
+}
+
+/* On the line through neighbouring points; below the first one its time. */
+static double line_at(const struct points *x, double bytes)
+{
+    int i = 1;
+    while (i + 1 < x->n && bytes > x->bytes[i])
+        i++;
+    if (bytes <= x->bytes[0] || x->bytes[i] <= x->bytes[i - 1])
+        return x->ns[0];
+    const double slope = (x->ns[i] - x->ns[i - 1]) / (x->bytes[i] - x->bytes[i - 1]);
+    return x->ns[i - 1] + fmax(slope, 0) * (bytes - x->bytes[i - 1]);
+}
+
+void rank_network(struct rank_options *o)
+{
+    const struct points x = points_of(o, SUM_TREE, true);
+    if (o->network_given || x.n < 2 || x.ns[x.n - 1] <= x.ns[0])
+        return;
+    o->bytes_per_s = (x.bytes[x.n - 1] - x.bytes[0]) / (x.ns[x.n - 1] - x.ns[0]) * 1e9;
+    o->latency_ns = fmax(x.ns[0] - x.bytes[0] / o->bytes_per_s * 1e9, 0);
+}
+
+/* Two hosts exchange; more send to the first, which answers. */
+static double formula_ns(const struct rank_options *o, double bytes)
+{
+    const struct dtype_info *d = dtype_info(o->wire);
+    const double wire = bytes / sizeof(float) / d->block_elems * d->block_bytes;
+    double ns = 0;
+    if (o->hosts > 1)
+        ns += (o->hosts > 2 ? 2 : 1) * o->latency_ns + (o->hosts - 1) * wire / o->bytes_per_s * 1e9;
+    if (o->ranks > o->hosts)
+        ns += SHARED_NS + bytes / SHARED_BYTES_PER_S * 1e9;
+    return ns;
+}
+
+static bool is_measured(const struct rank_options *o, const struct points *x)
+{
+    return !o->network_given && x->n > 1;
+}
+
+double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes)
+{
+    enum sum_way way = SUM_TREE;
+    for (int32_t i = 0; i < plan->n_sums; i++) {
+        way = plan->sums[i].way;
+        if (bytes <= (double)plan->sums[i].bytes)
+            break;
+    }
+    const struct points x = points_of(o, way, false);
+    return is_measured(o, &x) ? line_at(&x, bytes) : formula_ns(o, bytes);
+}
+
+oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
+                             struct oato_error *err)
+{
+    struct points way[SUM_WAYS];
+    for (int w = 0; w < SUM_WAYS; w++)
+        way[w] = points_of(o, (enum sum_way)w, false);
+    const struct points *tree = &way[SUM_TREE];
+    plan->sums = arena_alloc(&plan->arena, SUM_CHOICES, sizeof *plan->sums);
+    if (!plan->sums)
+        return oato_fail_memory(err, SUM_CHOICES * sizeof *plan->sums, "the plan");
+    plan->n_sums = 0;
+    for (int i = 0; i < tree->n && is_measured(o, tree) && !plan->request.deterministic; i++) {
+        struct sum_choice c = {(uint64_t)tree->bytes[i], SUM_TREE, o->wire};
+        double best = tree->ns[i] * CLEARLY;
+        for (int w = SUM_TREE + 1; w < SUM_WAYS; w++)
+            if (way[w].n > 1 && line_at(&way[w], tree->bytes[i]) < best) {
+                best = line_at(&way[w], tree->bytes[i]);
+                c.way = (enum sum_way)w;
+            }
+        if (plan->n_sums && plan->sums[plan->n_sums - 1].way == c.way)
+            plan->sums[plan->n_sums - 1].bytes = c.bytes;
+        else if (plan->n_sums < SUM_CHOICES)
+            plan->sums[plan->n_sums++] = c;
+    }
+    if (plan->n_sums < 2 && (!plan->n_sums || !plan->sums[0].way)) { /* the tree only */
+        plan->n_sums = o->wire != DT_F32 && o->hosts > 1;
+        plan->sums[0] = (struct sum_choice){UINT64_MAX, SUM_TREE, o->wire};
+    }
+    return OATO_OK;
+}
+
+bool rank_sums_measured(const struct rank_options *o)
+{
+    const struct points x = points_of(o, SUM_TREE, false);
+    return is_measured(o, &x);
+}

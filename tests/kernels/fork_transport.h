@@ -1,0 +1,30 @@
+/*
+ * fork_transport.h - what ranks of test_collective.c share.
+ */
+#ifndef OATO_FORK_TRANSPORT_H
+#define OATO_FORK_TRANSPORT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { FORK_RANKS = 6, FORK_BYTES = 1 << 18 };
+
+struct fork_box { /* one message on its way from one rank to another */
+    _Atomic int full;
+    size_t bytes;
+    char data[FORK_BYTES];
+};
+
+struct fork_world {
+    int ranks, hosts;
+    _Atomic int closed; /* ranks that have left in order */
+    _Atomic size_t sent_bytes;
+    struct fork_box box[FORK_RANKS][FORK_RANKS];
+};
+
+/* Variables: the world's address, and the rank. */
+#define FORK_WORLD "OATO_FORK_WORLD"
+#define FORK_RANK  "OATO_FORK_RANK"
+
+#endif

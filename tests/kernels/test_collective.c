@@ -1,0 +1,295 @@
+/*
+ * test_collective.c - sums, broadcasts and agreement between ranks that are forks of this process:
+ * one order of summands whatever the tree, one rounding for each type between hosts, MPI's sums
+ * where they are chosen, and the end of all when one fails or stops.
+ */
+#include "fork_transport.h"
+
+#include "kernels/collective.h"
+#include "kernels/core/wire.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N = 1280, LONG = 5 * 65536 / 4 };
+
+/* Exit statuses of a rank: which check failed. */
+enum { GOOD, CANNOT_OPEN, CANNOT_SUM, WRONG_SUM, WRONG_WAY, WRONG_TEXT, WRONG_STATUS };
+
+typedef int rank_fn(struct collective *c, int rank, const struct fork_world *w);
+
+static struct fork_world *world_create(int ranks, int hosts)
+{
+    struct fork_world *w =
+        mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char text[32];
+    assert_true(w != MAP_FAILED);
+    w->ranks = ranks;
+    w->hosts = hosts;
+    snprintf(text, sizeof text, "%llx", (unsigned long long)(uintptr_t)w);
+    setenv(FORK_WORLD, text, 1);
+    setenv("OATO_MPI", OATO_FORK_TRANSPORT, 1);
+    return w;
+}
+
+static int rank_run(int rank, const struct fork_world *w, rank_fn *run)
+{
+    char text[16];
+    struct collective *c;
+    struct oato_error err;
+    int32_t host[RANKS_MAX];
+    snprintf(text, sizeof text, "%d", rank);
+    setenv(FORK_RANK, text, 1);
+    if (collective_open(&c, &err) || collective_hosts(c, host) != w->hosts ||
+        collective_group(c, host, &err))
+        return CANNOT_OPEN;
+    const int status = run(c, rank, w);
+    collective_close(c);
+    return status;
+}
+
+/* Runs it on all ranks; returns the first status that is not GOOD. */
+static int ranks_run(struct fork_world *w, rank_fn *run)
+{
+    pid_t child[FORK_RANKS];
+    int worst = GOOD;
+    for (int rank = 0; rank < w->ranks; rank++) {
+        child[rank] = fork();
+        if (!child[rank])
+            _exit(rank_run(rank, w, run));
+    }
+    for (int rank = 0; rank < w->ranks; rank++) {
+        int status = 0;
+        assert_int_equal(waitpid(child[rank], &status, 0), child[rank]);
+        if (worst == GOOD)
+            worst = WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+    }
+    return worst;
+}
+
+static void world_free(struct fork_world *w)
+{
+    munmap(w, sizeof *w);
+}
+
+/* ------------------------------------------------------------------------------- sums ----- */
+
+/* Rank 1 of three or more adds nothing. */
+static bool adds(int rank, const struct fork_world *w)
+{
+    return rank != 1 || w->ranks < 3;
+}
+
+static void summand(int rank, float *x, int n)
+{
+    uint32_t s = (uint32_t)rank + 7;
+    for (int i = 0; i < n; i++) {
+        s = s * 1664525u + 1013904223u;
+        x[i] = ((float)(s >> 8) - 8388608) * 1.1e-4f;
+    }
+}
+
+/* As DESIGN has it: the ranks of a host in order, then the hosts in order. */
+static void expect(const struct fork_world *w, oato_dtype wire, float *total, int n)
+{
+    float *host = malloc(2 * (size_t)n * sizeof *host), *x = host + n;
+    bool any_host = false;
+    for (int h = 0; h < w->hosts; h++) {
+        bool any = false;
+        for (int r = 0; r < w->ranks; r++) {
+            if (r * w->hosts / w->ranks != h || !adds(r, w))
+                continue;
+            summand(r, x, n);
+            for (int i = 0; i < n; i++)
+                host[i] = any ? host[i] + x[i] : x[i];
+            any = true;
+        }
+        if (w->hosts > 1)
+            wire_round(wire, host, any ? (size_t)n : 0);
+        for (int i = 0; i < n && any; i++)
+            total[i] = any_host ? total[i] + host[i] : host[i];
+        any_host = any_host || any;
+    }
+    if (w->hosts > 1)
+        wire_round(wire, total, (size_t)n);
+    free(host);
+}
+
+static int sums_are_right(struct collective *c, int rank, const struct fork_world *w)
+{
+    static const oato_dtype wires[] = {DT_F32, DT_F16, DT_Q8_0};
+    static const int sizes[] = {32, N, LONG};
+    static float own[LONG], sum[LONG], expected[LONG];
+    struct oato_error err;
+    for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
+        for (size_t i = 0; i < ARRAY_LEN(wires); i++) {
+            const size_t bytes = (size_t)sizes[s] * sizeof *sum;
+            summand(rank, own, sizes[s]);
+            expect(w, wires[i], expected, sizes[s]);
+            if (collective_reduce(c, adds(rank, w) ? own : NULL, sum, (size_t)sizes[s], wires[i],
+                                  &err))
+                return CANNOT_SUM;
+            if (memcmp(sum, expected, bytes) != 0)
+                return WRONG_SUM;
+        }
+    return GOOD;
+}
+
+static void sums_have_one_order_and_one_rounding(void **state)
+{
+    static const int places[][2] = {{2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 2}, {6, 3}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        struct fork_world *w = world_create(places[i][0], places[i][1]);
+        const int status = ranks_run(w, sums_are_right);
+        if (status)
+            fail_msg("%d ranks on %d hosts: %d", w->ranks, w->hosts, status);
+        assert_int_equal(w->closed, w->ranks);
+        world_free(w);
+    }
+}
+
+static int one_sum(struct collective *c, oato_dtype wire)
+{
+    static float x[N];
+    struct oato_error err;
+    x[0] = 1;
+    return collective_reduce(c, x, x, N, wire, &err) ? CANNOT_SUM : GOOD;
+}
+static int one_f32(struct collective *c, int rank, const struct fork_world *w)
+{
+    (void)rank;
+    (void)w;
+    return one_sum(c, DT_F32);
+}
+static int one_q8(struct collective *c, int rank, const struct fork_world *w)
+{
+    (void)rank;
+    (void)w;
+    return one_sum(c, DT_Q8_0);
+}
+
+static size_t bytes_of(rank_fn *run)
+{
+    struct fork_world *w = world_create(2, 2);
+    assert_int_equal(ranks_run(w, run), GOOD);
+    const size_t bytes = w->sent_bytes;
+    world_free(w);
+    return bytes;
+}
+
+static void a_q8_0_sum_has_34_of_128_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(bytes_of(one_f32) - bytes_of(one_q8), 2 * N / 32 * (128 - 34));
+}
+
+/* ------------------------------------------------------------------------------- ways ----- */
+
+/* What fork_transport's library_sum makes. */
+static bool made_by(struct collective *c, size_t n, float expected)
+{
+    static float x[N];
+    struct oato_error err;
+    for (size_t i = 0; i < n; i++)
+        x[i] = 1;
+    return !collective_reduce(c, x, x, n, DT_F32, &err) && x[0] == expected && x[n - 1] == expected;
+}
+
+static int sizes_choose(struct collective *c, int rank, const struct fork_world *w)
+{
+    const struct sum_choice choice[] = {
+        {64, SUM_TREE, DT_F32}, {128, SUM_ALLREDUCE, DT_F32}, {256, SUM_REDUCE, DT_F32}};
+    struct oato_error err;
+    (void)rank;
+    if (!made_by(c, 16, 2) || collective_choose(c, choice, 3, &err))
+        return WRONG_WAY;
+    return made_by(c, 16, 2) && made_by(c, 17, -1) && made_by(c, 32, -1) && made_by(c, 33, -2) &&
+                   made_by(c, N, -2) && w->ranks == 2
+               ? GOOD
+               : WRONG_WAY;
+}
+
+static int forced_allreduce(struct collective *c, int rank, const struct fork_world *w)
+{
+    const struct sum_choice tree = {UINT64_MAX, SUM_TREE, DT_F32}, f16 = {64, SUM_TREE, DT_F16};
+    struct oato_error err;
+    (void)rank;
+    (void)w;
+    if (collective_choose(c, &tree, 1, &err) || !made_by(c, 16, -1))
+        return WRONG_WAY;
+    if (collective_choose(c, &f16, 1, &err) != OATO_EUSAGE)
+        return WRONG_STATUS;
+    return strstr(err.text, "OATO_COLLECTIVE is allreduce, which sums F32") ? GOOD : WRONG_TEXT;
+}
+
+static void the_size_decides_who_sums_unless_the_user_does(void **state)
+{
+    (void)state;
+    struct fork_world *w = world_create(2, 2);
+    assert_int_equal(ranks_run(w, sizes_choose), GOOD);
+    setenv("OATO_COLLECTIVE", "allreduce", 1);
+    assert_int_equal(ranks_run(w, forced_allreduce), GOOD);
+    unsetenv("OATO_COLLECTIVE");
+    world_free(w);
+}
+
+/* ----------------------------------------------------------------------------- failures --- */
+
+static int silent_says(struct collective *c, oato_status status, const struct oato_error *err,
+                       const char *text)
+{
+    (void)c;
+    return status != OATO_EDEVICE ? WRONG_STATUS : strstr(err->text, text) ? GOOD : WRONG_TEXT;
+}
+
+/* An engine fails on rank 1, which leaves; the others wait for its summand. */
+static int one_leaves(struct collective *c, int rank, const struct fork_world *w)
+{
+    static float x[N];
+    struct oato_error err;
+    (void)w;
+    if (rank == 1) {
+        oato_fail(&err, OATO_EDEVICE, "cpu:0: record 3 of the step failed");
+        collective_leave(c, &err);
+        return strcmp(err.text, "rank 1 on host0: cpu:0: record 3 of the step failed") != 0 ||
+                       err.status != OATO_EDEVICE || !collective_reduce(c, x, x, N, DT_F32, &err)
+                   ? WRONG_TEXT
+                   : GOOD;
+    }
+    const oato_status status = collective_reduce(c, x, x, N, DT_F32, &err);
+    const int result =
+        silent_says(c, status, &err, rank ? "rank" : "rank 1 on host0 has not answered");
+    collective_leave(c, &err); /* it names who is lost, not itself */
+    return result || strstr(err.text, "rank 0 on host0: rank 1") ? WRONG_TEXT : GOOD;
+}
+
+static void who_leaves_is_named_by_itself_and_by_those_who_wait(void **state)
+{
+    (void)state;
+    struct fork_world *w = world_create(3, 1);
+    const uint64_t begin = now_ns();
+    assert_int_equal(ranks_run(w, one_leaves), GOOD);
+    assert_true(now_ns() - begin < UINT64_C(10000000000));
+    assert_int_equal(w->closed, 0); /* nobody waits for the others in MPI_Finalize */
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_have_one_order_and_one_rounding),
+        cmocka_unit_test(a_q8_0_sum_has_34_of_128_bytes),
+        cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
+        cmocka_unit_test(who_leaves_is_named_by_itself_and_by_those_who_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
