@@ -14,12 +14,11 @@
 
 enum { HOST, DEVICE, DEVICES };
 
-static struct model *model_of(const char *architecture)
+static struct model *small_model(void)
 {
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
-    shape.architecture = architecture;
     shape.layers = 2;
     shape.width = 256;
     shape.ffn = 512;
@@ -30,11 +29,6 @@ static struct model *model_of(const char *architecture)
     if (random_model_open(&shape, &m, &err))
         fail_msg("%s", err.text);
     return m;
-}
-
-static struct model *small_model(void)
-{
-    return model_of(random_model_default().architecture);
 }
 
 static bool never(const void *user, int32_t device, const struct oato_op *op)
@@ -210,43 +204,6 @@ static void what_a_device_cannot_do_is_refused(void **state)
     model_close(m);
 }
 
-/* Gate and up are one weight that the record names twice: it has one place, inside the room. */
-static void a_weight_that_is_named_twice_has_one_place(void **state)
-{
-    (void)state;
-    struct model *m = model_of("phi3");
-    struct graph g;
-    struct lowered l;
-    struct oato_error err;
-    assert_int_equal(graph_fuse_all(&m->graph, NULL, NULL, &g, &err), OATO_OK);
-    struct placements p = on_the_host(&g);
-    const struct lowering_input in = input_of(&g, &p, &two_devices);
-    for (int32_t layer = 0; layer < g.n_layers; layer++) {
-        const int32_t op = find_op(&g, OP_GATE_UP, layer);
-        assert_ptr_equal(g.ops[op].weight[0], g.ops[op].weight[1]);
-        for (int phase = 0; phase < PHASE_COUNT; phase++)
-            p.phase[phase][op] = (struct placement){
-                .n = 1,
-                .axis = AXIS_COUNT,
-                .part = {{.device = DEVICE, .end = g.ops[op].op.n, .streamed = true}}};
-    }
-    assert_int_equal(lower_both(&in, &l, &err), OATO_OK);
-    const struct lowered_device *d = &l.device[DEVICE];
-    uint64_t last = 0;
-    for (uint32_t i = 0; i < d->n_slots; i++) {
-        const struct weight_slot *s = &d->slots[i];
-        if (!s->streamed)
-            continue;
-        assert_true(s->staging_offset + s->bytes <= d->staging_bytes);
-        last = s->staging_offset > last ? s->staging_offset : last;
-    }
-    assert_int_equal(last, d->staging_bytes / 2); /* two layers, two places */
-    lowered_free(&l);
-    placements_free(&p);
-    graph_free(&g);
-    model_close(m);
-}
-
 /* Every product of the layers streams its weights from a file to the host. */
 static void what_comes_from_a_file_has_a_place_in_a_ring(void **state)
 {
@@ -345,7 +302,6 @@ int main(void)
         cmocka_unit_test(the_same_input_gives_the_same_records),
         cmocka_unit_test(heads_are_cut_out_of_whole_values),
         cmocka_unit_test(what_a_device_cannot_do_is_refused),
-        cmocka_unit_test(a_weight_that_is_named_twice_has_one_place),
         cmocka_unit_test(what_comes_from_a_file_has_a_place_in_a_ring),
         cmocka_unit_test(neurons_are_skipped_where_zeros_are_exact),
     };
