@@ -81,13 +81,17 @@ static void path_make(struct prepared *p, const struct engine *e)
                 (unsigned long long)hash_bytes(&key, sizeof key));
 }
 
-static void model_use(const struct gguf *g, enum file_use use)
+/* The model's files are used for the last time, or only for look-ups: none of it stays in memory,
+ * not even what was read ahead of the header. */
+static void model_forget(const struct gguf *g)
 {
     const struct mapped_file *last = NULL;
     for (size_t i = 0; i < gguf_tensor_count(g); i++) {
         const struct mapped_file *file = gguf_tensor_at(g, i)->file;
-        if (file != last)
-            file_use(file, use);
+        if (file == last)
+            continue;
+        file_use(file, FILE_ONCE);
+        file_release(file, 0, file->bytes);
         last = file;
     }
 }
@@ -281,8 +285,8 @@ void prepared_map(const struct engine *e, struct engine_device *d, bool written)
         d->kept[p.slots[i]] = d->prepared.data + p.rows[i].offset;
         d->hashes[p.slots[i]] = p.rows[i].hash;
     }
-    if (stored_bytes(d->lowered)) /* of the model only look-ups are left */
-        model_use(e->model->gguf, FILE_SCATTERED);
+    if (stored_bytes(d->lowered))
+        model_forget(e->model->gguf);
     d->prepared_path = p.path.data;
     text_init(&p.path);
 out:
@@ -403,7 +407,7 @@ static oato_status prepared_write(const struct engine *e, struct prepared *p,
     for (size_t at = 0; at < h->data && !status; at += ALIGN)
         status = outfile_write(&f, zeros, ALIGN, err);
     if (stored_bytes(d->lowered))
-        model_use(e->model->gguf, FILE_ONCE);
+        model_forget(e->model->gguf);
     if (!status)
         status = rows_write(e, p, d, &f, err);
     if (status) {
