@@ -24,9 +24,11 @@ static struct message {
 
 static int ranks_open(int *rank, int *ranks, char host[TRANSPORT_HOST])
 {
-    world = (struct fork_world *)strtoull(getenv(FORK_WORLD), NULL,
-                                          16); // NOLINT(performance-no-int-to-ptr)
-    *rank = own_rank = atoi(getenv(FORK_RANK));
+    const char *at = getenv(FORK_WORLD), *number = getenv(FORK_RANK);
+    if (!at || !number)
+        return -1;
+    world = (struct fork_world *)strtoull(at, NULL, 16); // NOLINT(performance-no-int-to-ptr)
+    *rank = own_rank = (int)strtol(number, NULL, 10);
     *ranks = world->ranks;
     snprintf(host, TRANSPORT_HOST, "host%d", own_rank * world->hosts / world->ranks);
     return 0;

@@ -59,7 +59,7 @@ static int rank_run(int rank, const struct fork_world *w, rank_fn *run)
 /* Runs it on all ranks; returns the first status that is not GOOD. */
 static int ranks_run(struct fork_world *w, rank_fn *run)
 {
-    pid_t child[FORK_RANKS];
+    pid_t child[FORK_RANKS] = {0};
     int worst = GOOD;
     for (int rank = 0; rank < w->ranks; rank++) {
         child[rank] = fork();
