@@ -96,7 +96,7 @@ static oato_status open_sibling(struct gguf *g, const char *stem, struct split k
                                 struct gguf_part *p, struct oato_error *err)
 {
     struct text path;
-    struct split s;
+    struct split s = {0};
     text_init(&path);
     text_printf(&path, "%s" SPLIT_SUFFIX, stem, (int)i + 1, (int)known.count);
     oato_status status = path.failed ? oato_fail_memory(err, strlen(stem), "a file name")
@@ -321,7 +321,7 @@ bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out)
     uint64_t u = 0; /* little-endian: the low bytes are the value, signs are put in below */
     memcpy(&u, p, gguf_scalar_bytes(v->elem));
     switch (v->elem) {
-    case GGUF_I8: *out = (int8_t)u; return true;
+    case GGUF_I8: *out = u < 128 ? (int64_t)u : (int64_t)u - 256; return true;
     case GGUF_I16: *out = (int16_t)u; return true;
     case GGUF_I32: *out = (int32_t)u; return true;
     case GGUF_I64: *out = (int64_t)u; return true;

@@ -101,5 +101,6 @@ uint64_t gguf_content_hash(const struct gguf *g)
         file_release(t->file, (size_t)(t->data - t->file->data), t->bytes);
         file_use(t->file, FILE_USUAL);
     }
-    return *kept = h ? h : 1; /* 0 means "not known" */
+    *kept = h ? h : 1; /* 0 means "not known" */
+    return *kept;
 }

@@ -337,7 +337,10 @@ static oato_status plan_divide(struct dealing *x)
 {
     struct plan plan = *x->plan;
     plan.n_parts = plan.n_kv = plan.n_costs = 0;
-    if (plan_room(x, &plan) || fill_devices(x, &plan) || rank_sums_choose(x->o, &plan, x->err))
+    if (plan_room(x, &plan))
+        return x->err->status;
+    plan.arena = x->plan->arena; /* grown since the copy */
+    if (fill_devices(x, &plan) || rank_sums_choose(x->o, &plan, x->err))
         return x->err->status;
     for (int32_t i = 0, part = 0; i < x->g->n_ops; i++) {
         while (strcmp(x->plan->parts[part].op, x->g->ops[i].name) != 0)
