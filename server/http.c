@@ -499,6 +499,8 @@ oato_status http_open(struct server *s, struct oato_error *err)
     if (n > HOSTS_MAX)
         return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
                          HOSTS_MAX);
+    for (int32_t i = 0; i < HOSTS_MAX; i++)
+        s->quiesced[i] = -1;
     files_allow(n * s->options->connections);
     snprintf(port, sizeof port, "%d", s->options->port);
     for (int32_t i = 0; i < n && !status; i++)
@@ -513,9 +515,10 @@ oato_status http_open(struct server *s, struct oato_error *err)
 void http_quiesce(struct server *s)
 {
     for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
-        const int listener = MHD_quiesce_daemon(s->daemon[i]);
-        if (listener != MHD_INVALID_SOCKET)
-            close(listener);
+        /* its threads may be about to accept: the descriptor stays until they have ended */
+        s->quiesced[i] = MHD_quiesce_daemon(s->daemon[i]);
+        if (s->quiesced[i] >= 0)
+            shutdown(s->quiesced[i], SHUT_RDWR);
     }
 }
 
@@ -524,5 +527,8 @@ void http_close(struct server *s)
     for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
         MHD_stop_daemon(s->daemon[i]);
         s->daemon[i] = NULL;
+        if (s->quiesced[i] >= 0)
+            close(s->quiesced[i]);
+        s->quiesced[i] = -1;
     }
 }

@@ -187,6 +187,7 @@ struct server {
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
     atomic_int exchanges;  /* requests whose answers are not sent yet */
     struct MHD_Daemon *daemon[HOSTS_MAX]; /* of each host; NULL: not started */
+    int quiesced[HOSTS_MAX]; /* its listener once it takes no more connections; -1: not yet */
     enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
     struct scheduler *scheduler;
     struct restore_predictor *costs;

@@ -361,7 +361,18 @@ def drains(model):
     thread.start()
     while not s.busy() and not got:
         time.sleep(0.002)
-    status = s.end()
+    s.process.terminate()
+    refused, until = False, time.time() + 10
+    while not refused and time.time() < until:
+        try:
+            socket.create_connection(("127.0.0.1", s.port)).close()
+        except ConnectionRefusedError:
+            refused = True
+    check(refused, "it takes no more connections")
+    again = Server(model, "--port", str(s.port))
+    check(again.port == s.port and again.end() == 0, "the next one starts at its port meanwhile")
+    s.process.stderr.read()
+    status = s.process.wait(60)
     thread.join()
     check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 1000, "SIGTERM lets an answer end")
 
