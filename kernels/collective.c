@@ -291,11 +291,12 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
     const void *own = *any ? pack(c, sum, n, wire) : sum;
     if (c->group) {
         status = message_send(c, 0, own, *any ? all : 0, false, err);
+        float *total = wire == DT_F32 ? sum : c->others;
         if (!status)
-            status = message_receive(c, 0, c->others, all, NULL, false, err);
-        *any = false;
-        if (!status)
-            take_packed(c, sum, any, c->others, n, wire);
+            status = message_receive(c, 0, total, all, NULL, false, err);
+        if (!status && wire != DT_F32)
+            wire_unpack(wire, sum, total, n);
+        *any = true;
         return status;
     }
     for (int g = 1; g < c->n_groups; g++)

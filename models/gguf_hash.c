@@ -94,13 +94,15 @@ uint64_t gguf_content_hash(const struct gguf *g)
     uint64_t h = *kept;
     if (h || gguf_header_only(g))
         return h;
+    for (const struct gguf_part *p = g->parts; p; p = p->next)
+        file_use(&p->file, FILE_SCATTERED); /* it may be larger than the memory */
     for (size_t i = 0; i < g->n_tensors; i++) {
         const struct gguf_tensor *t = g->by_name[i];
-        file_use(t->file, FILE_SCATTERED); /* it may be larger than the memory */
         h = fold_samples(h, t);
         file_release(t->file, (size_t)(t->data - t->file->data), t->bytes);
-        file_use(t->file, FILE_USUAL);
     }
+    for (const struct gguf_part *p = g->parts; p; p = p->next)
+        file_use(&p->file, FILE_USUAL);
     *kept = h ? h : 1; /* 0 means "not known" */
     return *kept;
 }

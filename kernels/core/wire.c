@@ -37,8 +37,9 @@ static void f16_pack(uint8_t *to, const float *x, size_t n)
 
 size_t wire_bytes(oato_dtype wire, size_t n)
 {
-    const struct dtype_info *d = dtype_info(wire);
-    return n / (size_t)d->block_elems * (size_t)d->block_bytes;
+    size_t bytes = 0;
+    dtype_row_bytes(wire, (int64_t)n, &bytes);
+    return bytes;
 }
 
 void wire_pack(oato_dtype wire, void *to, const float *x, size_t n)

@@ -165,16 +165,13 @@ AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_lis
 
 /* Which form of scales a type has is known to the compiler where it counts, for one token. */
 AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,
-                              const struct block_group *g, int64_t t,
-                              const struct lists_ahead *next, int bits)
+                              const struct block_group *g, float *const *y,
+                              const struct lists_ahead *next, int bits, int tokens)
 {
     const struct columns_form *f = w->c.form;
-    float *y[GROUP];
-    for (int i = 0; i < GROUP; i++)
-        y[i] = w->y + (t + i) * w->j->y_stride;
 #define ROWS(tokens, half, has_min)                                                                \
     block_rows(w, l, g, y, next, (struct block_kind){bits, tokens, half, has_min})
-    switch (min_i64(GROUP, w->T - t)) {
+    switch (tokens) {
     case 1:
         if (f->half)
             f->has_min ? ROWS(1, true, true) : ROWS(1, true, false);
@@ -186,15 +183,6 @@ AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_l
     default: ROWS(4, f->half, f->has_min);
     }
 #undef ROWS
-}
-
-static void integers_rows(const struct columns_work *w, const struct block_list *l,
-                          const struct block_group *g, int64_t t, const struct lists_ahead *next)
-{
-    if (w->c.form->bits == 4)
-        block_tokens(w, l, g, t, next, 4);
-    else
-        block_tokens(w, l, g, t, next, 8);
 }
 
 /* 32 rows of some columns for one token. */

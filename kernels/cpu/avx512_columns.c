@@ -154,27 +154,15 @@ AVX2_INLINE void block_rows(const struct columns_work *w, const struct block_lis
 }
 
 AVX2_INLINE void block_tokens(const struct columns_work *w, const struct block_list *l,
-                              const struct block_group *g, int64_t t,
-                              const struct lists_ahead *next, int bits)
+                              const struct block_group *g, float *const *y,
+                              const struct lists_ahead *next, int bits, int tokens)
 {
-    float *y[GROUP];
-    for (int i = 0; i < GROUP; i++)
-        y[i] = w->y + (t + i) * w->j->y_stride;
-    switch (w->T - t) {
+    switch (tokens) {
     case 1: block_rows(w, l, g, y, next, bits, 1); break;
     case 2: block_rows(w, l, g, y, next, bits, 2); break;
     case 3: block_rows(w, l, g, y, next, bits, 3); break;
     default: block_rows(w, l, g, y, next, bits, 4);
     }
-}
-
-static void integers_rows(const struct columns_work *w, const struct block_list *l,
-                          const struct block_group *g, int64_t t, const struct lists_ahead *next)
-{
-    if (w->c.form->bits == 4)
-        block_tokens(w, l, g, t, next, 4);
-    else
-        block_tokens(w, l, g, t, next, 8);
 }
 
 AVX2_INLINE void float_rows(oato_dtype dtype, const struct columns_work *w,

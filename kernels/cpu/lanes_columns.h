@@ -1,6 +1,6 @@
 /*
  * lanes_columns.h - the sparse MUL_MAT at the levels with vectors: what does not depend on the
- * width of vectors. avx2_columns.c and avx512_columns.c define integers_rows and float_tokens and
+ * width of vectors. avx2_columns.c and avx512_columns.c define block_tokens and float_tokens and
  * then include lanes_columns_run.h.
  *
  *   for each 16 tokens                                    their inputs, packed by each thread

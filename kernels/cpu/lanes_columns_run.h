@@ -1,7 +1,7 @@
 /*
  * lanes_columns_run.h - the loops over tokens and blocks of lanes_columns.h, for a file that has
  * defined
- *   integers_rows(work, block's list, group, its first token, lists to prefetch)
+ *   block_tokens(work, block's list, group, its results, lists to prefetch, bits, tokens)
  *   float_tokens(type, work, columns, first token of a group, whether to prefetch)
  * which go over the thread's rows.
  */
@@ -20,6 +20,19 @@ static int64_t tiles_ahead(const struct columns_work *w)
     const int64_t scale = (w->c.form->half ? 2 : 4) * (w->c.form->has_min ? 2 : 1);
     const int64_t bytes = TILE * (scale * blocks + columns * w->c.form->bits / 8);
     return max_i64(2, AHEAD_BYTES * blocks / max_i64(1, bytes) / 2 * 2); /* whole lines */
+}
+
+static void integers_rows(const struct columns_work *w, const struct block_list *l,
+                          const struct block_group *g, int64_t t, const struct lists_ahead *next)
+{
+    const int tokens = (int)min_i64(GROUP, w->T - t);
+    float *y[GROUP];
+    for (int i = 0; i < GROUP; i++)
+        y[i] = w->y + (t + i) * w->j->y_stride;
+    if (w->c.form->bits == 4)
+        block_tokens(w, l, g, y, next, 4, tokens);
+    else
+        block_tokens(w, l, g, y, next, 8, tokens);
 }
 
 static void integers_run(const struct columns_work *w)

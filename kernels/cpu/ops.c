@@ -328,7 +328,6 @@ static void slice_row(const struct run *x, int64_t t)
                (size_t)to * sizeof(float));
 }
 
-/* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
 /* As hosts of a cluster sum what they send each other: core/wire.c. */
 static void merge_rounded(const struct run *x, int64_t t, float *y)
 {
@@ -348,6 +347,7 @@ static void merge_rounded(const struct run *x, int64_t t, float *y)
     }
 }
 
+/* In part order: every level of kernels adds alike, so the sum has the same bits on all devices. */
 static void merge_sum_row(const struct run *x, int64_t t)
 {
     const int64_t n = x->op->n;

@@ -181,6 +181,14 @@ void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, i
                                                 .home = device};
 }
 
+void plan_add_moving(struct plan *p, const char *op, int64_t n)
+{
+    for (int32_t phase = 0; phase < PHASE_COUNT; phase++) {
+        plan_add_part(p, op, 0, n, phase);
+        p->parts[p->n_parts - 1].phases = 1u << phase;
+    }
+}
+
 void plan_place_randomly(struct plan *p, const struct graph *fused, struct random *r)
 {
     int32_t n = p->n_devices;

@@ -50,6 +50,8 @@ void plan_begin_gpu(struct plan *p, const struct model *m, struct graph *fused);
 /* All of the model on that; its matrices have their home there or with the host. */
 void plan_on_gpu(struct plan *p, const struct graph *g, bool streams);
 void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, int32_t device);
+/* All n rows: on the host in prefill, on the first device in decode. */
+void plan_add_moving(struct plan *p, const char *op, int64_t n);
 
 struct engine *open_engine(const struct model *m, const struct plan *p,
                            struct engine_options options);

@@ -235,10 +235,7 @@ static void a_page_cut_back_loses_its_text(void **state)
     (void)state;
     plan_begin(&p, m, 1, "vram=64MiB");
     plan_fuse_all(&p, m, &fused);
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        plan_add_part(&p, "blk.0.ffn_down", 0, 256, phase);
-        p.parts[p.n_parts - 1].phases = 1u << phase;
-    }
+    plan_add_moving(&p, "blk.0.ffn_down", 256);
     fill_ids(a, LENGTH, VOCAB, 1);
     fill_ids(b, LENGTH, VOCAB, 2);
     struct engine *e = open_engine(m, &p, (struct engine_options){.context = CONTEXT, .seqs = 2});

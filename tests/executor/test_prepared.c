@@ -160,10 +160,7 @@ static void embeddings_share_the_file_of_answers(void **state)
     struct graph fused;
     plan_begin(&p, m, 1, "vram=64MiB");
     plan_fuse_all(&p, m, &fused);
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        plan_add_part(&p, "blk.1.ffn_down", 0, 256, phase);
-        p.parts[p.n_parts - 1].phases = 1u << phase;
-    }
+    plan_add_moving(&p, "blk.1.ffn_down", 256);
     for (int planned = 0; planned < 2; planned++) {
         const struct plan *plan = planned ? &p : NULL;
         for (int first = 0; first < 2; first++) {

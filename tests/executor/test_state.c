@@ -163,10 +163,7 @@ static void a_state_stays_where_it_is(void **state)
     struct oato_error err;
     plan_begin(&p, m, 1, "vram=64MiB");
     plan_fuse_all(&p, m, &fused);
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        plan_add_part(&p, "blk.0.ssm_delta", 0, 128, phase);
-        p.parts[p.n_parts - 1].phases = 1u << phase;
-    }
+    plan_add_moving(&p, "blk.0.ssm_delta", 128);
     assert_int_equal(engine_open(m, &p, &(struct engine_options){0}, NULL, NULL, &e, &err),
                      OATO_EFILE);
     assert_non_null(strstr(err.text, "recurrent state"));
