@@ -28,6 +28,7 @@ struct collective {
     int rank, ranks;
     char host[RANKS_MAX][TRANSPORT_HOST];
     bool failed;
+    bool told;   /* rank 0 says why this one ends */
     bool forced; /* OATO_COLLECTIVE says how all sums are made */
     struct sum_choice choice[SUM_CHOICES];
     int32_t n_choices;
