@@ -76,23 +76,32 @@ static int64_t price_of(const struct problem *p, const int32_t *place)
     return instance_price(&p->instance, place).objective_ns;
 }
 
-/* The same plan under the same profile with each row at its p10: what the machine has been seen to
- * do for the very operators that the medians stand for. */
+/* The profile with each row at its p10: what the machine has been seen to do for the very operators
+ * that the medians stand for. Borrows all but the rows. */
+static oato_status profile_at_p10(const struct profile *profile, struct profile *fast,
+                                  struct oato_error *err)
+{
+    *fast = *profile;
+    fast->rows = calloc((size_t)profile->n_rows + 1, sizeof *fast->rows);
+    if (!fast->rows)
+        return oato_fail_memory(err, (size_t)profile->n_rows * sizeof *fast->rows, "a profile");
+    for (int32_t i = 0; i < profile->n_rows; i++) {
+        fast->rows[i] = profile->rows[i];
+        if (fast->rows[i].p10_ns > 0 && fast->rows[i].p10_ns < fast->rows[i].median_ns)
+            fast->rows[i].median_ns = fast->rows[i].p10_ns;
+    }
+    return OATO_OK;
+}
+
 static oato_status price_at_p10(const struct model *m, const struct profile *profile,
                                 const struct plan *plan, int64_t *objective_ns,
                                 struct oato_error *err)
 {
-    struct profile fast = *profile;
+    struct profile fast;
     struct problem *p;
     int32_t *place;
-    fast.rows = calloc((size_t)profile->n_rows + 1, sizeof *fast.rows);
-    if (!fast.rows)
-        return oato_fail_memory(err, (size_t)profile->n_rows * sizeof *fast.rows, "a profile");
-    for (int32_t i = 0; i < profile->n_rows; i++) {
-        fast.rows[i] = profile->rows[i];
-        if (fast.rows[i].p10_ns > 0 && fast.rows[i].p10_ns < fast.rows[i].median_ns)
-            fast.rows[i].median_ns = fast.rows[i].p10_ns;
-    }
+    if (profile_at_p10(profile, &fast, err))
+        return err->status;
     const oato_status status = problem_of_plan(m, &fast, plan, &p, &place, err);
     if (!status) {
         *objective_ns = price_of(p, place);
@@ -130,6 +139,34 @@ static bool devices_are_there(struct verdict *v, const struct plan *plan,
     return all;
 }
 
+static void judge_promise(struct verdict *v, const struct plan *plan, double now_ns,
+                          double max_slower, double dispersion_ns)
+{
+    const double limit = (double)plan->objective_ns * (1 + max_slower) + dispersion_ns;
+    char what[64];
+    snprintf(what, sizeof what, "%s, against what the plan promised",
+             objective_names[plan->request.objective]);
+    judge(v, what, now_ns <= limit, "ms", as_ms(now_ns), as_ms(limit));
+}
+
+/* status: of looking for the best plan; that there is none is a verdict. */
+static oato_status judge_best(struct verdict *v, const struct plan *plan, oato_status status,
+                              double now_ns, int64_t best_ns, double max_slower,
+                              double dispersion_ns, const struct oato_error *err)
+{
+    const double limit = (double)best_ns * (1 + max_slower) + dispersion_ns;
+    char what[64];
+    if (status == OATO_EFIT && !oato_failed_memory(err)) {
+        judge(v, "some plan fits this machine", false, "", 0, 0);
+        return OATO_OK;
+    }
+    snprintf(what, sizeof what, "%s, against the best plan of today",
+             objective_names[plan->request.objective]);
+    if (!status)
+        judge(v, what, now_ns <= limit, "ms", as_ms(now_ns), as_ms(limit));
+    return status;
+}
+
 static oato_status judge_plan(struct verdict *v, const struct plan *plan, const struct model *m,
                               const struct profile *profile, double max_slower, double time_limit_s,
                               double *dispersion_ns, struct oato_error *err)
@@ -151,30 +188,95 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     if (status)
         goto out;
     *dispersion_ns = now - (double)fast_ns;
-    double limit = (double)plan->objective_ns * (1 + max_slower) + *dispersion_ns;
-    const char *what = objective_names[plan->request.objective];
-    char promised[64], possible[64];
-    snprintf(promised, sizeof promised, "%s, against what the plan promised", what);
-    snprintf(possible, sizeof possible, "%s, against the best plan of today", what);
     judge_memory(v, plan, p, place);
-    judge(v, promised, now <= limit, "ms", as_ms(now), as_ms(limit));
-    int64_t best_ns;
+    judge_promise(v, plan, now, max_slower, *dispersion_ns);
+    int64_t best_ns = 0;
     status = best_now(m, profile, p, time_limit_s, &best_ns, err);
-    if (status == OATO_EFIT && !oato_failed_memory(err)) {
-        judge(v, "some plan fits this machine", false, "", 0, 0);
-        status = OATO_OK;
-    } else if (!status) {
-        limit = (double)best_ns * (1 + max_slower) + *dispersion_ns;
-        judge(v, possible, now <= limit, "ms", as_ms(now), as_ms(limit));
-    }
+    status = judge_best(v, plan, status, now, best_ns, max_slower, *dispersion_ns, err);
 out:
     problem_free(p);
     return status;
 }
 
-oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
-                         double max_slower, double time_limit_s, bool json, struct text *out,
-                         struct oato_error *err)
+/* ------------------------------------------------------------------------- several ranks --- */
+
+/* The objective of the same plan with each row of the profiles at its p10. */
+static oato_status ranks_at_p10(const struct plan *plan, const struct model *m,
+                                const struct rank_options *ranks, int64_t *objective_ns,
+                                struct oato_error *err)
+{
+    struct profile fast[SOLVER_DEVICES];
+    struct rank_options o = *ranks;
+    int32_t n = 0;
+    for (; n < o.n_profiles && profile_at_p10(ranks->profiles[n], &fast[n], err) == OATO_OK; n++)
+        o.profiles[n] = &fast[n];
+    struct plan now;
+    plan_init(&now);
+    oato_status status = n < o.n_profiles ? err->status : ranks_price(plan, m, &o, &now, err);
+    if (!status) {
+        *objective_ns = (int64_t)now.objective_ns;
+        plan_free(&now);
+    }
+    while (n)
+        free(fast[--n].rows);
+    return status;
+}
+
+/* The best plan for as many ranks on as many hosts. */
+static oato_status best_for_ranks(const struct plan *plan, const struct model *m,
+                                  const struct rank_options *ranks, int64_t *objective_ns,
+                                  struct oato_error *err)
+{
+    struct rank_options o = *ranks;
+    struct planner_options options;
+    struct plan best;
+    planner_options_init(&options);
+    options.request = plan->request;
+    o.ranks = plan->devices[plan->n_devices - 1].rank + 1;
+    o.hosts = plan->devices[plan->n_devices - 1].host + 1;
+    o.wire = plan_wire(plan);
+    const oato_status status = ranks_plan(m, &options, &o, &best, err);
+    if (status)
+        return status;
+    *objective_ns = (int64_t)best.objective_ns;
+    plan_free(&best);
+    return OATO_OK;
+}
+
+static oato_status judge_ranks(struct verdict *v, const struct plan *plan, const struct model *m,
+                               const struct rank_options *ranks, double max_slower,
+                               double *dispersion_ns, struct oato_error *err)
+{
+    int64_t fast_ns = 0, best_ns = 0;
+    struct plan now;
+    oato_status status = ranks_price(plan, m, ranks, &now, err);
+    if (status)
+        return status;
+    for (int32_t d = 0; d < now.n_devices; d++) {
+        const struct plan_device *own = &now.devices[d];
+        char what[64];
+        snprintf(what, sizeof what, "memory of %s of rank %d", own->id, own->rank);
+        judge(v, what, own->planned_bytes <= own->budget_bytes, "MiB",
+              as_mib((double)own->planned_bytes), as_mib((double)own->budget_bytes));
+    }
+    status = ranks_at_p10(plan, m, ranks, &fast_ns, err);
+    if (!status) {
+        *dispersion_ns = (double)now.objective_ns - (double)fast_ns;
+        judge_promise(v, plan, (double)now.objective_ns, max_slower, *dispersion_ns);
+        status = best_for_ranks(plan, m, ranks, &best_ns, err);
+        status = judge_best(v, plan, status, (double)now.objective_ns, best_ns, max_slower,
+                            *dispersion_ns, err);
+    }
+    plan_free(&now);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------- verdicts --- */
+
+static oato_status report_verdicts(const struct plan *p, const struct model *m,
+                                   const struct profile *profile, const struct rank_options *ranks,
+                                   double max_slower, double time_limit_s, bool json,
+                                   struct text *out, struct oato_error *err)
 {
     struct verdict v = {.out = out, .json = json};
     double dispersion_ns = 0;
@@ -191,10 +293,12 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
     if (json) {
         json_open(out, NULL, '{');
         json_open(out, "checks", '[');
-    } else if (profile) {
+    } else if (profile || ranks) {
         text_printf(out, "%-44s %12s %12s\n", "check", "is", "limit");
     }
-    if (m && profile)
+    if (m && ranks)
+        status = judge_ranks(&v, p, m, ranks, max_slower, &dispersion_ns, err);
+    else if (m && profile)
         status = judge_plan(&v, p, m, profile, max_slower, time_limit_s, &dispersion_ns, err);
     tell_dispersion(&v, dispersion_ns);
     if (json) {
@@ -207,6 +311,20 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
     if (!status && v.bad)
         status = oato_fail(err, OATO_NEGATIVE, "the plan no longer holds; run oato-plan again");
     return status;
+}
+
+oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
+                         double max_slower, double time_limit_s, bool json, struct text *out,
+                         struct oato_error *err)
+{
+    return report_verdicts(p, m, profile, NULL, max_slower, time_limit_s, json, out, err);
+}
+
+oato_status report_check_ranks(const struct plan *p, const struct model *m,
+                               const struct rank_options *ranks, double max_slower, bool json,
+                               struct text *out, struct oato_error *err)
+{
+    return report_verdicts(p, m, NULL, ranks, max_slower, 0, json, out, err);
 }
 
 /* --------------------------------------------------------------------------------- diff ---- */

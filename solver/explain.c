@@ -469,7 +469,11 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
             continue;
         found = true;
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
-        const char *device = p->devices[c->device].id;
+        char device[32];
+        if (p->devices[p->n_devices - 1].rank)
+            snprintf(device, sizeof device, "rank %d", p->devices[c->device].rank);
+        else
+            snprintf(device, sizeof device, "%s", p->devices[c->device].id);
         if (x->json)
             json_add_object(out, NULL, JSON("op", c->op), JSON("phase", phase),
                             JSON("device", device), JSON("ns", c->ns),
@@ -482,7 +486,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
     if (!found && name)
         return unknown_name(x, name, err);
     caches_text(x, name);
-    if (!x->json)
+    if (!x->json && (!p->n_devices || !p->devices[p->n_devices - 1].rank))
         text_printf(out, "with -m MODEL.gguf and -p PROFILE this says what the alternatives "
                          "cost\n");
     return OATO_OK;

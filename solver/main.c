@@ -214,13 +214,14 @@ enum {
 /* In the order of the help. */
 static const struct option_of all_options[] = {
     {"model", 'm', "MODEL", "the model that was planned", PLANNED | EXPORT | IMPORT, TEXT(model)},
-    {"profile", 'p', "PROFILE", "the machine's profile", PLANNED | FRONTIER, TEXT(profile)},
-    {"profile", 'p', "PROFILE", "the machine's profile; repeat for ranks that differ", MAKE,
-     take_profile, 0, 0, 0},
+    {"profile", 'p', "PROFILE", "the machine's profile", SIMULATE | REPORT | FRONTIER,
+     TEXT(profile)},
+    {"profile", 'p', "PROFILE", "the machine's profile; repeat for ranks that differ",
+     MAKE | SHOW | CHECK, take_profile, 0, 0, 0},
     {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network, --wire",
      MAKE, COUNT(ranks.ranks, 1)},
     {"hosts", 0, "N", NULL, MAKE, COUNT(ranks.hosts, 1)},
-    {"network", 0, "RATE", NULL, MAKE, INTO(ranks, take_network)},
+    {"network", 0, "RATE", NULL, MAKE | SHOW | CHECK, INTO(ranks, take_network)},
     {"wire", 0, "TYPE", NULL, MAKE, INTO(ranks.wire, take_wire)},
     {"hardware", 0, "NAME", "a library machine instead of -p", PLANNED | PLANNING, TEXT(hardware)},
     {"neurons", 0, "FILE", "how often neurons and experts fire (sidecar)", PLANNED | PLANNING,

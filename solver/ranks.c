@@ -1,212 +1,20 @@
 /*
  * ranks.c - a plan for several ranks, processes that run one model together (kernels/collective.h).
- * It is the plan of one host with the work of each layer divided: heads with their rows of q, k and
- * v and their columns of the output product, neurons of the feed-forward block, experts, rows of
- * the logits. What is left - norms, sums, routers - is small and runs on every rank, so that a
- * layer has two sums of all ranks and nothing else to exchange.
+ * It is the plan of one host with the work of each layer divided (ranks_cut.c). What is left -
+ * norms, sums, routers - is small and runs on every rank, so that a layer has two sums of all ranks
+ * and nothing else to exchange.
  *
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
- * profile. Cuts fall where weights can be cut: on whole heads, on multiples of 64 rows and on whole
- * blocks of columns. A rank may be left without a part; then it adds nothing to the sum.
+ * profile. A plan that was so made can be priced again by other profiles.
  */
 #include "lowering/lowering.h"
-#include "solver/planning_internal.h"
+#include "solver/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MULTIPLE = 64, ALL_PHASES = (1u << PHASE_COUNT) - 1 };
-
-/* An operator that is divided: rank r has [cut[r], cut[r + 1]) * each of the axis. */
-struct cut_op {
-    const int32_t *cut; /* NULL: every rank has all of it */
-    int32_t each;
-    enum op_axis axis;
-};
-
-struct dealing {
-    const struct problem *p;
-    const struct graph *g;
-    struct plan *plan;
-    const struct rank_options *o;
-    struct cut_op *op;   /* by operator */
-    int32_t **heads;     /* by layer of KV: its cut, once it is known */
-    struct arena *arena; /* the plan's */
-    int32_t n_sums[2];   /* sums of all ranks in a step; [1]: only of the rows with logits */
-    struct oato_error *err;
-};
-
-static int32_t multiple_of(int32_t a, int32_t b)
-{
-    int32_t x = a, y = b;
-    while (y) {
-        const int32_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
-}
-
-/* Cuts `extent` into shares on multiples of `unit`; NULL: one rank would have it all, or memory is
- * short. */
-static int32_t *cut_make(struct dealing *x, int32_t extent, int32_t unit)
-{
-    const int32_t ranks = x->o->ranks, units = unit > 0 ? extent / unit : 0;
-    int32_t *cut = arena_alloc(x->arena, (size_t)ranks + 1, sizeof *cut);
-    double sum = 0, all = 0;
-    int owners = 0;
-    if (!cut) {
-        oato_fail_memory(x->err, sizeof *cut, "the plan");
-        return NULL;
-    }
-    for (int32_t r = 0; r < ranks; r++)
-        all += x->o->share[r];
-    if (all <= 0)
-        return NULL;
-    for (int32_t r = 0; r < ranks; r++) {
-        sum += x->o->share[r];
-        cut[r + 1] = r + 1 == ranks ? extent : (int32_t)lround(sum / all * units) * unit;
-        owners += cut[r + 1] > cut[r];
-    }
-    return owners > 1 ? cut : NULL;
-}
-
-static void op_cut(struct dealing *x, int32_t op, enum op_axis axis, const int32_t *cut,
-                   int32_t each)
-{
-    x->op[op] = (struct cut_op){cut, each, axis};
-}
-
-static int32_t readers_of(const struct graph *g, int32_t value)
-{
-    int32_t n = value == g->logits;
-    for (int32_t i = 0; i < g->n_ops; i++)
-        for (int j = 0; j < g->ops[i].n_in; j++)
-            n += g->ops[i].in[j] == value;
-    return n;
-}
-
-/* The one operator that reads the value as its first input; -1: there are others, or it is none of
- * that kind. */
-static int32_t reader_of(const struct graph *g, int32_t value, enum op_kind kind)
-{
-    for (int32_t i = 0; i < g->n_ops && readers_of(g, value) == 1; i++)
-        if (g->ops[i].in[0] == value && g->ops[i].op.kind == kind)
-            return i;
-    return -1;
-}
-
-static int32_t block_of(const struct oato_op *op)
-{
-    const struct dtype_info *d = dtype_info(op->dtype);
-    return d && (int32_t)d->block_elems > MULTIPLE ? (int32_t)d->block_elems : MULTIPLE;
-}
-
-/* From what reads heads back to the product that makes them, `group` heads for each of the cut:
- * every operator in between works head by head. */
-static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int32_t group)
-{
-    const struct graph *g = x->g;
-    while (readers_of(g, value) == 1) {
-        const int32_t i = g->values[value].producer;
-        const struct graph_op *o = &g->ops[i];
-        if (op_divides(&o->op, AXIS_HEADS) &&
-            (o->op.kind == OP_ROPE || o->op.kind == OP_HEAD_NORM)) {
-            op_cut(x, i, AXIS_HEADS, cut, group);
-            value = o->in[0];
-            continue;
-        }
-        const int32_t heads = cut[x->o->ranks] * group;
-        if (o->op.kind == OP_MUL_MAT && o->op.n % heads == 0)
-            op_cut(x, i, AXIS_ROWS, cut, group * (o->op.n / heads));
-        return;
-    }
-}
-
-/* The cut of a layer's KV heads: at whole blocks of each output product that reads them. */
-static const int32_t *heads_cut(struct dealing *x, int32_t kv_layer)
-{
-    const struct graph *g = x->g;
-    int32_t unit = 1, heads = 0;
-    if (x->heads[kv_layer])
-        return x->heads[kv_layer];
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        if (o->kv_layer != kv_layer)
-            continue;
-        if (!op_divides(&o->op, AXIS_HEADS))
-            return NULL;
-        heads = o->op.kv_heads;
-        const int32_t down = o->op.kind == OP_ATTENTION ? reader_of(g, o->out[0], OP_MUL_MAT) : -1;
-        const int32_t block = down < 0 ? MULTIPLE : block_of(&g->ops[down].op);
-        const int32_t columns =
-            o->op.kind == OP_ATTENTION ? o->op.heads / heads * o->op.head_dim : o->op.head_dim;
-        unit = multiple_of(unit, multiple_of(columns, block) / columns);
-    }
-    return x->heads[kv_layer] = heads ? cut_make(x, heads, unit) : NULL;
-}
-
-static void attention_cut(struct dealing *x, int32_t i)
-{
-    const struct graph_op *o = &x->g->ops[i];
-    const int32_t *cut = heads_cut(x, o->kv_layer);
-    if (!cut)
-        return;
-    op_cut(x, i, AXIS_HEADS, cut, 1);
-    if (o->op.kind == OP_KV_STORE) {
-        chain_cut(x, o->in[0], cut, 1);
-        chain_cut(x, o->in[1], cut, 1);
-        return;
-    }
-    const int32_t group = o->op.heads / o->op.kv_heads;
-    const int32_t down = reader_of(x->g, o->out[0], OP_MUL_MAT);
-    chain_cut(x, o->in[0], cut, group);
-    if (down >= 0)
-        op_cut(x, down, AXIS_K, cut, group * o->op.head_dim);
-}
-
-/* A feed-forward block by its neurons or experts. */
-static void pair_cut(struct dealing *x, int32_t i)
-{
-    const struct oato_op *up = &x->g->ops[i].op, *down = &x->g->ops[i + 1].op;
-    const bool experts = op_has_experts(up);
-    const int32_t *cut = experts ? cut_make(x, up->experts, 1) : cut_make(x, up->n, block_of(down));
-    if (!cut)
-        return;
-    op_cut(x, i, experts ? AXIS_EXPERTS : AXIS_ROWS, cut, 1);
-    op_cut(x, i + 1, experts ? AXIS_EXPERTS : AXIS_K, cut, 1);
-}
-
-static void ops_cut(struct dealing *x)
-{
-    const struct graph *g = x->g;
-    for (int32_t i = 0; i < g->n_ops && !x->err->status; i++) {
-        const struct graph_op *o = &g->ops[i];
-        if (o->kv_layer >= 0)
-            attention_cut(x, i);
-        else if (i + 1 < g->n_ops && divide_pair(g, i))
-            pair_cut(x, i);
-        else if (o->op.kind == OP_MUL_MAT && o->out[0] == g->logits)
-            op_cut(x, i, AXIS_ROWS, cut_make(x, o->op.n, MULTIPLE), 1);
-    }
-    for (int32_t i = 0; i < g->n_ops; i++)
-        if (x->op[i].cut && (x->op[i].axis == AXIS_K || (x->op[i].axis == AXIS_EXPERTS &&
-                                                         g->ops[i].op.kind == OP_EXPERT_DOWN)))
-            x->n_sums[g->values[g->ops[i].out[0]].rows == ROWS_LOGITS]++;
-}
-
-static int64_t begin_of(const struct cut_op *c, int32_t rank)
-{
-    return (int64_t)c->cut[rank] * c->each;
-}
-
-/* The share of the operator that the rank has. */
-static double share_of(const struct dealing *x, int32_t op, int32_t rank)
-{
-    const struct cut_op *c = &x->op[op];
-    return c->cut ? (double)(c->cut[rank + 1] - c->cut[rank]) / c->cut[x->o->ranks] : 1;
-}
+enum { ALL_PHASES = (1u << PHASE_COUNT) - 1 };
 
 /* ------------------------------------------------------------------------------ the plan --- */
 
@@ -248,7 +56,7 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
         to->host = (int32_t)((int64_t)r * o->hosts / o->ranks);
         to->budget_bytes = (uint64_t)((double)from->free_bytes * 0.9);
         to->planned_bytes = (uint64_t)need;
-        if (to->planned_bytes > to->budget_bytes)
+        if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
             return oato_fail(x->err, OATO_EFIT,
                              "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, "
                              "or a smaller --context",
@@ -444,8 +252,130 @@ static oato_status plan_deal(const struct problem *p, const struct rank_options 
     if (!x.op || !x.heads)
         return oato_fail_memory(err, ops * sizeof *x.op, "the plan");
     err->status = OATO_OK;
-    ops_cut(&x);
-    return err->status ? err->status : plan_divide(&x);
+    return dealing_cut(&x) ? err->status : plan_divide(&x);
+}
+
+/* ------------------------------------------------------------------------- priced again --- */
+
+/* The work of a plan for ranks on one host that has room for all of it, with the plan's fusions. */
+static oato_status price_whole(const struct model *m, const struct profile *profile,
+                               const struct plan *plan, struct arena *a, struct plan *one,
+                               struct problem **problem, struct oato_error *err)
+{
+    struct profile *wide = arena_alloc(a, 1, sizeof *wide);
+    struct plan_device *host = arena_alloc(a, 1, sizeof *host);
+    int32_t *place;
+    *problem = NULL;
+    *one = *plan;
+    if (!wide || !host)
+        return oato_fail_memory(err, sizeof *wide, "the plan");
+    if (profile_widen(profile, a, wide, err))
+        return err->status;
+    *host = plan->devices[0];
+    snprintf(host->id, sizeof host->id, "%s", host_of(profile));
+    host->budget_bytes = UINT64_C(1) << 46;
+    one->devices = host;
+    one->n_devices = 1;
+    one->n_parts = one->n_kv = one->n_costs = 0; /* without parts all of it is on the host */
+    if (problem_of_plan(m, wide, one, problem, &place, err))
+        return err->status;
+    one->objective_ns = (uint64_t)instance_price(&(*problem)->instance, place).objective_ns;
+    const oato_status status = simulation_predict(one, m, wide, err);
+    if (status) {
+        problem_free(*problem);
+        *problem = NULL;
+    }
+    return status;
+}
+
+static oato_status whole_costs(const struct problem *p, struct arena *a, struct plan *one,
+                               struct oato_error *err)
+{
+    const int32_t n = p->graph.n_ops;
+    one->costs = arena_alloc(a, (size_t)n * PHASE_COUNT + 1, sizeof *one->costs);
+    if (!one->costs)
+        return oato_fail_memory(err, (size_t)n * sizeof *one->costs, "the plan");
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t i = 0; i < n; i++) {
+            const struct op_price *price = &p->price[i * p->n_devices + p->instance.host];
+            const int64_t ns = phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns;
+            one->costs[one->n_costs++] =
+                (struct plan_cost){.op = arena_string(a, p->graph.ops[i].name),
+                                   .phase = (enum plan_phase)phase,
+                                   .ns = (uint64_t)ns,
+                                   .estimate = price->estimate};
+            if (!one->costs[one->n_costs - 1].op)
+                return oato_fail_memory(err, 64, "the plan");
+        }
+    return OATO_OK;
+}
+
+/* How fast the profiles are at this plan's work. */
+static oato_status speeds_of_plan(const struct model *m, const struct plan *plan, struct arena *a,
+                                  uint64_t first_ns, struct rank_options *o, struct oato_error *err)
+{
+    for (int32_t r = 0; r < o->ranks; r++) {
+        const int32_t from = r % o->n_profiles;
+        o->slowness[r] = o->slowness[from];
+        if (r != from || !r)
+            continue;
+        struct plan one;
+        struct problem *problem;
+        if (price_whole(m, o->profiles[r], plan, a, &one, &problem, err) || !problem)
+            return err->status;
+        o->slowness[r] = (double)one.objective_ns / fmax((double)first_ns, 1);
+        problem_free(problem);
+    }
+    return OATO_OK;
+}
+
+oato_status ranks_price(const struct plan *plan, const struct model *m,
+                        const struct rank_options *options, struct plan *now,
+                        struct oato_error *err)
+{
+    struct rank_options o = *options;
+    struct problem *problem = NULL;
+    struct plan one;
+    struct arena scratch;
+    const struct plan_device *last = &plan->devices[plan->n_devices - 1];
+    o.ranks = last->rank + 1;
+    o.hosts = last->host + 1;
+    o.wire = plan_wire(plan);
+    if (options_check(m, &o, err))
+        return err->status;
+    arena_init(&scratch);
+    *now = *plan;
+    arena_init(&now->arena);
+    now->n_costs = 0;
+    rank_network(&o);
+    o.slowness[0] = 1;
+    oato_status status = price_whole(m, o.profiles[0], plan, &scratch, &one, &problem, err);
+    if (!status && problem)
+        status = whole_costs(problem, &now->arena, &one, err);
+    if (!status && problem)
+        status = speeds_of_plan(m, plan, &scratch, one.objective_ns, &o, err);
+    if (!status && problem) {
+        struct dealing x = {.p = problem,
+                            .g = &problem->graph,
+                            .plan = &one,
+                            .o = &o,
+                            .arena = &now->arena,
+                            .may_exceed = true,
+                            .err = err};
+        x.op = arena_alloc(&scratch, (size_t)problem->graph.n_ops + 1, sizeof *x.op);
+        err->status = OATO_OK;
+        status = !x.op ? oato_fail_memory(err, sizeof *x.op, "the plan") : dealing_cut_as(&x, plan);
+        if (!status && !(status = plan_room(&x, now)) && !(status = fill_devices(&x, now))) {
+            now->parts = plan->parts;
+            now->kv = plan->kv;
+            fill_predictions(&x, now);
+        }
+    }
+    problem_free(problem);
+    arena_free(&scratch);
+    if (status)
+        arena_free(&now->arena);
+    return status;
 }
 
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,

@@ -388,6 +388,13 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
                        const struct rank_options *options, struct plan *out,
                        struct oato_error *err);
 
+/* A plan for several ranks, priced again by these profiles and messages: *now is the plan with the
+ * predictions, costs and memory of today, whether it fits or not. It borrows from the plan, which
+ * must outlive it; freed by plan_free. */
+oato_status ranks_price(const struct plan *plan, const struct model *m,
+                        const struct rank_options *options, struct plan *now,
+                        struct oato_error *err);
+
 /* The largest context, in whole pages of KV up to what the model was trained for, for which there
  * is a plan that decodes at_least tokens/s (of all sequences; 0: any speed); out is that plan.
  * Where the best plan for the objective is too slow, the one with the fastest decode is tried.
@@ -428,6 +435,10 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
 oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
                          double max_slower, double time_limit_s, bool json, struct text *out,
                          struct oato_error *err);
+/* The same of a plan for several ranks. */
+oato_status report_check_ranks(const struct plan *p, const struct model *m,
+                               const struct rank_options *ranks, double max_slower, bool json,
+                               struct text *out, struct oato_error *err);
 
 /* ------------------------------------------------------------------------- simulation ----- */
 

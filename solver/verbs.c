@@ -56,21 +56,48 @@ static oato_status open_inputs(struct command *c, struct oato_error *err)
     return status;
 }
 
-/* Opens the plan given by the first operand, and the inputs. */
-/* A profile prices the work of one process. */
-static oato_status check_ranks(const struct command *c, struct oato_error *err)
+static int32_t ranks_of(const struct plan *p)
 {
-    const struct plan *p = &c->the_plan;
-    const int32_t ranks = p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
-    return ranks == 1 || !c->in.profile
-               ? OATO_OK
-               : oato_fail(err, OATO_EUSAGE,
-                           "%s is for %d ranks, which a profile cannot price again; leave out the "
-                           "profile, or see what oato-plan --ranks predicts",
-                           c->operands[0], ranks);
+    return p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
 }
 
-static oato_status open_plan(struct command *c, struct oato_error *err)
+/* The profiles of the ranks: the machine's, and those that were given after it. */
+static oato_status open_ranks(struct command *c, struct oato_error *err)
+{
+    struct rank_options *o = &c->ranks;
+    o->profiles[o->n_profiles++] = c->in.profile;
+    for (int i = 0; i < c->n_more; i++) {
+        if (profile_load(c->more[i], &c->in.more[i], program_warn, NULL, err))
+            return err->status;
+        o->profiles[o->n_profiles++] = &c->in.more[i];
+    }
+    return OATO_OK;
+}
+
+/* A plan for several ranks is priced by the profiles of all, where the verb can; one of a single
+ * process by one profile. */
+static oato_status check_ranks(struct command *c, bool can, struct oato_error *err)
+{
+    const int32_t ranks = ranks_of(&c->the_plan);
+    if (ranks == 1 && c->n_more)
+        return oato_fail(err, OATO_EUSAGE, "%s is for one process; give one profile",
+                         c->operands[0]);
+    if (ranks > 1 && c->in.profile && !can)
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s is for %d ranks, which this verb cannot price; see show, explain or "
+                         "check",
+                         c->operands[0], ranks);
+    return ranks > 1 && c->in.profile && c->in.model ? open_ranks(c, err) : OATO_OK;
+}
+
+/* Whether the ranks of the plan are to be priced again. */
+static bool prices_ranks(const struct command *c)
+{
+    return c->ranks.n_profiles;
+}
+
+/* Opens the plan given by the first operand, and the inputs. */
+static oato_status open_plan_for(struct command *c, bool ranks, struct oato_error *err)
 {
     if (plan_load(c->operands[0], &c->the_plan, err))
         return err->status;
@@ -78,7 +105,7 @@ static oato_status open_plan(struct command *c, struct oato_error *err)
         return oato_fail_at(err, "%s", c->operands[0]);
     oato_status status = open_inputs(c, err);
     if (!status)
-        status = check_ranks(c, err);
+        status = check_ranks(c, ranks, err);
     c->the_plan.neurons = c->in.neurons;
     if (status || c->in.neurons || !c->in.model || !c->the_plan.neurons_hash)
         return status;
@@ -86,6 +113,11 @@ static oato_status open_plan(struct command *c, struct oato_error *err)
         return err->status;
     c->in.neurons = &c->in.neurons_storage;
     return OATO_OK;
+}
+
+static oato_status open_plan(struct command *c, struct oato_error *err)
+{
+    return open_plan_for(c, false, err);
 }
 
 void command_close(struct command *c)
@@ -153,12 +185,8 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     struct rank_options *o = &c->ranks;
     if (c->maximize_context || c->neurons)
         return oato_fail(err, OATO_EUSAGE, "--ranks plans no --maximize and no --neurons");
-    o->profiles[o->n_profiles++] = c->in.profile;
-    for (int i = 0; i < c->n_more; i++) {
-        if (profile_load(c->more[i], &c->in.more[i], program_warn, NULL, err))
-            return err->status;
-        o->profiles[o->n_profiles++] = &c->in.more[i];
-    }
+    if (open_ranks(c, err))
+        return err->status;
     o->ranks = o->ranks ? o->ranks : o->n_profiles;
     o->hosts = o->hosts ? o->hosts : o->ranks;
     if (!ranks_plan(c->in.model, &c->plan, o, &c->the_plan, err) &&
@@ -311,8 +339,16 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
 {
     struct problem *problem = NULL;
     int32_t *place;
-    if (open_plan(c, err))
+    struct plan now;
+    if (open_plan_for(c, true, err))
         return err->status;
+    if (prices_ranks(c)) {
+        if (ranks_price(&c->the_plan, c->in.model, &c->ranks, &now, err))
+            return err->status;
+        report_plan(&now, NULL, c->json, out);
+        plan_free(&now);
+        return OATO_OK;
+    }
     if (c->in.model && c->in.profile &&
         problem_of_plan(c->in.model, c->in.profile, &c->the_plan, &problem, &place, err))
         return err->status;
@@ -326,9 +362,17 @@ oato_status run_explain(struct command *c, struct text *out, struct oato_error *
 {
     if (!c->model == names_machine(c))
         return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
-    return open_plan(c, err) ? err->status
-                             : report_explain(&c->the_plan, c->in.model, c->in.profile,
-                                              c->operands[1], c->json, out, err);
+    if (open_plan_for(c, true, err))
+        return err->status;
+    if (!prices_ranks(c))
+        return report_explain(&c->the_plan, c->in.model, c->in.profile, c->operands[1], c->json,
+                              out, err);
+    struct plan now;
+    if (ranks_price(&c->the_plan, c->in.model, &c->ranks, &now, err))
+        return err->status;
+    const oato_status status = report_explain(&now, NULL, NULL, c->operands[1], c->json, out, err);
+    plan_free(&now);
+    return status;
 }
 
 oato_status run_diff(struct command *c, struct text *out, struct oato_error *err)
@@ -350,9 +394,12 @@ oato_status run_check(struct command *c, struct text *out, struct oato_error *er
         c->model = c->operands[1];
     if (names_machine(c) && !c->model)
         return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
-    return open_plan(c, err) ? err->status
-                             : report_check(&c->the_plan, c->in.model, c->in.profile, c->max_slower,
-                                            c->plan.time_limit_s, c->json, out, err);
+    if (open_plan_for(c, true, err))
+        return err->status;
+    return prices_ranks(c) ? report_check_ranks(&c->the_plan, c->in.model, &c->ranks, c->max_slower,
+                                                c->json, out, err)
+                           : report_check(&c->the_plan, c->in.model, c->in.profile, c->max_slower,
+                                          c->plan.time_limit_s, c->json, out, err);
 }
 
 oato_status run_export(struct command *c, struct text *out, struct oato_error *err)

@@ -1,0 +1,209 @@
+/*
+ * ranks_cut.c - how the work of each layer is divided between ranks: heads with their rows of q, k
+ * and v and their columns of the output product, neurons of the feed-forward block, experts, rows
+ * of the logits. Each rank has one share of all that can be cut. Cuts fall where weights can be
+ * cut: on whole heads, on multiples of 64 rows and on whole blocks of columns. A rank may be left
+ * without a part; then it adds nothing to the sum.
+ */
+#include "solver/ranks_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MULTIPLE = 64 };
+
+static int32_t multiple_of(int32_t a, int32_t b)
+{
+    int32_t x = a, y = b;
+    while (y) {
+        const int32_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return x > 0 ? a / x * b : b;
+}
+
+/* Cuts `extent` into shares on multiples of `unit`; NULL: one rank would have it all, or memory is
+ * short. */
+static int32_t *cut_make(struct dealing *x, int32_t extent, int32_t unit)
+{
+    const int32_t ranks = x->o->ranks, units = unit > 0 ? extent / unit : 0;
+    int32_t *cut = arena_alloc(x->arena, (size_t)ranks + 1, sizeof *cut);
+    double sum = 0, all = 0;
+    int owners = 0;
+    if (!cut) {
+        oato_fail_memory(x->err, sizeof *cut, "the plan");
+        return NULL;
+    }
+    for (int32_t r = 0; r < ranks; r++)
+        all += x->o->share[r];
+    if (all <= 0)
+        return NULL;
+    for (int32_t r = 0; r < ranks; r++) {
+        sum += x->o->share[r];
+        cut[r + 1] = r + 1 == ranks ? extent : (int32_t)lround(sum / all * units) * unit;
+        owners += cut[r + 1] > cut[r];
+    }
+    return owners > 1 ? cut : NULL;
+}
+
+static void op_cut(struct dealing *x, int32_t op, enum op_axis axis, const int32_t *cut,
+                   int32_t each)
+{
+    x->op[op] = (struct cut_op){cut, each, axis};
+}
+
+static int32_t readers_of(const struct graph *g, int32_t value)
+{
+    int32_t n = value == g->logits;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        for (int j = 0; j < g->ops[i].n_in; j++)
+            n += g->ops[i].in[j] == value;
+    return n;
+}
+
+/* The one operator that reads the value as its first input; -1: there are others, or it is none of
+ * that kind. */
+static int32_t reader_of(const struct graph *g, int32_t value, enum op_kind kind)
+{
+    for (int32_t i = 0; i < g->n_ops && readers_of(g, value) == 1; i++)
+        if (g->ops[i].in[0] == value && g->ops[i].op.kind == kind)
+            return i;
+    return -1;
+}
+
+static int32_t block_of(const struct oato_op *op)
+{
+    const struct dtype_info *d = dtype_info(op->dtype);
+    return d && (int32_t)d->block_elems > MULTIPLE ? (int32_t)d->block_elems : MULTIPLE;
+}
+
+/* From what reads heads back to the product that makes them, `group` heads for each of the cut:
+ * every operator in between works head by head. */
+static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int32_t group)
+{
+    const struct graph *g = x->g;
+    while (readers_of(g, value) == 1) {
+        const int32_t i = g->values[value].producer;
+        const struct graph_op *o = &g->ops[i];
+        if (op_divides(&o->op, AXIS_HEADS) &&
+            (o->op.kind == OP_ROPE || o->op.kind == OP_HEAD_NORM)) {
+            op_cut(x, i, AXIS_HEADS, cut, group);
+            value = o->in[0];
+            continue;
+        }
+        const int32_t heads = cut[x->o->ranks] * group;
+        if (o->op.kind == OP_MUL_MAT && o->op.n % heads == 0)
+            op_cut(x, i, AXIS_ROWS, cut, group * (o->op.n / heads));
+        return;
+    }
+}
+
+/* The cut of a layer's KV heads: at whole blocks of each output product that reads them. */
+static const int32_t *heads_cut(struct dealing *x, int32_t kv_layer)
+{
+    const struct graph *g = x->g;
+    int32_t unit = 1, heads = 0;
+    if (x->heads[kv_layer])
+        return x->heads[kv_layer];
+    for (int32_t i = 0; i < g->n_ops; i++) {
+        const struct graph_op *o = &g->ops[i];
+        if (o->kv_layer != kv_layer)
+            continue;
+        if (!op_divides(&o->op, AXIS_HEADS))
+            return NULL;
+        heads = o->op.kv_heads;
+        const int32_t down = o->op.kind == OP_ATTENTION ? reader_of(g, o->out[0], OP_MUL_MAT) : -1;
+        const int32_t block = down < 0 ? MULTIPLE : block_of(&g->ops[down].op);
+        const int32_t columns =
+            o->op.kind == OP_ATTENTION ? o->op.heads / heads * o->op.head_dim : o->op.head_dim;
+        if (columns <= 0)
+            return NULL;
+        unit = multiple_of(unit, multiple_of(columns, block) / columns);
+    }
+    return x->heads[kv_layer] = heads ? cut_make(x, heads, unit) : NULL;
+}
+
+static void attention_cut(struct dealing *x, int32_t i)
+{
+    const struct graph_op *o = &x->g->ops[i];
+    const int32_t *cut = heads_cut(x, o->kv_layer);
+    if (!cut)
+        return;
+    op_cut(x, i, AXIS_HEADS, cut, 1);
+    if (o->op.kind == OP_KV_STORE) {
+        chain_cut(x, o->in[0], cut, 1);
+        chain_cut(x, o->in[1], cut, 1);
+        return;
+    }
+    const int32_t group = o->op.heads / o->op.kv_heads;
+    const int32_t down = reader_of(x->g, o->out[0], OP_MUL_MAT);
+    chain_cut(x, o->in[0], cut, group);
+    if (down >= 0)
+        op_cut(x, down, AXIS_K, cut, group * o->op.head_dim);
+}
+
+/* A feed-forward block by its neurons or experts. */
+static void pair_cut(struct dealing *x, int32_t i)
+{
+    const struct oato_op *up = &x->g->ops[i].op, *down = &x->g->ops[i + 1].op;
+    const bool experts = op_has_experts(up);
+    const int32_t *cut = experts ? cut_make(x, up->experts, 1) : cut_make(x, up->n, block_of(down));
+    if (!cut)
+        return;
+    op_cut(x, i, experts ? AXIS_EXPERTS : AXIS_ROWS, cut, 1);
+    op_cut(x, i + 1, experts ? AXIS_EXPERTS : AXIS_K, cut, 1);
+}
+
+static void sums_count(struct dealing *x)
+{
+    const struct graph *g = x->g;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (x->op[i].cut && (x->op[i].axis == AXIS_K || (x->op[i].axis == AXIS_EXPERTS &&
+                                                         g->ops[i].op.kind == OP_EXPERT_DOWN)))
+            x->n_sums[g->values[g->ops[i].out[0]].rows == ROWS_LOGITS]++;
+}
+
+oato_status dealing_cut(struct dealing *x)
+{
+    const struct graph *g = x->g;
+    for (int32_t i = 0; i < g->n_ops && !x->err->status; i++) {
+        const struct graph_op *o = &g->ops[i];
+        if (o->kv_layer >= 0)
+            attention_cut(x, i);
+        else if (i + 1 < g->n_ops && divide_pair(g, i))
+            pair_cut(x, i);
+        else if (o->op.kind == OP_MUL_MAT && o->out[0] == g->logits)
+            op_cut(x, i, AXIS_ROWS, cut_make(x, o->op.n, MULTIPLE), 1);
+    }
+    sums_count(x);
+    return x->err->status;
+}
+
+/* The cuts of a plan for as many ranks. Parts of one operator follow each other, by rank. */
+oato_status dealing_cut_as(struct dealing *x, const struct plan *plan)
+{
+    for (int32_t k = 0, i = 0; k < plan->n_parts;) {
+        const struct plan_part *first = &plan->parts[k];
+        int32_t *cut = arena_alloc(x->arena, (size_t)x->o->ranks + 1, sizeof *cut);
+        if (!cut)
+            return oato_fail_memory(x->err, sizeof *cut, "the plan");
+        for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, first->op) != 0; n--)
+            i = (i + 1) % x->g->n_ops;
+        for (int32_t r = 0; r < x->o->ranks; r++) {
+            cut[r + 1] = cut[r];
+            for (; k < plan->n_parts && !strcmp(plan->parts[k].op, first->op) &&
+                   plan->devices[plan->parts[k].device].rank == r;
+                 k++)
+                cut[r + 1] = (int32_t)plan->parts[k].end;
+        }
+        if (cut[x->o->ranks] <= 0 || (k < plan->n_parts && !strcmp(plan->parts[k].op, first->op)))
+            return oato_fail(x->err, OATO_EFILE,
+                             "%s is split between ranks in a way that this version cannot price; "
+                             "run oato-plan again",
+                             first->op);
+        op_cut(x, i, first->axis, cut, 1);
+    }
+    sums_count(x);
+    return OATO_OK;
+}

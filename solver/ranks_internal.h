@@ -1,0 +1,48 @@
+/*
+ * ranks_internal.h - the work of a model divided between ranks: ranks_cut.c cuts it, ranks.c prices
+ * it and makes plans of it.
+ */
+#ifndef OATO_RANKS_INTERNAL_H
+#define OATO_RANKS_INTERNAL_H
+
+#include "solver/planning_internal.h"
+
+/* An operator that is divided: rank r has [cut[r], cut[r + 1]) * each of the axis. */
+struct cut_op {
+    const int32_t *cut; /* NULL: every rank has all of it */
+    int32_t each;
+    enum op_axis axis;
+};
+
+struct dealing {
+    const struct problem *p;
+    const struct graph *g;
+    struct plan *plan;
+    const struct rank_options *o;
+    struct cut_op *op;   /* by operator */
+    int32_t **heads;     /* by layer of KV: its cut, once it is known */
+    struct arena *arena; /* the plan's */
+    int32_t n_sums[2];   /* sums of all ranks in a step; [1]: only of the rows with logits */
+    bool may_exceed;     /* a rank that needs more memory than it may use is no error */
+    struct oato_error *err;
+};
+
+/* Cuts by the ranks' shares; what cannot be cut is left to every rank. x->op and x->heads are
+ * allocated, and zero. */
+oato_status dealing_cut(struct dealing *x);
+/* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
+oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
+
+static inline int64_t begin_of(const struct cut_op *c, int32_t rank)
+{
+    return (int64_t)c->cut[rank] * c->each;
+}
+
+/* The share of the operator that the rank has. */
+static inline double share_of(const struct dealing *x, int32_t op, int32_t rank)
+{
+    const struct cut_op *c = &x->op[op];
+    return c->cut ? (double)(c->cut[rank + 1] - c->cut[rank]) / c->cut[x->o->ranks] : 1;
+}
+
+#endif
