@@ -18,14 +18,9 @@ enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PAGE_COPIES, STATE_COPIES, FIRST_WORD }
 /* Instead of a step's number of tokens: there is none to come, or all are to answer. */
 enum { TOKENS_END = 0, TOKENS_PING = -1 };
 
-static int32_t plan_ranks(const struct plan *p)
-{
-    return p && p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
-}
-
 oato_status ranks_check(struct engine *e, struct oato_error *err)
 {
-    const int32_t planned = plan_ranks(e->plan);
+    const int32_t planned = e->plan ? plan_ranks(e->plan) : 1;
     const int32_t started = e->options->ranks ? collective_ranks(e->options->ranks) : 1;
     if (started > 1 && planned != started)
         return oato_fail(err, OATO_EUSAGE,

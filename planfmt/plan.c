@@ -162,6 +162,11 @@ static oato_status check_sums(const struct plan *p, oato_status status, struct o
     return OATO_OK;
 }
 
+int32_t plan_ranks(const struct plan *p)
+{
+    return p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
+}
+
 oato_dtype plan_wire(const struct plan *p)
 {
     return p->n_sums && p->devices[p->n_devices - 1].host ? p->sums[0].wire : DT_F32;

@@ -470,7 +470,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
         found = true;
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
         char device[32];
-        if (p->devices[p->n_devices - 1].rank)
+        if (plan_ranks(p) > 1)
             snprintf(device, sizeof device, "rank %d", p->devices[c->device].rank);
         else
             snprintf(device, sizeof device, "%s", p->devices[c->device].id);
@@ -486,7 +486,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
     if (!found && name)
         return unknown_name(x, name, err);
     caches_text(x, name);
-    if (!x->json && (!p->n_devices || !p->devices[p->n_devices - 1].rank))
+    if (!x->json && plan_ranks(p) == 1)
         text_printf(out, "with -m MODEL.gguf and -p PROFILE this says what the alternatives "
                          "cost\n");
     return OATO_OK;

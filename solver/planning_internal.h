@@ -52,6 +52,9 @@ void problem_options(const struct problem *p, struct planner_options *o,
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
+/* What a step of ranks exchanges beside its sums: rank 0 says what the step is, and receives
+ * logits, so many bytes from other hosts and from its own. */
+double rank_step_ns(const struct rank_options *o, double remote_bytes, double local_bytes);
 /* plan->sums: the fastest way by size, if --links measured; a deterministic plan has the tree. */
 oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
                              struct oato_error *err);

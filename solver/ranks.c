@@ -30,6 +30,14 @@ static oato_status plan_room(struct dealing *x, struct plan *plan)
                : oato_fail_memory(x->err, n * ranks * sizeof *plan->parts, "the plan");
 }
 
+static const struct profile_device *host_of(const struct profile *p)
+{
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (p->devices[d].is_host)
+            return &p->devices[d];
+    return p->devices;
+}
+
 static oato_status fill_devices(struct dealing *x, struct plan *plan)
 {
     const struct plan whole = *x->plan;
@@ -37,14 +45,8 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
     const int32_t host = x->p->instance.host, n = x->p->n_devices;
     plan->n_devices = o->ranks;
     for (int32_t r = 0; r < o->ranks; r++) {
-        const struct profile_device *from = o->profiles[r % o->n_profiles]->devices;
-        const struct profile *profile = o->profiles[r % o->n_profiles];
+        const struct profile_device *from = host_of(o->profiles[rank_profile(o, r)]);
         double need = (double)x->p->reserve[host];
-        for (int32_t d = 0; d < profile->n_devices; d++)
-            if (profile->devices[d].is_host) {
-                from = &profile->devices[d];
-                break;
-            }
         for (int32_t i = 0; i < x->g->n_ops; i++) {
             const struct op_price *price = &x->p->price[i * n + host];
             need += share_of(x, i, r) * (double)(price->weight_bytes + price->kv_bytes);
@@ -53,8 +55,8 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
         *to = whole.devices[host];
         snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
         to->rank = r;
-        to->host = (int32_t)((int64_t)r * o->hosts / o->ranks);
-        to->budget_bytes = (uint64_t)((double)from->free_bytes * 0.9);
+        to->host = rank_host(o, r);
+        to->budget_bytes = (uint64_t)((double)from->free_bytes * 0.9 / ranks_of_host(o, to->host));
         to->planned_bytes = (uint64_t)need;
         if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
             return oato_fail(x->err, OATO_EFIT,
@@ -87,19 +89,28 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
     }
 }
 
-/* A rank's operator takes its share of the time, by its own speed; a sum of all ranks counts with
- * the operator whose parts it adds. */
+/* A rank's operator takes its share of the time, by its own speed, and all of what its records take
+ * whatever they compute. */
 static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHASE_COUNT])
 {
     const struct plan whole = *x->plan;
+    const struct profile *profile = x->p->profile;
+    const double record_ns = profile->devices[x->p->device[x->p->instance.host]].record_overhead_ns;
+    double fixed_ns[PHASE_COUNT] = {[PHASE_DECODE] = record_ns};
+    for (int32_t i = 0; i < request_prefill_steps(&whole.request); i++)
+        fixed_ns[PHASE_PREFILL] +=
+            record_ns * (double)request_prefill_step(&whole.request, i).times;
     saved_ns[PHASE_PREFILL] = saved_ns[PHASE_DECODE] = 0;
     for (int32_t k = 0, i = 0; k < whole.n_costs; k++) {
         const struct plan_cost *from = &whole.costs[k];
+        const double fixed = fmin(fixed_ns[from->phase], (double)from->ns);
         double slowest = 0;
         for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, from->op) != 0; n--)
             i = (i + 1) % x->g->n_ops;
         for (int32_t r = 0; r < x->o->ranks; r++) {
-            const double ns = share_of(x, i, r) * (double)from->ns * x->o->slowness[r];
+            const double share = share_of(x, i, r);
+            const double ns =
+                share > 0 ? (fixed + share * ((double)from->ns - fixed)) * x->o->slowness[r] : 0;
             struct plan_cost row = *from;
             row.device = r;
             row.ns = (uint64_t)ns;
@@ -112,12 +123,18 @@ static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHA
     }
 }
 
-/* Time of the sums of a step of so many tokens. */
-static double sums_ns(const struct dealing *x, const struct plan *plan, double tokens, double rows)
+/* Time of all messages of a step of so many tokens. */
+static double messages_ns(const struct dealing *x, const struct plan *plan, double tokens,
+                          double rows)
 {
+    const struct graph_value *logits = &x->g->values[x->g->logits];
     const double width = x->g->values[x->g->ops[0].out[0]].width * sizeof(float);
+    double remote = 0, local = 0;
+    for (int32_t r = 1; r < x->o->ranks && x->op[logits->producer].cut; r++)
+        *(rank_host(x->o, r) ? &remote : &local) +=
+            share_of(x, logits->producer, r) * logits->width * sizeof(float) * rows;
     return x->n_sums[0] * rank_sum_ns(x->o, plan, width * tokens) +
-           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows);
+           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows) + rank_step_ns(x->o, remote, local);
 }
 
 static void fill_predictions(struct dealing *x, struct plan *plan)
@@ -129,9 +146,9 @@ static void fill_predictions(struct dealing *x, struct plan *plan)
     double decode = (double)x->plan->decode_ns - saved[PHASE_DECODE];
     for (int32_t i = 0; i < request_prefill_steps(q); i++) {
         const struct request_step s = request_prefill_step(q, i);
-        prefill += (double)s.times * sums_ns(x, plan, s.tokens, s.rows);
+        prefill += (double)s.times * messages_ns(x, plan, s.tokens, s.rows);
     }
-    decode += sums_ns(x, plan, q->batch, q->batch);
+    decode += messages_ns(x, plan, q->batch, q->batch);
     plan->prefill_ns = (uint64_t)fmax(prefill, 0);
     plan->decode_ns = (uint64_t)fmax(decode, 0);
     plan->request_ns = plan->prefill_ns + (uint64_t)q->generate * plan->decode_ns;
@@ -192,14 +209,6 @@ static oato_status profile_widen(const struct profile *p, struct arena *a, struc
     return OATO_OK;
 }
 
-static const char *host_of(const struct profile *p)
-{
-    for (int32_t d = 0; d < p->n_devices; d++)
-        if (p->devices[d].is_host)
-            return p->devices[d].id;
-    return "cpu:0";
-}
-
 /* The plan of one host that has room for everything. */
 static oato_status plan_whole(const struct model *m, const struct profile *profile,
                               const struct planner_options *given, struct arena *a,
@@ -211,12 +220,32 @@ static oato_status plan_whole(const struct model *m, const struct profile *profi
         return oato_fail_memory(err, sizeof *wide, "the plan");
     if (profile_widen(profile, a, wide, err))
         return err->status;
-    o.devices = host_of(profile);
+    o.devices = host_of(profile)->id;
     o.solver = "cpu";
     o.whole_only = o.by_ranks = true;
     o.sparse = PLANNER_SPARSE_OFF;
     o.n_budgets = 0;
     return planner_make(m, wide, &o, out, problem, err);
+}
+
+/* A host's ranks use the same cores. */
+static void ranks_crowd(struct rank_options *o)
+{
+    for (int32_t r = 0; r < o->ranks; r++) {
+        const struct profile *p = o->profiles[rank_profile(o, r)];
+        const double threads = host_of(p)->threads * ranks_of_host(o, rank_host(o, r));
+        if (p->machine.cores > 0)
+            o->slowness[r] *= fmax(threads / p->machine.cores, 1);
+    }
+}
+
+/* The first rank with the same profile. */
+static int32_t first_alike(const struct rank_options *o, int32_t rank)
+{
+    int32_t first = 0;
+    while (rank_profile(o, first) != rank_profile(o, rank))
+        first++;
+    return first;
 }
 
 /* How fast each rank's profile is: shares in proportion, slowness against the first's. */
@@ -225,19 +254,20 @@ static oato_status speeds_find(const struct model *m, const struct planner_optio
                                struct oato_error *err)
 {
     for (int32_t r = 0; r < o->ranks; r++) {
-        const int32_t from = r % o->n_profiles;
-        if (r == from && r) {
-            struct plan plan;
-            plan_init(&plan);
-            if (plan_whole(m, o->profiles[r], given, a, &plan, NULL, err))
-                return err->status;
-            o->slowness[r] = (double)plan.objective_ns / fmax((double)first_ns, 1);
-            plan_free(&plan);
-        } else {
-            o->slowness[r] = r ? o->slowness[from] : 1;
-        }
-        o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
+        const int32_t from = first_alike(o, r);
+        o->slowness[r] = r ? o->slowness[from] : 1;
+        if (r != from || !r)
+            continue;
+        struct plan plan;
+        plan_init(&plan);
+        if (plan_whole(m, o->profiles[rank_profile(o, r)], given, a, &plan, NULL, err))
+            return err->status;
+        o->slowness[r] = (double)plan.objective_ns / fmax((double)first_ns, 1);
+        plan_free(&plan);
     }
+    ranks_crowd(o);
+    for (int32_t r = 0; r < o->ranks; r++)
+        o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
     return OATO_OK;
 }
 
@@ -272,7 +302,7 @@ static oato_status price_whole(const struct model *m, const struct profile *prof
     if (profile_widen(profile, a, wide, err))
         return err->status;
     *host = plan->devices[0];
-    snprintf(host->id, sizeof host->id, "%s", host_of(profile));
+    snprintf(host->id, sizeof host->id, "%s", host_of(profile)->id);
     host->budget_bytes = UINT64_C(1) << 46;
     one->devices = host;
     one->n_devices = 1;
@@ -315,17 +345,19 @@ static oato_status speeds_of_plan(const struct model *m, const struct plan *plan
                                   uint64_t first_ns, struct rank_options *o, struct oato_error *err)
 {
     for (int32_t r = 0; r < o->ranks; r++) {
-        const int32_t from = r % o->n_profiles;
-        o->slowness[r] = o->slowness[from];
+        const int32_t from = first_alike(o, r);
+        o->slowness[r] = r ? o->slowness[from] : 1;
         if (r != from || !r)
             continue;
         struct plan one;
         struct problem *problem;
-        if (price_whole(m, o->profiles[r], plan, a, &one, &problem, err) || !problem)
+        if (price_whole(m, o->profiles[rank_profile(o, r)], plan, a, &one, &problem, err) ||
+            !problem)
             return err->status;
         o->slowness[r] = (double)one.objective_ns / fmax((double)first_ns, 1);
         problem_free(problem);
     }
+    ranks_crowd(o);
     return OATO_OK;
 }
 
@@ -337,9 +369,8 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
     struct problem *problem = NULL;
     struct plan one;
     struct arena scratch;
-    const struct plan_device *last = &plan->devices[plan->n_devices - 1];
-    o.ranks = last->rank + 1;
-    o.hosts = last->host + 1;
+    o.ranks = plan_ranks(plan);
+    o.hosts = plan->devices[plan->n_devices - 1].host + 1;
     o.wire = plan_wire(plan);
     if (options_check(m, &o, err))
         return err->status;

@@ -38,6 +38,26 @@ static inline int64_t begin_of(const struct cut_op *c, int32_t rank)
     return (int64_t)c->cut[rank] * c->each;
 }
 
+static inline int32_t rank_host(const struct rank_options *o, int32_t rank)
+{
+    return (int32_t)((int64_t)rank * o->hosts / o->ranks);
+}
+
+/* A host's ranks have its profile, unless there are more profiles than hosts. */
+static inline int32_t rank_profile(const struct rank_options *o, int32_t rank)
+{
+    return (o->n_profiles > o->hosts ? rank : rank_host(o, rank)) % o->n_profiles;
+}
+
+/* How many ranks there are on the host. */
+static inline int32_t ranks_of_host(const struct rank_options *o, int32_t host)
+{
+    int32_t n = 0;
+    for (int32_t r = 0; r < o->ranks; r++)
+        n += rank_host(o, r) == host;
+    return n;
+}
+
 /* The share of the operator that the rank has. */
 static inline double share_of(const struct dealing *x, int32_t op, int32_t rank)
 {

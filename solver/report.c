@@ -204,6 +204,18 @@ static void json_rounds(const struct problem *problem, struct text *out)
     json_close(out, ']');
 }
 
+/* bytes: of F32, up to which the way is taken. */
+static void json_sums(const struct plan *p, struct text *out)
+{
+    json_open(out, "sums", '[');
+    for (int32_t i = 0; i < p->n_sums; i++)
+        json_add_object(
+            out, NULL, JSON("way", sum_way_name[p->sums[i].way]),
+            JSON("wire", dtype_name(p->sums[i].wire)),
+            JSON("bytes", (int64_t)(p->sums[i].bytes > INT64_MAX ? INT64_MAX : p->sums[i].bytes)));
+    json_close(out, ']');
+}
+
 static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
 {
     json_open(out, NULL, '{');
@@ -219,6 +231,8 @@ static void report_json(const struct plan *p, const struct problem *problem, str
     json_placement(p, out);
     if (p->n_caches)
         json_caches(p, out);
+    if (p->n_sums)
+        json_sums(p, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
@@ -230,6 +244,20 @@ static void report_json(const struct plan *p, const struct problem *problem, str
 }
 
 /* -------------------------------------------------------------------------------- text ----- */
+
+static void text_sums(const struct plan *p, struct text *out)
+{
+    if (plan_ranks(p) == 1)
+        return;
+    text_printf(out, "sums of ranks: by ");
+    for (int32_t i = 0; i < p->n_sums; i++) {
+        text_printf(out, "%s%s", i ? ", " : "", sum_way_name[p->sums[i].way]);
+        if (i + 1 < p->n_sums)
+            text_printf(out, " up to %llu bytes", (unsigned long long)p->sums[i].bytes);
+    }
+    text_printf(out, "%s, %s between hosts\n", p->n_sums ? "" : sum_way_name[SUM_TREE],
+                dtype_name(plan_wire(p)));
+}
 
 static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
 {
@@ -394,6 +422,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
                 as_ms((double)p->request_ns));
     text_stored(p, problem, out);
     text_caches(p, out);
+    text_sums(p, out);
     text_sparse(p, problem, out);
     text_inputs(p, problem, out);
     text_solver(p, out);

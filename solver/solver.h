@@ -371,13 +371,13 @@ oato_status planner_make(const struct model *m, const struct profile *p,
 /* Ranks that run one model together (kernels/collective.h). */
 struct rank_options {
     int32_t ranks, hosts; /* as many ranks on each host, the first ones on the first */
-    const struct profile *profiles[SOLVER_DEVICES]; /* of the ranks, in turn */
+    const struct profile *profiles[SOLVER_DEVICES]; /* of the hosts in turn; more: of the ranks */
     int32_t n_profiles;
     double bytes_per_s, latency_ns; /* of messages between hosts, unless they were measured; */
     bool network_given;             /* whatever was measured */
     oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
-    /* Set by ranks_plan: what each rank gets, and its time for the same work, the first's being 1
-     */
+    /* Set by ranks_plan: what each rank gets, and its time for the same work, that of the first
+     * profile's host alone being 1. */
     double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
 };
 /* Whether the time of sums comes from measurements of as many ranks on as many hosts. */

@@ -56,11 +56,6 @@ static oato_status open_inputs(struct command *c, struct oato_error *err)
     return status;
 }
 
-static int32_t ranks_of(const struct plan *p)
-{
-    return p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
-}
-
 /* The profiles of the ranks: the machine's, and those that were given after it. */
 static oato_status open_ranks(struct command *c, struct oato_error *err)
 {
@@ -78,7 +73,7 @@ static oato_status open_ranks(struct command *c, struct oato_error *err)
  * process by one profile. */
 static oato_status check_ranks(struct command *c, bool can, struct oato_error *err)
 {
-    const int32_t ranks = ranks_of(&c->the_plan);
+    const int32_t ranks = plan_ranks(&c->the_plan);
     if (ranks == 1 && c->n_more)
         return oato_fail(err, OATO_EUSAGE, "%s is for one process; give one profile",
                          c->operands[0]);
@@ -161,24 +156,7 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
     return OATO_OK;
 }
 
-/* How the plan's ranks sum, and where the time comes from. */
-static void tell_sums(const struct rank_options *o, const struct plan *p)
-{
-    struct text t;
-    text_init(&t);
-    for (int32_t i = 0; i < p->n_sums; i++) {
-        text_printf(&t, "%s%s", i ? ", " : "", sum_way_name[p->sums[i].way]);
-        if (i + 1 < p->n_sums)
-            text_printf(&t, " up to %llu bytes", (unsigned long long)p->sums[i].bytes);
-    }
-    text_tell("sums: by %s, %s between hosts; their time %s\n",
-              p->n_sums ? or_empty(t.data) : sum_way_name[SUM_TREE], dtype_name(plan_wire(p)),
-              rank_sums_measured(o) ? "was measured for these ranks"
-                                    : "is estimated: oato-profile --links measures it");
-    text_free(&t);
-}
-
-/* A rank for each profile, or as many as said, with the profiles in turn. */
+/* A rank for each profile, or as many as said. */
 static oato_status make_for_ranks(struct command *c, const char *output, struct text *out,
                                   struct oato_error *err)
 {
@@ -192,7 +170,9 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (!ranks_plan(c->in.model, &c->plan, o, &c->the_plan, err) &&
         !plan_save(&c->the_plan, output, err)) {
         report_plan(&c->the_plan, NULL, c->json, out);
-        tell_sums(o, &c->the_plan);
+        text_tell("the time of sums %s\n", rank_sums_measured(o)
+                                               ? "was measured for these ranks"
+                                               : "is estimated: oato-profile --links measures it");
         text_tell("wrote %s\n", output);
     }
     return err->status;

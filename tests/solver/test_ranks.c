@@ -6,6 +6,7 @@
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -177,6 +178,75 @@ static void check_tells_what_no_longer_holds(void **state)
     plan_free(&plan);
 }
 
+/* Of decode, the bytes that the link of rank 0's host carries. */
+static double link_bytes(int32_t ranks, int32_t hosts)
+{
+    struct rank_options o = ranks_on(ranks, hosts, NULL);
+    struct plan fast_link, slow_link;
+    made(&o, &fast_link);
+    o.bytes_per_s = 1e6;
+    made(&o, &slow_link);
+    const double ns = (double)slow_link.decode_ns - (double)fast_link.decode_ns;
+    plan_free(&fast_link);
+    plan_free(&slow_link);
+    return ns / 1e9 / (1 / 1e6 - 1 / 117e6);
+}
+
+/* Two sums a layer; two hosts exchange theirs, of more the first receives and sends one for each.
+ * And the others' shares of the logits. */
+static void all_messages_of_a_step_are_priced(void **state)
+{
+    (void)state;
+    const double sum = 1024 * 4, sums = 2 * 4, logits = 4096 * 4;
+    const double two = sums * sum + logits / 2, four = sums * 2 * 3 * sum + logits * 3 / 4;
+    assert_true(fabs(link_bytes(2, 2) / two - 1) < 1e-3);
+    assert_true(fabs(link_bytes(4, 2) / two - 1) < 1e-3);
+    assert_true(fabs(link_bytes(4, 4) / four - 1) < 1e-3);
+}
+
+/* However small its part, a rank needs a record for it. */
+static void a_record_takes_its_time_on_every_rank(void **state)
+{
+    (void)state;
+    const struct rank_options ranks = ranks_on(4, 4, NULL);
+    const double record_ns = fast.devices[0].record_overhead_ns;
+    struct plan plan;
+    fast.devices[0].record_overhead_ns = 1e6;
+    made(&ranks, &plan);
+    for (int32_t i = 0; i < plan.n_costs; i++)
+        if (plan.costs[i].phase == PHASE_DECODE)
+            assert_true(plan.costs[i].ns >= 999000);
+    fast.devices[0].record_overhead_ns = record_ns;
+    plan_free(&plan);
+}
+
+static void ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores(void **state)
+{
+    (void)state;
+    const struct rank_options one_each = ranks_on(2, 2, &slow), two_each = ranks_on(4, 2, &slow);
+    struct plan two, four;
+    fast.devices[0].threads = slow.devices[0].threads = 4;
+    fast.machine.cores = slow.machine.cores = 4;
+    made(&one_each, &two);
+    made(&two_each, &four);
+    for (int32_t r = 0; r < 4; r++)
+        assert_true(four.devices[r].budget_bytes == two.devices[r / 2].budget_bytes / 2);
+    for (int32_t r = 0; r < 2; r++)
+        for (int32_t other = 2; other < 4; other++)
+            assert_true((double)four.devices[r].planned_bytes >
+                        1.3 * (double)four.devices[other].planned_bytes);
+    assert_true(four.decode_ns >= two.decode_ns); /* the same cores, and more sums */
+    plan_free(&four);
+
+    fast.devices[0].threads = slow.devices[0].threads = 2; /* half of them for each rank */
+    made(&two_each, &four);
+    assert_true(four.decode_ns < two.decode_ns);
+    fast.devices[0].threads = slow.devices[0].threads = 0;
+    fast.machine.cores = slow.machine.cores = 0;
+    plan_free(&two);
+    plan_free(&four);
+}
+
 static void a_division_that_is_unknown_is_refused(void **state)
 {
     (void)state;
@@ -199,6 +269,9 @@ int main(void)
         cmocka_unit_test(priced_again_a_plan_costs_what_it_promised),
         cmocka_unit_test(ranks_of_different_speed_take_equally_long),
         cmocka_unit_test(check_tells_what_no_longer_holds),
+        cmocka_unit_test(all_messages_of_a_step_are_priced),
+        cmocka_unit_test(a_record_takes_its_time_on_every_rank),
+        cmocka_unit_test(ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores),
         cmocka_unit_test(a_division_that_is_unknown_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
