@@ -4,6 +4,7 @@
  */
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -118,6 +119,30 @@ static void a_file_that_ends_early_is_named(void **state)
     }
 }
 
+/* As on a disk that fails: the descriptor cannot be read any more. */
+static void a_read_that_fails_is_named(void **state)
+{
+    (void)state;
+    for (int plain = 0; plain < 2; plain++) {
+        struct direct_file f;
+        struct reader *r;
+        struct oato_error err = {.text = ""};
+        uint64_t tag;
+        assert_int_equal(direct_open(path, &f, &err), OATO_OK);
+        assert_int_equal(reader_create(buffer, (size_t)PIECE * ROOM, DEPTH, plain, &r, &err),
+                         OATO_OK);
+        const int fd = open(path, O_WRONLY | O_CLOEXEC);
+        assert_int_equal(dup2(fd, f.fd), f.fd);
+        close(fd);
+        assert_true(reader_start(r, &f, PIECE, buffer, PIECE, 7));
+        assert_int_equal(reader_wait(r, &tag, &err), OATO_EIO);
+        assert_non_null(strstr(err.text, path));
+        assert_non_null(strstr(err.text, "cannot read"));
+        reader_free(r);
+        direct_close(&f);
+    }
+}
+
 static void a_file_that_is_not_there_is_named(void **state)
 {
     (void)state;
@@ -132,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pieces_are_those_of_the_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_that_ends_early_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_read_that_fails_is_named, setup, teardown),
         cmocka_unit_test(a_file_that_is_not_there_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
