@@ -66,7 +66,7 @@ int32_t request_max_tokens(const struct plan_request *q)
 
 int64_t request_kv_positions(const struct plan_request *q, int32_t window)
 {
-    int64_t pages = kv_pages_of(q->context);
+    int64_t pages = kv_pages_of(q->context) + q->batch - 1; /* as kv_pool_init has it */
     if (window)
         pages = min_i64(pages, kv_window_pages(window, q->batch, request_max_tokens(q)));
     return pages * KV_PAGE_POSITIONS;
