@@ -3,7 +3,8 @@
  * with all threads busy, as JSON. Bytes a second read from memory, and operations a second in
  * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
  * stops after the first, in a second: beside a measurement, where the machine is shared. --rows
- * reads one row of ten, too, as sparse products do.
+ * reads one row of ten, too, as sparse products do. --file reads a file from end to end instead,
+ * past the page cache, with as many reads on their way as cpu_stream.c has.
  */
 #include "tests/kernels/bench_cpu.h"
 
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ID_THREADS, ID_BANDWIDTH, ID_ROWS, ID_HELP, MAX_THREADS = 4096, MAX_ROW = 1 << 20 };
+enum { ID_THREADS, ID_BANDWIDTH, ID_ROWS, ID_FILE, ID_HELP, MAX_THREADS = 4096, MAX_ROW = 1 << 20 };
+enum { CHUNK_BYTES = 1 << 20, READS = 8 };
 
 /* At least this much is read, and several times what the last cache holds. */
 #define READ_BYTES   ((uint64_t)1 << 30)
@@ -23,6 +25,8 @@ static const struct option_row rows[] = {
     {"bandwidth", 'b', OPT_FLAG, NULL, "only the read bandwidth", ID_BANDWIDTH},
     {"rows", 'r', OPT_VALUE, "BYTES",
      "that, and of one row of ten at random (of BYTES, times of 64)", ID_ROWS},
+    {"file", 'f', OPT_VALUE, "FILE", "only the rate of reading this file, of 1 MiB or more",
+     ID_FILE},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
@@ -81,12 +85,54 @@ static oato_status print_peaks(int64_t threads, int64_t row, bool only_bandwidth
     return status;
 }
 
+static oato_status file_read(const struct direct_file *f, uint8_t *buffer, uint64_t chunks,
+                             struct oato_error *err)
+{
+    struct reader *r;
+    uint64_t asked = 0, tag;
+    oato_status status = reader_create(buffer, (size_t)READS * CHUNK_BYTES, READS, false, &r, err);
+    for (uint64_t done = 0; done < chunks && !status; done++) {
+        while (asked < chunks && asked - done < READS &&
+               reader_start(r, f, asked * CHUNK_BYTES, buffer + asked % READS * CHUNK_BYTES,
+                            CHUNK_BYTES, asked))
+            asked++;
+        status = reader_wait(r, &tag, err);
+    }
+    reader_free(r);
+    return status;
+}
+
+static oato_status print_file(const char *path, struct oato_error *err)
+{
+    struct direct_file f;
+    oato_status status = direct_open(path, &f, err);
+    if (status)
+        return status;
+    const uint64_t chunks = f.bytes / CHUNK_BYTES;
+    uint8_t *buffer = pages_alloc((size_t)READS * CHUNK_BYTES);
+    if (!buffer)
+        status = oato_fail_memory(err, (size_t)READS * CHUNK_BYTES, "reading a file");
+    else if (!chunks)
+        status = oato_fail(err, OATO_EFILE, "%s: has less than 1 MiB; use a larger file", path);
+    const uint64_t begin_ns = now_ns();
+    if (!status)
+        status = file_read(&f, buffer, chunks, err);
+    if (!status)
+        printf("{\"file_bytes_per_s\":%.0f,\"direct\":%s}\n",
+               (double)(chunks * CHUNK_BYTES) * 1e9 / (double)(now_ns() - begin_ns),
+               f.direct ? "true" : "false");
+    pages_free(buffer, (size_t)READS * CHUNK_BYTES);
+    direct_close(&f);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     struct oato_error err = {0};
     struct options o;
     int64_t threads = 0, row = 0;
     bool only_bandwidth = false;
+    const char *file = NULL;
     int id;
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END && !err.status) {
@@ -95,6 +141,8 @@ int main(int argc, char **argv)
             options_help(rows, stdout);
             return OATO_OK;
         }
+        if (id == ID_FILE)
+            file = o.value;
         if (id == ID_BANDWIDTH || id == ID_ROWS)
             only_bandwidth = true;
         if (id == OPT_OPERAND ||
@@ -102,7 +150,9 @@ int main(int argc, char **argv)
             (id == ID_ROWS && (!parse_i64(o.value, 64, MAX_ROW, &row) || row % 64)))
             oato_fail(&err, OATO_EUSAGE, "'%s' is no value here; see --help", o.value);
     }
-    if (!err.status)
+    if (!err.status && file)
+        print_file(file, &err);
+    else if (!err.status)
         print_peaks(threads, row, only_bandwidth, &err);
     if (err.status)
         fprintf(stderr, "oato-machine-peaks: %s\n", err.text);

@@ -35,9 +35,12 @@ def main():
     assert r.returncode == 0, r.stderr
     peaks = json.loads(r.stdout)
     assert 1e7 < peaks["rows_bytes_per_s"] < 2 * peaks["read_bytes_per_s"], peaks
-    for wrong in (["--threads", "0"], ["--rows", "1000"]):
+    r = subprocess.run([sys.argv[1], "--file", sys.argv[1]], capture_output=True, text=True, check=False)
+    assert r.returncode == 0, r.stderr
+    assert 1e5 < json.loads(r.stdout)["file_bytes_per_s"] < 1e12, r.stdout
+    for status, *wrong in ((2, "--threads", "0"), (2, "--rows", "1000"), (3, "--file", __file__), (6, "--file", "/none")):
         r = subprocess.run([sys.argv[1], *wrong], capture_output=True, text=True, check=False)
-        assert r.returncode == 2 and r.stderr.count("\n") == 1, r
+        assert r.returncode == status and r.stderr.count("\n") == 1, r
 
 
 if __name__ == "__main__":
