@@ -66,8 +66,10 @@ oato_status cpu_stage(struct oato_device *base, const struct weight_source *sour
  * none. NULL: nothing is streamed. The first call starts to read ahead. */
 oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, uint32_t **needs,
                                struct oato_error *err);
-/* Waits until so many pieces of the step are there; false: they will never be. */
-bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces);
+/* Thread 0 asks for so many pieces of the step, and every thread of the step sleeps until they are
+ * there: one that spins takes the processor from who reads. False: they will never be, or *stop. */
+void cpu_stream_want(struct cpu_stream *s, uint32_t pieces);
+bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces, const _Atomic bool *stop);
 /* So many pieces of the step are no longer needed; all: the step is over. */
 void cpu_stream_used(struct cpu_stream *s, uint32_t pieces);
 /* Whether reading has failed, and why. s may be NULL. */

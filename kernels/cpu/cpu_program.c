@@ -37,7 +37,7 @@ struct running {
     const struct step *step;
     struct cpu_barrier *barrier;
     uint32_t n_records;     /* fewer than the program's when an error was injected */
-    _Atomic int failed;     /* an event will never come */
+    _Atomic bool failed;    /* an event will never come */
     bool virtual_clock;     /* see the top of the file */
     struct oato_error lost; /* thread 0's: why the ranks could not share a value */
     uint64_t due_ns;        /* thread 0's: this device's clock once all threads are awake */
@@ -83,7 +83,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
     const uint32_t needs = streamed_before(x, r);
     if (needs && record_rows(r, x->step)) {
         cores_give(x);
-        const bool arrived = cpu_stream_wait(x->device->stream, needs);
+        cpu_stream_want(x->device->stream, needs);
+        const bool arrived = cpu_stream_wait(x->device->stream, needs, &x->failed);
         step_cores_take(x->step);
         if (!arrived)
             return false;
@@ -142,7 +143,7 @@ static void record_share(struct running *x, const struct program_record *r)
             : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
                                 r->to_first, &x->lost);
     if (status)
-        atomic_store(&x->failed, 1);
+        atomic_store(&x->failed, true);
 }
 
 /* What the thread reads once record i and those behind it that read little are done. */
@@ -197,7 +198,9 @@ static void run_step(void *arg, int thread)
         }
         const bool waits = r->n_waits || streamed_before(x, r);
         if (thread == 0 && waits && !record_wait(x, r))
-            atomic_store(&x->failed, 1);
+            atomic_store(&x->failed, true);
+        if (thread && streamed_before(x, r) && record_rows(r, x->step))
+            cpu_stream_wait(x->device->stream, streamed_before(x, r), &x->failed);
         if (waits)
             wake_all(x, thread, read_after(x, i, thread));
         else if (!solo && before_solo) /* what thread 0 computed is there */

@@ -270,11 +270,15 @@ oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, ui
 
 /* ------------------------------------------------------------------------------- steps ----- */
 
-bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces)
+void cpu_stream_want(struct cpu_stream *s, uint32_t pieces)
 {
     if (s->on_demand)
         timeline_signal(&s->wanted, s->begun + pieces, 0);
-    return timeline_wait(&s->arrived, s->begun + pieces, NULL);
+}
+
+bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces, const _Atomic bool *stop)
+{
+    return timeline_wait_unless(&s->arrived, s->begun + pieces, NULL, stop);
 }
 
 void cpu_stream_used(struct cpu_stream *s, uint32_t pieces)
