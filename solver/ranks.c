@@ -233,9 +233,9 @@ static void ranks_crowd(struct rank_options *o)
 {
     for (int32_t r = 0; r < o->ranks; r++) {
         const struct profile *p = o->profiles[rank_profile(o, r)];
-        const double threads = host_of(p)->threads * ranks_of_host(o, rank_host(o, r));
-        if (p->machine.cores > 0)
-            o->slowness[r] *= fmax(threads / p->machine.cores, 1);
+        const double threads = host_of(p)->threads, cores = fmax(p->machine.cores, threads);
+        if (cores > 0)
+            o->slowness[r] *= fmax(threads * ranks_of_host(o, rank_host(o, r)) / cores, 1);
     }
 }
 
