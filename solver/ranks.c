@@ -395,8 +395,9 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
                             .err = err};
         x.op = arena_alloc(&scratch, (size_t)problem->graph.n_ops + 1, sizeof *x.op);
         err->status = OATO_OK;
-        status = !x.op ? oato_fail_memory(err, sizeof *x.op, "the plan") : dealing_cut_as(&x, plan);
-        if (!status && !(status = plan_room(&x, now)) && !(status = fill_devices(&x, now))) {
+        status = x.op ? dealing_cut_as(&x, plan) : oato_fail_memory(err, sizeof *x.op, "the plan");
+        if (x.op && !status && !(status = plan_room(&x, now)) &&
+            !(status = fill_devices(&x, now))) {
             now->parts = plan->parts;
             now->kv = plan->kv;
             fill_predictions(&x, now);
