@@ -59,20 +59,11 @@ oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oat
     return OATO_OK;
 }
 
-static int readers_of(const struct graph *g, int32_t value)
-{
-    int n = value == g->logits;
-    for (int32_t i = 0; i < g->n_ops; i++)
-        for (int j = 0; j < g->ops[i].n_in; j++)
-            n += g->ops[i].in[j] == value;
-    return n;
-}
-
 /* What makes the input of a product that may skip some of it; NULL: it may not. */
 static struct graph_op *neurons_of(const struct graph *g, const struct graph_op *down)
 {
     const bool product = down->op.kind == OP_MUL_MAT || down->op.kind == OP_MUL_MAT_T;
-    if (!product || readers_of(g, down->in[0]) != 1)
+    if (!product || graph_readers(g, down->in[0]) != 1)
         return NULL;
     const int32_t maker = g->values[down->in[0]].producer;
     struct graph_op *o = maker < 0 ? NULL : &g->ops[maker];
@@ -127,7 +118,7 @@ static struct graph_op *product_of(const struct graph *g, const struct graph_op 
 {
     for (const struct graph_op *o = activation;;) {
         const int32_t value = o->in[0], maker = g->values[value].producer;
-        if (maker < 0 || readers_of(g, value) != 1)
+        if (maker < 0 || graph_readers(g, value) != 1)
             return NULL;
         o = &g->ops[maker];
         if (o->op.kind == OP_MUL_MAT)

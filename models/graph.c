@@ -14,7 +14,7 @@ static bool same_product(const struct graph *g, const struct graph_op *a, const 
            g->values[a->out[0]].rows == g->values[b->out[0]].rows;
 }
 
-static int32_t readers(const struct graph *g, int32_t value)
+int32_t graph_readers(const struct graph *g, int32_t value)
 {
     int32_t n = value == g->logits;
     for (int32_t i = 0; i < g->n_ops; i++)
@@ -33,7 +33,7 @@ static bool values_fit(const struct graph *g, enum op_kind fused, const struct g
     case OP_GATE_UP:
         return same_product(g, &m[0], &m[1]) && m[0].op.n == m[1].op.n &&
                m[2].in[0] == m[0].out[0] && m[2].in[1] == m[1].out[0] &&
-               readers(g, m[0].out[0]) == 1 && readers(g, m[1].out[0]) == 1;
+               graph_readers(g, m[0].out[0]) == 1 && graph_readers(g, m[1].out[0]) == 1;
     case OP_ADD_NORM: return m[1].in[0] == m[0].out[0];
     default: return false;
     }

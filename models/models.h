@@ -296,6 +296,8 @@ void graph_free(struct graph *g);
  * that each token could attend to, summed; an operator with a window reads no more than that. */
 struct op_size graph_op_size(const struct graph *g, int32_t op, int32_t tokens, int32_t rows,
                              int32_t seqs, int64_t kv_positions);
+/* How often the value is read; the logits are once more. */
+int32_t graph_readers(const struct graph *g, int32_t value);
 /* Bytes of recurrent state of one sequence in all layers. */
 uint64_t graph_state_bytes(const struct graph *g);
 /* The widest window of a layer with KV; 0: none has one. */

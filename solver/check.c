@@ -232,9 +232,7 @@ static oato_status best_for_ranks(const struct plan *plan, const struct model *m
     struct plan best;
     planner_options_init(&options);
     options.request = plan->request;
-    o.ranks = plan_ranks(plan);
-    o.hosts = plan->devices[plan->n_devices - 1].host + 1;
-    o.wire = plan_wire(plan);
+    ranks_as_planned(plan, &o);
     const oato_status status = ranks_plan(m, &options, &o, &best, err);
     if (status)
         return status;

@@ -48,6 +48,8 @@ enum { DEVICES_SIZE = SOLVER_DEVICES * 17 };
 void problem_options(const struct problem *p, struct planner_options *o,
                      char devices[DEVICES_SIZE]);
 
+/* As many ranks on as many hosts, with the same wire, as the plan is for. */
+void ranks_as_planned(const struct plan *plan, struct rank_options *o);
 /* rank_sums.c: latency and rate of messages, if they were measured and nobody gave them. */
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */

@@ -228,49 +228,6 @@ static oato_status plan_whole(const struct model *m, const struct profile *profi
     return planner_make(m, wide, &o, out, problem, err);
 }
 
-/* A host's ranks use the same cores. */
-static void ranks_crowd(struct rank_options *o)
-{
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const struct profile *p = o->profiles[rank_profile(o, r)];
-        const double threads = host_of(p)->threads, cores = fmax(p->machine.cores, threads);
-        if (cores > 0)
-            o->slowness[r] *= fmax(threads * ranks_of_host(o, rank_host(o, r)) / cores, 1);
-    }
-}
-
-/* The first rank with the same profile. */
-static int32_t first_alike(const struct rank_options *o, int32_t rank)
-{
-    int32_t first = 0;
-    while (rank_profile(o, first) != rank_profile(o, rank))
-        first++;
-    return first;
-}
-
-/* How fast each rank's profile is: shares in proportion, slowness against the first's. */
-static oato_status speeds_find(const struct model *m, const struct planner_options *given,
-                               struct arena *a, uint64_t first_ns, struct rank_options *o,
-                               struct oato_error *err)
-{
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const int32_t from = first_alike(o, r);
-        o->slowness[r] = r ? o->slowness[from] : 1;
-        if (r != from || !r)
-            continue;
-        struct plan plan;
-        plan_init(&plan);
-        if (plan_whole(m, o->profiles[rank_profile(o, r)], given, a, &plan, NULL, err))
-            return err->status;
-        o->slowness[r] = (double)plan.objective_ns / fmax((double)first_ns, 1);
-        plan_free(&plan);
-    }
-    ranks_crowd(o);
-    for (int32_t r = 0; r < o->ranks; r++)
-        o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
-    return OATO_OK;
-}
-
 static oato_status plan_deal(const struct problem *p, const struct rank_options *o, struct arena *a,
                              struct plan *out, struct oato_error *err)
 {
@@ -340,25 +297,72 @@ static oato_status whole_costs(const struct problem *p, struct arena *a, struct 
     return OATO_OK;
 }
 
-/* How fast the profiles are at this plan's work. */
-static oato_status speeds_of_plan(const struct model *m, const struct plan *plan, struct arena *a,
-                                  uint64_t first_ns, struct rank_options *o, struct oato_error *err)
+/* ----------------------------------------------------------------------------- the speeds --- */
+
+/* A host's ranks use the same cores. */
+static void ranks_crowd(struct rank_options *o)
+{
+    for (int32_t r = 0; r < o->ranks; r++) {
+        const struct profile *p = o->profiles[rank_profile(o, r)];
+        const double threads = host_of(p)->threads, cores = fmax(p->machine.cores, threads);
+        if (cores > 0)
+            o->slowness[r] *= fmax(threads * ranks_of_host(o, rank_host(o, r)) / cores, 1);
+    }
+}
+
+/* The first rank with the same profile. */
+static int32_t first_alike(const struct rank_options *o, int32_t rank)
+{
+    int32_t first = 0;
+    while (rank_profile(o, first) != rank_profile(o, rank))
+        first++;
+    return first;
+}
+
+/* The objective of all work on the profile's host: as planned for it, or of a plan that is priced
+ * again. */
+static oato_status whole_objective(const struct model *m, const struct profile *profile,
+                                   const struct planner_options *given, const struct plan *plan,
+                                   struct arena *a, double *ns, struct oato_error *err)
+{
+    struct problem *problem = NULL;
+    struct plan one;
+    plan_init(&one);
+    if (plan ? price_whole(m, profile, plan, a, &one, &problem, err)
+             : plan_whole(m, profile, given, a, &one, NULL, err))
+        return err->status;
+    *ns = (double)one.objective_ns;
+    problem_free(problem);
+    if (!plan)
+        plan_free(&one);
+    return OATO_OK;
+}
+
+/* How fast each rank's profile is: shares in proportion, slowness against the first's. One of given
+ * and plan is NULL. */
+static oato_status speeds_find(const struct model *m, const struct planner_options *given,
+                               const struct plan *plan, struct arena *a, uint64_t first_ns,
+                               struct rank_options *o, struct oato_error *err)
 {
     for (int32_t r = 0; r < o->ranks; r++) {
         const int32_t from = first_alike(o, r);
-        o->slowness[r] = r ? o->slowness[from] : 1;
-        if (r != from || !r)
-            continue;
-        struct plan one;
-        struct problem *problem;
-        if (price_whole(m, o->profiles[rank_profile(o, r)], plan, a, &one, &problem, err) ||
-            !problem)
+        double ns = (double)first_ns;
+        if (r == from && r &&
+            whole_objective(m, o->profiles[rank_profile(o, r)], given, plan, a, &ns, err))
             return err->status;
-        o->slowness[r] = (double)one.objective_ns / fmax((double)first_ns, 1);
-        problem_free(problem);
+        o->slowness[r] = r == from ? ns / fmax((double)first_ns, 1) : o->slowness[from];
     }
     ranks_crowd(o);
+    for (int32_t r = 0; r < o->ranks; r++)
+        o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
     return OATO_OK;
+}
+
+void ranks_as_planned(const struct plan *plan, struct rank_options *o)
+{
+    o->ranks = plan_ranks(plan);
+    o->hosts = plan->devices[plan->n_devices - 1].host + 1;
+    o->wire = plan_wire(plan);
 }
 
 oato_status ranks_price(const struct plan *plan, const struct model *m,
@@ -369,9 +373,7 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
     struct problem *problem = NULL;
     struct plan one;
     struct arena scratch;
-    o.ranks = plan_ranks(plan);
-    o.hosts = plan->devices[plan->n_devices - 1].host + 1;
-    o.wire = plan_wire(plan);
+    ranks_as_planned(plan, &o);
     if (options_check(m, &o, err))
         return err->status;
     arena_init(&scratch);
@@ -379,12 +381,11 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
     arena_init(&now->arena);
     now->n_costs = 0;
     rank_network(&o);
-    o.slowness[0] = 1;
     oato_status status = price_whole(m, o.profiles[0], plan, &scratch, &one, &problem, err);
     if (!status && problem)
         status = whole_costs(problem, &now->arena, &one, err);
     if (!status && problem)
-        status = speeds_of_plan(m, plan, &scratch, one.objective_ns, &o, err);
+        status = speeds_find(m, NULL, plan, &scratch, one.objective_ns, &o, err);
     if (!status && problem) {
         struct dealing x = {.p = problem,
                             .g = &problem->graph,
@@ -422,10 +423,8 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     oato_status status = plan_whole(m, o.profiles[0], given, &a, out, &problem, err);
     if (status || !problem)
         goto out;
-    for (int32_t r = 0; r < o.ranks; r++)
-        o.slowness[r] = o.share[r] = 1;
     rank_network(&o);
-    status = speeds_find(m, given, &a, out->objective_ns, &o, err);
+    status = speeds_find(m, given, NULL, &a, out->objective_ns, &o, err);
     if (!status)
         status = plan_deal(problem, &o, &a, out, err);
     if (status)

@@ -53,20 +53,11 @@ static void op_cut(struct dealing *x, int32_t op, enum op_axis axis, const int32
     x->op[op] = (struct cut_op){cut, each, axis};
 }
 
-static int32_t readers_of(const struct graph *g, int32_t value)
-{
-    int32_t n = value == g->logits;
-    for (int32_t i = 0; i < g->n_ops; i++)
-        for (int j = 0; j < g->ops[i].n_in; j++)
-            n += g->ops[i].in[j] == value;
-    return n;
-}
-
 /* The one operator that reads the value as its first input; -1: there are others, or it is none of
  * that kind. */
 static int32_t reader_of(const struct graph *g, int32_t value, enum op_kind kind)
 {
-    for (int32_t i = 0; i < g->n_ops && readers_of(g, value) == 1; i++)
+    for (int32_t i = 0; i < g->n_ops && graph_readers(g, value) == 1; i++)
         if (g->ops[i].in[0] == value && g->ops[i].op.kind == kind)
             return i;
     return -1;
@@ -83,7 +74,7 @@ static int32_t block_of(const struct oato_op *op)
 static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int32_t group)
 {
     const struct graph *g = x->g;
-    while (readers_of(g, value) == 1) {
+    while (graph_readers(g, value) == 1) {
         const int32_t i = g->values[value].producer;
         const struct graph_op *o = &g->ops[i];
         if (op_divides(&o->op, AXIS_HEADS) &&

@@ -61,6 +61,12 @@ static uint32_t streamed_before(const struct running *x, const struct program_re
     return x->c->needs ? x->c->needs[r - x->c->program->records] : 0;
 }
 
+/* The same, for a record that has nothing to do 0. */
+static uint32_t streamed_for(const struct running *x, const struct program_record *r)
+{
+    return record_rows(r, x->step) ? streamed_before(x, r) : 0;
+}
+
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
@@ -80,8 +86,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
         if (event_ns > x->due_ns)
             x->due_ns = event_ns;
     }
-    const uint32_t needs = streamed_before(x, r);
-    if (needs && record_rows(r, x->step)) {
+    const uint32_t needs = streamed_for(x, r);
+    if (needs) {
         cores_give(x);
         cpu_stream_want(x->device->stream, needs);
         const bool arrived = cpu_stream_wait(x->device->stream, needs, &x->failed);
@@ -199,8 +205,9 @@ static void run_step(void *arg, int thread)
         const bool waits = r->n_waits || streamed_before(x, r);
         if (thread == 0 && waits && !record_wait(x, r))
             atomic_store(&x->failed, true);
-        if (thread && streamed_before(x, r) && record_rows(r, x->step))
-            cpu_stream_wait(x->device->stream, streamed_before(x, r), &x->failed);
+        const uint32_t needs = streamed_for(x, r);
+        if (thread && needs)
+            cpu_stream_wait(x->device->stream, needs, &x->failed);
         if (waits)
             wake_all(x, thread, read_after(x, i, thread));
         else if (!solo && before_solo) /* what thread 0 computed is there */

@@ -49,6 +49,13 @@ static uint64_t piece_of(uint64_t i)
     return i * 37 % PIECES;
 }
 
+static void opened(struct direct_file *f, struct reader **r, bool plain)
+{
+    struct oato_error err;
+    assert_int_equal(direct_open(path, f, &err), OATO_OK);
+    assert_int_equal(reader_create(buffer, (size_t)PIECE * ROOM, DEPTH, plain, r, &err), OATO_OK);
+}
+
 static void read_all(bool plain)
 {
     struct direct_file f;
@@ -56,9 +63,8 @@ static void read_all(bool plain)
     struct oato_error err;
     uint64_t place[PIECES], tag, asked = 0;
     bool taken[ROOM] = {false};
-    assert_int_equal(direct_open(path, &f, &err), OATO_OK);
+    opened(&f, &r, plain);
     assert_int_equal(f.bytes, (uint64_t)PIECE * PIECES);
-    assert_int_equal(reader_create(buffer, (size_t)PIECE * ROOM, DEPTH, plain, &r, &err), OATO_OK);
     assert_false(plain && reader_overlaps(r));
     for (uint64_t done = 0; done < PIECES; done++) {
         while (asked < PIECES) {
@@ -100,9 +106,7 @@ static void a_file_that_ends_early_is_named(void **state)
         struct reader *r;
         struct oato_error err = {.text = ""};
         uint64_t tag;
-        assert_int_equal(direct_open(path, &f, &err), OATO_OK);
-        assert_int_equal(reader_create(buffer, (size_t)PIECE * ROOM, DEPTH, plain, &r, &err),
-                         OATO_OK);
+        opened(&f, &r, plain);
         if (i >= 2) /* in the middle of a block, where no direct read may begin */
             assert_int_equal(truncate(path, (off_t)last + 100), 0);
         assert_true(reader_start(r, &f, last, buffer, PIECE, 7));
@@ -128,9 +132,7 @@ static void a_read_that_fails_is_named(void **state)
         struct reader *r;
         struct oato_error err = {.text = ""};
         uint64_t tag;
-        assert_int_equal(direct_open(path, &f, &err), OATO_OK);
-        assert_int_equal(reader_create(buffer, (size_t)PIECE * ROOM, DEPTH, plain, &r, &err),
-                         OATO_OK);
+        opened(&f, &r, plain);
         const int fd = open(path, O_WRONLY | O_CLOEXEC);
         assert_int_equal(dup2(fd, f.fd), f.fd);
         close(fd);
