@@ -177,7 +177,9 @@ void direct_close(struct direct_file *f); /* of one that was opened, or tried to
 /* Reads such files ahead of use into a buffer, several reads at once where the kernel has io_uring.
  * One thread at a time. Offsets, sizes and addresses are multiples of READ_ALIGN. */
 struct reader;
-enum { READ_ALIGN = 4096 };
+/* Weights are streamed, and storage is measured, by READS_AHEAD reads of READ_CHUNK at a time: so
+ * many that storage is busy while the thread that asks waits for a processor. */
+enum { READ_ALIGN = 4096, READ_CHUNK = 4 << 20, READS_AHEAD = 16 };
 
 /* depth: reads on their way at most. plain: without io_uring. The buffer must outlive the reader.
  */

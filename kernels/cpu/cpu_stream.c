@@ -18,9 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Enough on their way to keep a disk busy. */
-enum { CHUNK_BYTES = 1 << 20, READS = 8 };
-
 struct piece {
     const struct oato_weight *weight;
     const struct direct_file *file;
@@ -82,9 +79,9 @@ static void chunks_ask(struct cpu_stream *s, struct reading_on *x)
             return;
         if (!x->at && (x->landed < before || !timeline_reached(&s->used, before)))
             return;
-        const uint64_t bytes = least_u64(CHUNK_BYTES, p->bytes - x->at);
+        const uint64_t bytes = least_u64(READ_CHUNK, p->bytes - x->at);
         if (!x->at)
-            p->left = (uint32_t)((p->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
+            p->left = (uint32_t)((p->bytes + READ_CHUNK - 1) / READ_CHUNK);
         if (!reader_start(s->reader, p->file, p->offset + x->at, p->to + x->at, bytes,
                           x->asked % s->n))
             return;
@@ -207,7 +204,7 @@ static oato_status stream_start(struct cpu_stream *s, struct oato_error *err)
     const char *ahead = getenv("OATO_READ_AHEAD");
     s->on_demand = ahead && !strcmp(ahead, "0");
     s->begun = 0;
-    if (reader_create(s->ring, ring_bytes, READS, false, &s->reader, err))
+    if (reader_create(s->ring, ring_bytes, READS_AHEAD, false, &s->reader, err))
         return err->status;
     atomic_store(&s->stop, false);
     const int e = pthread_create(&s->thread, NULL, stream_main, s);

@@ -4,7 +4,7 @@
  * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
  * stops after the first, in a second: beside a measurement, where the machine is shared. --rows
  * reads one row of ten, too, as sparse products do. --file reads a file from end to end instead,
- * past the page cache, with as many reads on their way as cpu_stream.c has.
+ * past the page cache, as cpu_stream.c does.
  */
 #include "tests/kernels/bench_cpu.h"
 
@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 enum { ID_THREADS, ID_BANDWIDTH, ID_ROWS, ID_FILE, ID_HELP, MAX_THREADS = 4096, MAX_ROW = 1 << 20 };
-enum { CHUNK_BYTES = 1 << 20, READS = 8 };
 
 /* At least this much is read, and several times what the last cache holds. */
 #define READ_BYTES   ((uint64_t)1 << 30)
@@ -25,7 +24,7 @@ static const struct option_row rows[] = {
     {"bandwidth", 'b', OPT_FLAG, NULL, "only the read bandwidth", ID_BANDWIDTH},
     {"rows", 'r', OPT_VALUE, "BYTES",
      "that, and of one row of ten at random (of BYTES, times of 64)", ID_ROWS},
-    {"file", 'f', OPT_VALUE, "FILE", "only the rate of reading this file, of 1 MiB or more",
+    {"file", 'f', OPT_VALUE, "FILE", "only the rate of reading this file, of 4 MiB or more",
      ID_FILE},
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
@@ -90,11 +89,12 @@ static oato_status file_read(const struct direct_file *f, uint8_t *buffer, uint6
 {
     struct reader *r;
     uint64_t asked = 0, tag;
-    oato_status status = reader_create(buffer, (size_t)READS * CHUNK_BYTES, READS, false, &r, err);
+    oato_status status =
+        reader_create(buffer, (size_t)READS_AHEAD * READ_CHUNK, READS_AHEAD, false, &r, err);
     for (uint64_t done = 0; done < chunks && !status; done++) {
-        while (asked < chunks && asked - done < READS &&
-               reader_start(r, f, asked * CHUNK_BYTES, buffer + asked % READS * CHUNK_BYTES,
-                            CHUNK_BYTES, asked))
+        while (asked < chunks && asked - done < READS_AHEAD &&
+               reader_start(r, f, asked * READ_CHUNK, buffer + asked % READS_AHEAD * READ_CHUNK,
+                            READ_CHUNK, asked))
             asked++;
         status = reader_wait(r, &tag, err);
     }
@@ -108,20 +108,20 @@ static oato_status print_file(const char *path, struct oato_error *err)
     oato_status status = direct_open(path, &f, err);
     if (status)
         return status;
-    const uint64_t chunks = f.bytes / CHUNK_BYTES;
-    uint8_t *buffer = pages_alloc((size_t)READS * CHUNK_BYTES);
+    const uint64_t chunks = f.bytes / READ_CHUNK;
+    uint8_t *buffer = pages_alloc((size_t)READS_AHEAD * READ_CHUNK);
     if (!buffer)
-        status = oato_fail_memory(err, (size_t)READS * CHUNK_BYTES, "reading a file");
+        status = oato_fail_memory(err, (size_t)READS_AHEAD * READ_CHUNK, "reading a file");
     else if (!chunks)
-        status = oato_fail(err, OATO_EFILE, "%s: has less than 1 MiB; use a larger file", path);
+        status = oato_fail(err, OATO_EFILE, "%s: has less than 4 MiB; use a larger file", path);
     const uint64_t begin_ns = now_ns();
     if (!status)
         status = file_read(&f, buffer, chunks, err);
     if (!status)
         printf("{\"file_bytes_per_s\":%.0f,\"direct\":%s}\n",
-               (double)(chunks * CHUNK_BYTES) * 1e9 / (double)(now_ns() - begin_ns),
+               (double)(chunks * READ_CHUNK) * 1e9 / (double)(now_ns() - begin_ns),
                f.direct ? "true" : "false");
-    pages_free(buffer, (size_t)READS * CHUNK_BYTES);
+    pages_free(buffer, (size_t)READS_AHEAD * READ_CHUNK);
     direct_close(&f);
     return status;
 }
