@@ -69,9 +69,11 @@ struct profile_row {
 struct profile_storage {
     int32_t depth;
     uint64_t bytes;
-    bool direct; /* past the page cache */
-    double bytes_per_s;
-    double latency_ns; /* of one read; median */
+    bool direct;                             /* past the page cache */
+    double bytes_per_s;                      /* median of the passes, which are spread over the */
+    double p10_bytes_per_s, p90_bytes_per_s; /* time that profiling took */
+    int32_t passes;                          /* 0: not recorded */
+    double latency_ns;                       /* of one read; median */
 };
 
 /* What it took to bring a sequence's KV and state back, for one model (structure hash) on the
@@ -143,7 +145,9 @@ bool profile_put_storage(struct profile *p, const struct profile_storage *rows, 
 /* Replaces what there is of sums of the ranks and hosts that rows[0] has by n rows. False: memory
  * is short, and nothing has changed. */
 bool profile_put_sums(struct profile *p, const struct profile_sum *rows, int32_t n);
-/* The highest rate of the rows, which reading ahead has; 0: not measured. */
+/* The row with the most bytes on their way, as weights are read ahead; NULL: not measured. */
+const struct profile_storage *profile_storage_ahead(const struct profile *p);
+/* Its rate; 0: not measured. */
 double profile_storage_rate(const struct profile *p);
 /* A string owned by the profile. NULL when memory is short. */
 const char *profile_string(struct profile *p, const char *s);

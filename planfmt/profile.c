@@ -208,12 +208,22 @@ bool profile_put_storage(struct profile *p, const struct profile_storage *rows, 
     return true;
 }
 
+const struct profile_storage *profile_storage_ahead(const struct profile *p)
+{
+    const struct profile_storage *most = NULL;
+    for (int32_t i = 0; i < p->n_storage; i++) {
+        const struct profile_storage *s = &p->storage[i];
+        if (!most ||
+            (double)s->depth * (double)s->bytes > (double)most->depth * (double)most->bytes)
+            most = s;
+    }
+    return most;
+}
+
 double profile_storage_rate(const struct profile *p)
 {
-    double most = 0;
-    for (int32_t i = 0; i < p->n_storage; i++)
-        most = p->storage[i].bytes_per_s > most ? p->storage[i].bytes_per_s : most;
-    return most;
+    const struct profile_storage *ahead = profile_storage_ahead(p);
+    return ahead ? ahead->bytes_per_s : 0;
 }
 
 /* ---------------------------------------------------------------------------------- sums --- */

@@ -99,8 +99,11 @@ const struct schema profile_storage_schema = {"storage", {
     {"bytes", AT(profile_storage, bytes), FIELD_U64, 0, REQUIRED},
     {"direct", AT(profile_storage, direct), FIELD_BOOL, 0, OPTIONAL},
     {"bytes_per_s", AT(profile_storage, bytes_per_s), FIELD_F64, 0, REQUIRED},
+    {"p10_bytes_per_s", AT(profile_storage, p10_bytes_per_s), FIELD_F64, 0, OPTIONAL},
+    {"p90_bytes_per_s", AT(profile_storage, p90_bytes_per_s), FIELD_F64, 0, OPTIONAL},
+    {"passes", AT(profile_storage, passes), FIELD_I32, 0, OPTIONAL},
     {"latency_ns", AT(profile_storage, latency_ns), FIELD_F64, 0, OPTIONAL},
-}, 5};
+}, 8};
 
 const struct schema profile_sum_schema = {"sum", {
     {"ranks", AT(sum_text, row.ranks), FIELD_I32, 0, REQUIRED},

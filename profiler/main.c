@@ -256,11 +256,11 @@ static void print_summary(const struct profile *p, const struct profiler_report 
         print_device(p, i);
     for (int32_t i = 0; i < p->n_links; i++)
         print_link(p, &p->links[i]);
-    for (int32_t i = 0; i < p->n_storage; i++)
-        if (p->storage[i].bytes_per_s >= profile_storage_rate(p))
-            printf("storage  reads %.2f GB/s with %d reads on their way%s\n",
-                   p->storage[i].bytes_per_s / 1e9, p->storage[i].depth,
-                   p->storage[i].direct ? "" : ", through the page cache");
+    const struct profile_storage *s = profile_storage_ahead(p);
+    if (s)
+        printf("storage  reads %.2f GB/s (%.2f to %.2f) with %d reads on their way%s\n",
+               s->bytes_per_s / 1e9, s->p10_bytes_per_s / 1e9, s->p90_bytes_per_s / 1e9, s->depth,
+               s->direct ? "" : ", through the page cache");
     for (int32_t i = 0; i < p->n_sums; i++)
         if (!i || p->sums[i].ranks != p->sums[i - 1].ranks ||
             p->sums[i].hosts != p->sums[i - 1].hosts)
@@ -326,6 +326,9 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
                         JSON("bytes", p->storage[i].bytes),
                         json_bool("direct", p->storage[i].direct),
                         JSON("bytes_per_s", llrint(p->storage[i].bytes_per_s)),
+                        JSON("p10_bytes_per_s", llrint(p->storage[i].p10_bytes_per_s)),
+                        JSON("p90_bytes_per_s", llrint(p->storage[i].p90_bytes_per_s)),
+                        JSON("passes", p->storage[i].passes),
                         JSON("latency_ns", llrint(p->storage[i].latency_ns)));
     json_close(&t, ']');
     json_close(&t, '}');

@@ -34,6 +34,7 @@ struct run {
     struct progress progress;
     double done;
     struct passes passes; /* over the operators of a device */
+    struct storage_meter *storage;
 };
 
 /* ---------------------------------------------------------------------- the profile's head - */
@@ -401,6 +402,8 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
             status = oato_fail(err, OATO_NEGATIVE, "interrupted");
         else
             status = measure_case(r, rig, &r->set.cases[i], err);
+        if (!status)
+            status = storage_now_and_then(r->storage, err);
     }
     time_by(r, rig, CLOCK_USUAL);
     return status;
@@ -555,6 +558,8 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
         status = open_devices(&r, err);
     rows_before = p->n_rows;
     if (!status)
+        status = storage_begin(o->storage, o->quick, &r.storage, warn, user, err);
+    if (!status)
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
     if (!status)
         status = op_set_add_sparse(&m->graph, o->sparse, o->neurons, &r.set, err);
@@ -569,7 +574,8 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
         status = measure_peers(&r, err);
     progress_update(&r.progress, r.done, "storage");
     if (!status)
-        status = storage_measure(p, o->storage, o->quick, warn, user, err);
+        status = storage_put(r.storage, p, err);
+    storage_end(r.storage);
     progress_end(&r.progress);
     if (!status && !write_head(&r))
         status = oato_fail_memory(err, NOTES_MAX, "the profile");

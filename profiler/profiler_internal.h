@@ -189,10 +189,16 @@ oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct o
 oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
                                struct oato_error *err);
 
-/* Measures reading a file in the folder, and puts the rows into the profile. A folder that cannot
- * be written to is warned about, and the rows stay as they were. */
-oato_status storage_measure(struct profile *p, const char *folder, bool quick, warn_fn warn,
-                            void *user, struct oato_error *err);
+/* storage.c. Writes a file in the folder (NULL: that of prepared weights), to be read now and then.
+ * A folder that cannot be written to is warned about; *out is then NULL, which all take. */
+struct storage_meter;
+oato_status storage_begin(const char *folder, bool quick, struct storage_meter **out, warn_fn warn,
+                          void *user, struct oato_error *err);
+/* Reads for a moment if the last time is long enough ago. Between other measurements. */
+oato_status storage_now_and_then(struct storage_meter *m, struct oato_error *err);
+/* Puts the rows into the profile; they stay as they were when m is NULL. */
+oato_status storage_put(struct storage_meter *m, struct profile *p, struct oato_error *err);
+void storage_end(struct storage_meter *m);
 
 /* Cost of submit and finish beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);

@@ -201,6 +201,9 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                               .bytes = (uint64_t)rng_range(r, 1, 1 << 24),
                                               .direct = rng_range(r, 0, 1),
                                               .bytes_per_s = 1 + any_f64(r),
+                                              .p10_bytes_per_s = any_f64(r),
+                                              .p90_bytes_per_s = any_f64(r),
+                                              .passes = (int32_t)rng_range(r, 0, 64),
                                               .latency_ns = any_f64(r)};
     if (!profile_put_storage(out, storage, n_storage))
         abort();

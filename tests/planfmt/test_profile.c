@@ -94,6 +94,9 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_int_equal(s->bytes, t->bytes);
         assert_int_equal(s->direct, t->direct);
         assert_true(s->bytes_per_s == t->bytes_per_s);
+        assert_true(s->p10_bytes_per_s == t->p10_bytes_per_s);
+        assert_true(s->p90_bytes_per_s == t->p90_bytes_per_s);
+        assert_int_equal(s->passes, t->passes);
         assert_true(s->latency_ns == t->latency_ns);
     }
     assert_true(profile_storage_rate(a) == profile_storage_rate(b));

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -207,6 +208,35 @@ static void a_failed_or_interrupted_run_leaves_the_file(void **state)
     assert_int_equal(n, 1);
 }
 
+/* Storage is read several times while the rest is measured, and its file is gone afterwards. */
+static void storage_is_read_while_the_rest_is_measured(void **state)
+{
+    (void)state;
+    char model[128], out[128], folder[128];
+    struct oato_error err;
+    struct profile p;
+    path_in(out, "storage.yaml");
+    path_in(folder, "storage");
+    make_model(model, "storage.gguf", 64, DT_Q8_0, false);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    const struct result r = RUN(model, "-q", "-t", "1", "-c", "64", "--storage", folder, "-o", out);
+    if (r.status)
+        fail_msg("%s", r.err);
+    assert_int_equal(rmdir(folder), 0); /* empty */
+    assert_int_equal(profile_load(out, &p, NULL, NULL, &err), OATO_OK);
+    const struct profile_storage *s = profile_storage_ahead(&p);
+    assert_non_null(s);
+    assert_int_equal(s->depth, READS_AHEAD);
+    assert_int_equal(s->bytes, READ_CHUNK);
+    for (int32_t i = 0; i < p.n_storage; i++) {
+        assert_in_range(p.storage[i].passes, 3, 64);
+        assert_true(p.storage[i].p10_bytes_per_s > 0);
+        assert_true(p.storage[i].p10_bytes_per_s <= p.storage[i].bytes_per_s);
+        assert_true(p.storage[i].p90_bytes_per_s >= p.storage[i].bytes_per_s);
+    }
+    profile_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +244,7 @@ int main(void)
         cmocka_unit_test(help_version_and_devices_need_no_model),
         cmocka_unit_test(a_run_writes_and_extends_the_machines_profile),
         cmocka_unit_test(a_failed_or_interrupted_run_leaves_the_file),
+        cmocka_unit_test(storage_is_read_while_the_rest_is_measured),
     };
     return cmocka_run_group_tests(tests, folder_create, folder_remove);
 }
