@@ -567,7 +567,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     memcpy(out->copies, e->lowered.copies, sizeof out->copies);
     memcpy(out->copy_bytes, e->lowered.copy_bytes, sizeof out->copy_bytes);
     memcpy(out->stream_bytes, e->lowered.stream_bytes, sizeof out->stream_bytes);
-    out->stored_bytes = stored_bytes(e->device[e->host].lowered);
+    stored_count(e, out);
     out->experts = e->experts;
     out->load_ns = e->load_ns;
     for (int i = 0; i < e->n_devices; i++)

@@ -202,6 +202,8 @@ struct engine_stats {
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host, or
                                            from a file to it */
     uint64_t stored_bytes;              /* part of these that is read from the file */
+    uint64_t stored_read_bytes; /* what was read from it since engine_open, in whole blocks; ahead
+                                   of the next step, too */
     struct engine_expert_stats experts; /* since engine_open */
     /* Of layers without a window; cached: free ones that engine_seq_begin may find */
     int32_t pages, pages_free, pages_cached;

@@ -456,6 +456,14 @@ uint64_t stored_bytes(const struct lowered_device *low)
     return bytes;
 }
 
+void stored_count(const struct engine *e, struct engine_stats *out)
+{
+    const struct engine_device *host = &e->device[e->host];
+    out->stored_bytes = stored_bytes(host->lowered);
+    out->stored_read_bytes =
+        host->device->ops->stored_read ? host->device->ops->stored_read(host->device) : 0;
+}
+
 static oato_status device_allocate(const struct engine *e, struct engine_device *d,
                                    struct oato_error *err)
 {

@@ -17,7 +17,8 @@ struct bench {
     bool by_devices;                /* use the devices' clocks, not real time */
     bool deep;                      /* the sequences hold args->depth positions */
     double *prefill_ns, *decode_ns; /* one per iteration */
-    uint64_t clock_ns, busy_ns; /* of the timed decode steps: devices' clock, host's busy time */
+    /* of the timed decode steps: devices' clock, host's busy time, bytes read from the file */
+    uint64_t clock_ns, busy_ns, read_bytes;
 };
 
 /* The minimum work per token on any machine: bytes to read and operations (a multiply-add is two).
@@ -107,6 +108,7 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
     engine_get_stats(b->session.engine, &after);
     b->clock_ns += after.clock_ns - before.clock_ns;
     b->busy_ns += after.host_busy_ns - before.host_busy_ns;
+    b->read_bytes += after.stored_read_bytes - before.stored_read_bytes;
     return status;
 }
 
@@ -123,7 +125,7 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
         if (!status && a->generate)
             status = time_decode(b, i < 0 ? &warm_up : &b->decode_ns[i], err);
         if (i < 0)
-            b->clock_ns = b->busy_ns = 0;
+            b->clock_ns = b->busy_ns = b->read_bytes = 0;
         progress_update(&progress, i + 2, NULL);
     }
     progress_end(&progress);
@@ -135,6 +137,12 @@ static oato_status time_all(struct bench *b, struct oato_error *err)
 static double host_idle(const struct bench *b)
 {
     return b->clock_ns ? 1 - (double)b->busy_ns / (double)b->clock_ns : 0;
+}
+
+/* From the file, in decode. */
+static double read_bytes_per_s(const struct bench *b)
+{
+    return b->clock_ns ? (double)b->read_bytes * 1e9 / (double)b->clock_ns : 0;
 }
 
 /* Predicted for the plan's caches of experts, on average. */
@@ -219,7 +227,9 @@ static void report_json(const struct bench *b, double prefill, double decode,
                plan_hits(&b->session.plan), (unsigned long long)stats->experts.refills,
                (unsigned long long)stats->experts.bytes);
     if (stats->stored_bytes)
-        printf(",\"storage\":{\"bytes\":%llu}", (unsigned long long)stats->stored_bytes);
+        printf(",\"storage\":{\"bytes\":%llu,\"read_bytes\":%llu,\"decode_bytes_per_s\":%.0f}",
+               (unsigned long long)stats->stored_bytes,
+               (unsigned long long)stats->stored_read_bytes, read_bytes_per_s(b));
     printf("}\n");
 }
 
@@ -261,7 +271,7 @@ static void report_storage(const struct bench *b, double decode, const struct en
     if (bytes > 0 && decode > 0)
         printf(
             "storage  %.1f MiB a step from the file, %.2f GB/s, %.1f %% of decode waiting for it\n",
-            bytes / (1 << 20), bytes * b->args->generate / decode, 100 * host_idle(b));
+            bytes / (1 << 20), read_bytes_per_s(b) / 1e9, 100 * host_idle(b));
 }
 
 static void report_text(const struct bench *b, double prefill, double decode,

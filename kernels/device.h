@@ -255,6 +255,8 @@ struct device_ops {
     uint64_t (*clock_ns)(const struct oato_device *d);
     /* How long, on that clock, its steps have waited for other devices; host devices only. */
     uint64_t (*waited_ns)(const struct oato_device *d);
+    /* Bytes that it has read from files of staged weights; host devices only. */
+    uint64_t (*stored_read)(const struct oato_device *d);
     /* For profilers, between steps. Until it is set back to CLOCK_USUAL, the clock values at a
      * step's signals are of the given kind once finish has returned. False, with the reason in *why
      * (may be NULL): the device cannot do that or, when switching back, could not do it for every

@@ -167,6 +167,11 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
     return cpu_of(d)->waited_ns;
 }
 
+static uint64_t cpu_stored_read(const struct oato_device *d)
+{
+    return cpu_stream_read(cpu_of(d)->stream);
+}
+
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,
                                     struct oato_error *err)
 {
@@ -203,5 +208,6 @@ const struct device_ops cpu_device_ops = {
     .timeline = cpu_timeline,
     .clock_ns = cpu_clock_ns,
     .waited_ns = cpu_waited_ns,
+    .stored_read = cpu_stored_read,
     .inject_error = cpu_inject_error,
 };

@@ -74,7 +74,8 @@ bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces, const _Atomic bool *
 void cpu_stream_used(struct cpu_stream *s, uint32_t pieces);
 /* Whether reading has failed, and why. s may be NULL. */
 bool cpu_stream_failed(struct cpu_stream *s, struct oato_error *err);
-void cpu_stream_stop(struct cpu_stream *s); /* the ring is not written to any more */
+uint64_t cpu_stream_read(struct cpu_stream *s); /* bytes that have arrived; s may be NULL */
+void cpu_stream_stop(struct cpu_stream *s);     /* the ring is not written to any more */
 void cpu_stream_free(struct cpu_stream *s);
 
 /* cpu_program.c */

@@ -40,6 +40,7 @@ struct cpu_stream {
     pthread_t thread;
     bool started;
     _Atomic bool stop;
+    _Atomic uint64_t read;   /* bytes of the pieces that have arrived */
     struct oato_error error; /* why `arrived` failed */
 };
 
@@ -109,10 +110,13 @@ static oato_status chunk_take(struct cpu_stream *s, struct reading_on *x, struct
     if (status)
         return status;
     s->pieces[number].left--;
-    while (x->landed < x->asked && !piece_at(s, x->landed)->left && !status) {
+    while (x->landed < x->asked && !piece_at(s, x->landed)->left) {
         if (x->landed < s->n)
             status = piece_check(piece_at(s, x->landed), err);
-        x->landed += !status;
+        if (status)
+            break;
+        atomic_fetch_add_explicit(&s->read, piece_at(s, x->landed)->bytes, memory_order_relaxed);
+        x->landed++;
     }
     if (!status && !timeline_reached(&s->arrived, x->landed))
         timeline_signal(&s->arrived, x->landed, now_ns());
@@ -291,6 +295,11 @@ bool cpu_stream_failed(struct cpu_stream *s, struct oato_error *err)
         return false;
     *err = s->error;
     return true;
+}
+
+uint64_t cpu_stream_read(struct cpu_stream *s)
+{
+    return s ? atomic_load_explicit(&s->read, memory_order_relaxed) : 0;
 }
 
 void cpu_stream_stop(struct cpu_stream *s)

@@ -157,20 +157,6 @@ static void the_bits_are_those_of_resident_weights(void **state)
     }
 }
 
-/* Steps until one fails. */
-static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
-{
-    const int32_t id = 1;
-    int32_t seq;
-    if (engine_seq_create(e, &seq, err))
-        fail_msg("%s", err->text);
-    const struct engine_input in = {.seq = seq, .ids = &id, .n = 1, .logits = LOGITS_LAST};
-    oato_status status = OATO_OK;
-    for (int i = 0; i < 100 && !status; i++)
-        status = engine_step(e, &in, 1, err);
-    return status;
-}
-
 /* A model of whose matrices one in 64 is resident. */
 struct stored {
     struct model *m;
@@ -189,6 +175,76 @@ static void stored_end(struct stored *x)
     plan_free(&x->p);
     graph_free(&x->fused);
     model_close(x->m);
+}
+
+static uint64_t read_so_far(const struct engine *e)
+{
+    struct engine_stats stats;
+    engine_get_stats(e, &stats);
+    return stats.stored_read_bytes;
+}
+
+/* What a step of n tokens of each sequence reads. */
+static uint64_t read_by_step(struct engine *e, const int32_t *seqs, int n_seqs, int32_t n)
+{
+    static const int32_t ids[16] = {1, 2, 3};
+    struct engine_input in[2];
+    struct oato_error err;
+    const uint64_t before = read_so_far(e);
+    for (int i = 0; i < n_seqs; i++)
+        in[i] = (struct engine_input){.seq = seqs[i], .ids = ids, .n = n, .logits = LOGITS_LAST};
+    if (engine_step(e, in, n_seqs, &err))
+        fail_msg("%s", err.text);
+    return read_so_far(e) - before;
+}
+
+/* A chunk of a prompt, a token, and a token of each of two sequences take one pass each. */
+static void a_step_reads_what_is_streamed_once(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct engine_stats stats;
+    struct stored x;
+    int32_t seqs[2];
+    stored_begin(&x);
+    setenv("OATO_READ_AHEAD", "0", 1);
+    struct engine *e = open_engine(x.m, &x.p, options);
+    unsetenv("OATO_READ_AHEAD");
+    engine_get_stats(e, &stats);
+    assert_int_equal(stats.stored_read_bytes, 0);
+    for (int i = 0; i < 2; i++)
+        if (engine_seq_create(e, &seqs[i], &err))
+            fail_msg("%s", err.text);
+    const uint64_t pass = read_by_step(e, seqs, 1, 1);
+    assert_true(pass >= stats.stored_bytes && stats.stored_bytes > 0);
+    assert_int_equal(read_by_step(e, seqs, 1, 16), pass);
+    assert_int_equal(read_by_step(e, seqs + 1, 1, 16), pass);
+    assert_int_equal(read_by_step(e, seqs, 2, 1), pass);
+    engine_close(e);
+    /* reading ahead is never more than a pass ahead */
+    e = open_engine(x.m, &x.p, options);
+    if (engine_seq_create(e, seqs, &err))
+        fail_msg("%s", err.text);
+    for (uint64_t i = 1; i <= 5; i++) {
+        read_by_step(e, seqs, 1, 1);
+        assert_in_range(read_so_far(e), i * pass, (i + 1) * pass);
+    }
+    engine_close(e);
+    stored_end(&x);
+}
+
+/* Steps until one fails. */
+static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
+{
+    const int32_t id = 1;
+    int32_t seq;
+    if (engine_seq_create(e, &seq, err))
+        fail_msg("%s", err->text);
+    const struct engine_input in = {.seq = seq, .ids = &id, .n = 1, .logits = LOGITS_LAST};
+    oato_status status = OATO_OK;
+    for (int i = 0; i < 100 && !status; i++)
+        status = engine_step(e, &in, 1, err);
+    return status;
 }
 
 static void a_file_that_is_cut_off_ends_the_step(void **state)
@@ -239,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_bits_are_those_of_resident_weights, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_step_reads_what_is_streamed_once, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_that_is_cut_off_ends_the_step, setup, teardown),
         cmocka_unit_test_setup_teardown(a_damaged_file_ends_the_first_step, setup, teardown),
     };
