@@ -17,7 +17,8 @@
 enum {
     ATTENTION_WARPS = ATTENTION_THREADS / WARP,
     ATTENTION_RESIDENT = 3, /* blocks in a multiprocessor: many loads are under way in a thread */
-    VALUES_AT_ONCE = 32,
+    VALUES_AT_ONCE = 32,    /* positions of a page whose loads a thread has under way */
+    PRODUCTS_AT_ONCE = 8,   /* between two branches, behind which no load of shared memory begins */
 };
 static_assert((int)ATTENTION_WARPS == (int)ATTENTION_HEADS, "a warp has the softmax of a head");
 
@@ -122,7 +123,7 @@ __device__ static float2 lane_scaling(float2 scaling, int lane)
 
 __device__ static const uint8_t *page_block(const attention_work &w, int page, int v)
 {
-    return kv_block_of(w.a->layer, w.pages[page], v && !w.a->layer.v_in_k, w.kv_head);
+    return kv_block_of(w.a->layer, w.pages[page], v, w.kv_head);
 }
 
 /* Adds two elements to each head's sums of them, times what the head has for both. */
@@ -140,17 +141,28 @@ __device__ static void add_elements(float2 sum[ATTENTION_HEADS], const float *of
 /* Each warp's part of the scores of a page: [warp][head][position]. */
 template <int DTYPE> __device__ static void page_scores(const attention_work &w, const uint8_t *k)
 {
+    constexpr int KEYS = DTYPE == CUDA_F32 ? 16 : 32; /* dimensions whose loads are under way */
     const int warp = threadIdx.x / WARP, at = 2 * (threadIdx.x % WARP);
     const int d = w.a->layer.head_dim, end = d * (warp + 1) / ATTENTION_WARPS;
     float2 sum[ATTENTION_HEADS] = {};
-#pragma unroll 32 /* loads are under way together */
-    for (int e = d * warp / ATTENTION_WARPS; e < end; e++) {
-        float2 x = kv_numbers(kv_load<DTYPE>(k, e * ATTENTION_PAGE + at));
-        if (DTYPE == CUDA_Q8_0) {
-            x.x *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at);
-            x.y *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at + 1);
+    for (int from = d * warp / ATTENTION_WARPS; from < end; from += KEYS) {
+        kv_pair<DTYPE> key[KEYS] = {};
+#pragma unroll
+        for (int i = 0; i < KEYS; i++)
+            if (from + i < end)
+                key[i] = kv_load<DTYPE>(k, (from + i) * ATTENTION_PAGE + at);
+#pragma unroll
+        for (int i = 0; i < KEYS; i++) {
+            if (i % PRODUCTS_AT_ONCE == 0 && from + i >= end)
+                break;
+            const int e = min(from + i, d - 1); /* behind the end: zero times a number of the row */
+            float2 x = kv_numbers(key[i]);
+            if (DTYPE == CUDA_Q8_0) {
+                x.x *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at);
+                x.y *= kv_scale(k, d, e / 32 * ATTENTION_PAGE + at + 1);
+            }
+            add_elements(sum, w.room.q + e * ATTENTION_HEADS, x);
         }
-        add_elements(sum, w.room.q + e * ATTENTION_HEADS, x);
     }
     for (int h = 0; h < ATTENTION_HEADS; h++)
         *(float2 *)&w.room.part[(warp * ATTENTION_HEADS + h) * ATTENTION_PAGE + at] = sum[h];
@@ -200,45 +212,45 @@ template <int DTYPE> struct some_values {
     kv_pair<DTYPE> x[VALUES_AT_ONCE];
 };
 
-template <int DTYPE>
+/* V_IN_K: a branch here would wait for all of them. */
+template <int DTYPE, bool V_IN_K>
 __device__ static void load_values(const cuda_kv_layer &l, some_values<DTYPE> &v,
                                    const uint8_t *page, int e, int slot, int groups, int count)
 {
-    if (l.v_in_k) {
+    v = {};
 #pragma unroll
-        for (int i = 0; i < VALUES_AT_ONCE; i++)
-            if (slot + i * groups < count)
-                v.x[i] = kv_load_turned<DTYPE>(page, e, slot + i * groups);
-        return;
+    for (int i = 0; i < VALUES_AT_ONCE; i++) {
+        const int at = slot + i * groups;
+        if (at < count)
+            v.x[i] = V_IN_K ? kv_load_turned<DTYPE>(page, e, at)
+                            : kv_load<DTYPE>(page, at * l.v_dim + e);
     }
-#pragma unroll
-    for (int i = 0; i < VALUES_AT_ONCE; i++)
-        if (slot + i * groups < count)
-            v.x[i] = kv_load<DTYPE>(page, (slot + i * groups) * l.v_dim + e);
 }
 
 /* Each group's part of the values of a page: [group][head][dimension]; `first` is what its threads
  * read first. */
-template <int DTYPE>
+template <int DTYPE, bool V_IN_K>
 __device__ static void page_values(const attention_work &w, const uint8_t *v, int count,
                                    some_values<DTYPE> &first)
 {
     const cuda_kv_layer &l = w.a->layer;
-    const int d = l.v_dim, groups = value_groups(d), bytes = l.v_in_k ? l.head_dim : d;
+    const int d = l.v_dim, groups = value_groups(d), bytes = V_IN_K ? l.head_dim : d;
     for (int i = threadIdx.x; i < groups * d / 2; i += ATTENTION_THREADS) {
         const int e = 2 * (i % (d / 2)), group = i / (d / 2);
         float2 sum[ATTENTION_HEADS] = {};
         for (int slot = group; slot < count; slot += VALUES_AT_ONCE * groups) {
             if (slot != group || i != (int)threadIdx.x)
-                load_values(l, first, v, e, slot, groups, count);
+                load_values<DTYPE, V_IN_K>(l, first, v, e, slot, groups, count);
 #pragma unroll
             for (int n = 0; n < VALUES_AT_ONCE; n++) {
-                const int at = slot + n * groups;
-                if (at >= count)
+                if (n % PRODUCTS_AT_ONCE == 0 && slot + n * groups >= count)
                     break;
+                const int at = min(slot + n * groups, ATTENTION_PAGE - 1);
                 float2 x = kv_numbers(first.x[n]);
                 if (DTYPE == CUDA_Q8_0) {
-                    const float scale = kv_scale(v, bytes, e / 32 * ATTENTION_PAGE + at);
+                    const float scale = slot + n * groups < count
+                                            ? kv_scale(v, bytes, e / 32 * ATTENTION_PAGE + at)
+                                            : 0.0f;
                     x.x *= scale;
                     x.y *= scale;
                 }
@@ -252,7 +264,7 @@ __device__ static void page_values(const attention_work &w, const uint8_t *v, in
 
 /* Pages [from, to) of the context: the values of each head to room.segment, the softmax of the
  * warp's head to the result. Begins and ends where all threads are past a barrier. */
-template <int DTYPE>
+template <int DTYPE, bool V_IN_K>
 __device__ static attention_sum segment_of(const attention_work &w, int from, int to)
 {
     const int d = w.a->layer.v_dim, groups = value_groups(d);
@@ -260,10 +272,11 @@ __device__ static attention_sum segment_of(const attention_work &w, int from, in
     attention_sum sum = {-INFINITY, 0};
     for (int page = from; page < to; page++) {
         const int count = min(ATTENTION_PAGE, w.positions - page * ATTENTION_PAGE);
-        const uint8_t *v = page_block(w, page, 1);
+        const uint8_t *v = page_block(w, page, !V_IN_K);
         const int mine = min((int)threadIdx.x, groups * d / 2 - 1);
         some_values<DTYPE> values;
-        load_values(w.a->layer, values, v, 2 * (mine % (d / 2)), mine / (d / 2), groups, count);
+        load_values<DTYPE, V_IN_K>(w.a->layer, values, v, 2 * (mine % (d / 2)), mine / (d / 2),
+                                   groups, count);
         page_scores<DTYPE>(w, page_block(w, page, 0));
         __syncthreads();
         const int ago = w.positions - 1 - page * ATTENTION_PAGE;
@@ -272,7 +285,7 @@ __device__ static attention_sum segment_of(const attention_work &w, int from, in
         if (threadIdx.x % WARP == 0)
             w.room.scaling[warp] = scaling;
         __syncthreads();
-        page_values<DTYPE>(w, v, count, values);
+        page_values<DTYPE, V_IN_K>(w, v, count, values);
         __syncthreads();
         for (int i = threadIdx.x; i < ATTENTION_HEADS * d; i += ATTENTION_THREADS) {
             float value = 0;
@@ -334,7 +347,7 @@ __device__ inline void merge_ahead(const cuda_attention_args &a)
     touch(&a.step.token_position[blockIdx.y]);
 }
 
-template <int DTYPE> __device__ static void attention(const cuda_attention_args &a)
+template <int DTYPE, bool V_IN_K> __device__ static void attention(const cuda_attention_args &a)
 {
     const int64_t t = blockIdx.z;
     const int d = a.layer.v_dim, q_dim = a.layer.head_dim, group = a.heads / a.layer.kv_heads;
@@ -376,7 +389,8 @@ template <int DTYPE> __device__ static void attention(const cuda_attention_args 
         __syncthreads();
         attention_sum sum = {-INFINITY, 0}; /* of the warp's head */
         for (int s = from; s < to; s++) {
-            const attention_sum here = segment_of<DTYPE>(w, s * each, min(pages, (s + 1) * each));
+            const attention_sum here =
+                segment_of<DTYPE, V_IN_K>(w, s * each, min(pages, (s + 1) * each));
             const float *value = w.room.segment + warp * d;
             if (warp < w.n_heads && a.partial) {
                 float *out = a.partial + ((first + warp) * a.segments + s) * (2 + d);
@@ -453,7 +467,9 @@ KERNEL_AHEAD(attention_merge, ATTENTION_THREADS, ATTENTION_RESIDENT, cuda_attent
 
 #define ATTENTION_KERNEL(type)                                                                     \
     KERNEL_AHEAD_CALL(attention_##type, ATTENTION_THREADS, ATTENTION_RESIDENT,                     \
-                      cuda_attention_args, attention_ahead, attention<CUDA_##type>)
+                      cuda_attention_args, attention_ahead, (attention<CUDA_##type, false>))       \
+    KERNEL_AHEAD_CALL(attention_turned_##type, ATTENTION_THREADS, ATTENTION_RESIDENT,              \
+                      cuda_attention_args, attention_ahead, (attention<CUDA_##type, true>))
 
 ATTENTION_KERNEL(F32)
 ATTENTION_KERNEL(F16)

@@ -478,6 +478,8 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
         snprintf(tile, sizeof tile, "attention_tile_%%s_%d", (int)r->op.head_dim);
         kernel = tile;
         merge = "attention_tile_merge";
+    } else if (r->op.kind == OP_ATTENTION && r->op.v_in_k) {
+        kernel = "attention_turned_%s";
     }
     cuda_enter(d);
     if (find_kernel(d, kernel, dtype, &out->run, err) ||
