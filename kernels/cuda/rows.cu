@@ -292,24 +292,61 @@ KERNEL(embed, ROW_THREADS, cuda_embed_args)
 
 /* ------------------------------------------------------------------------------ positions - */
 
-/* Turns `heads` heads from number `first` on, to y. The angle is a fraction of a circle in 64 bits:
- * position times turn wraps around exactly. */
-__device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int heads, float *y)
+/* Two elements that turn together, and how far. */
+struct rope_pair {
+    float p, q;
+    uint64_t turn;
+};
+
+/* Where pair i of some heads is, and how far its second element is behind the first. */
+__device__ static int pair_place(const cuda_rope_args &a, int i, int *partner)
+{
+    const int pairs = a.dims / 2;
+    *partner = a.halves ? pairs : 1;
+    return i / pairs * a.head_dim + a.first + i % pairs * (a.halves ? 1 : 2);
+}
+
+/* Pair i of `heads` heads from number `first` on, if there is one: on its way. */
+__device__ static rope_pair pair_load(const cuda_rope_args &a, int64_t t, int first, int heads,
+                                      int i)
+{
+    rope_pair pair = {};
+    int partner;
+    if (i >= heads * (a.dims / 2))
+        return pair;
+    const float *x = a.x + (t * a.heads + first) * a.head_dim + pair_place(a, i, &partner);
+    pair.turn = a.turn[i % (a.dims / 2)];
+    pair.p = x[0];
+    pair.q = x[partner];
+    return pair;
+}
+
+/* The angle is a fraction of a circle in 64 bits: position times turn wraps around exactly. */
+__device__ static void pair_store(const cuda_rope_args &a, const rope_pair &pair, uint64_t position,
+                                  int heads, int i, float *y)
+{
+    int partner;
+    if (i >= heads * (a.dims / 2))
+        return;
+    y += pair_place(a, i, &partner);
+    const float half_turns = (float)(int64_t)(position * pair.turn) * 0x1p-63f;
+    float s, c;
+    sincospif(half_turns, &s, &c);
+    s *= a.magnitude;
+    c *= a.magnitude;
+    y[0] = pair.p * c - pair.q * s;
+    y[partner] = pair.p * s + pair.q * c;
+}
+
+/* Turns `heads` heads from number `first` on, to y; `mine` is the thread's first pair of them. */
+__device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int heads,
+                              const rope_pair &mine, float *y)
 {
     const uint64_t position = (uint64_t)a.step.token_position[t];
-    const int pairs = a.dims / 2, step = a.halves ? 1 : 2, partner = a.halves ? pairs : 1;
     const float *x = a.x + (t * a.heads + first) * a.head_dim;
-    for (int i = threadIdx.x; i < heads * pairs; i += ROW_THREADS) {
-        const int pair = i % pairs, at = i / pairs * a.head_dim + a.first + pair * step;
-        const float half_turns = (float)(int64_t)(position * a.turn[pair]) * 0x1p-63f;
-        float s, c;
-        sincospif(half_turns, &s, &c);
-        const float p = x[at], q = x[at + partner];
-        s *= a.magnitude;
-        c *= a.magnitude;
-        y[at] = p * c - q * s;
-        y[at + partner] = p * s + q * c;
-    }
+    pair_store(a, mine, position, heads, threadIdx.x, y);
+    for (int i = threadIdx.x + ROW_THREADS; i < heads * (a.dims / 2); i += ROW_THREADS)
+        pair_store(a, pair_load(a, t, first, heads, i), position, heads, i, y);
     const int rest = a.head_dim - a.dims;
     for (int i = threadIdx.x; x != y && i < heads * rest; i += ROW_THREADS) {
         const int e = i % rest, at = i / rest * a.head_dim + (e < a.first ? e : e + a.dims);
@@ -320,7 +357,8 @@ __device__ static void rotate(const cuda_rope_args &a, int64_t t, int first, int
 KERNEL(rope, ROW_THREADS, cuda_rope_args)
 {
     const int64_t t = blockIdx.x;
-    rotate(a, t, 0, a.heads, a.y + t * a.heads * a.head_dim);
+    rotate(a, t, 0, a.heads, pair_load(a, t, 0, a.heads, threadIdx.x),
+           a.y + t * a.heads * a.head_dim);
 }
 
 /* K (which 0) goes to column `slot` of [head_dim][64], V to row `slot` of [64][v_dim]. */
@@ -362,18 +400,17 @@ __device__ static float stored(const cuda_kv_store_args &a, const float *k, cons
     return which ? k[head * each + own + e] : e < own ? k[head * each + e] : v[e - own];
 }
 
-/* K and V of `heads` heads from number `first` on. */
-__device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int first, int heads,
-                                   const float *k, const float *v)
+/* K (which 0) or V of `heads` heads from number `first` on. */
+__device__ static void store_heads(const cuda_kv_store_args &a, int64_t t, int which, int first,
+                                   int heads, const float *k, const float *v)
 {
-    const int lane = threadIdx.x % WARP, width = heads * a.layer.head_dim;
-    const int all = width + (a.layer.v_in_k ? 0 : heads * a.layer.v_dim);
+    const int lane = threadIdx.x % WARP, d = which ? a.layer.v_dim : a.layer.head_dim;
+    const int all = which && a.layer.v_in_k ? 0 : heads * d;
     const int position = a.step.token_position[t], slot = position % 64;
     const cuda_seq &seq = a.step.seq[a.step.token_seq[t]];
     const int64_t page = a.step.pages[seq.pages_at[a.layer.window] + position / 64];
     for (int i = threadIdx.x; i - lane < all; i += ROW_THREADS) {
-        const int which = i >= width, at = i - which * width;
-        const int d = which ? a.layer.v_dim : a.layer.head_dim, head = at / d, e = at % d;
+        const int head = i / d, e = i % d;
         const float x = i < all ? stored(a, k, v, which, head, e) : 0.0f;
         if (a.layer.dtype == CUDA_Q8_0) /* heads are whole warps */
             store_q8(a.layer, kv_block_of(a.layer, page, which, first + head), which, slot, e, x);
@@ -388,7 +425,8 @@ KERNEL(kv_store, ROW_THREADS, cuda_kv_store_args)
     const cuda_kv_layer &l = a.layer;
     const int64_t t = blockIdx.x, heads = l.kv_heads, v = a.tail ? a.tail : heads * l.v_dim;
     const int64_t k = heads * (l.head_dim - a.tail + (a.tail && !l.v_in_k ? l.v_dim : 0));
-    store_heads(a, t, 0, l.kv_heads, a.k + t * k, a.v + t * v);
+    for (int which = 0; which < 2; which++)
+        store_heads(a, t, which, 0, l.kv_heads, a.k + t * k, a.v + t * v);
 }
 
 __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
@@ -403,15 +441,20 @@ __device__ inline void rope_store_ahead(const cuda_rope_store_args &a)
         touch(&a.k.turn[threadIdx.x]);
 }
 
+/* K, Q and V are on their way together: V is stored before the others are turned. */
 KERNEL_AHEAD(rope_store, ROW_THREADS, 2, cuda_rope_store_args, rope_store_ahead)
 {
     const int head = (int)blockIdx.x, d = a.k.head_dim, group = a.q.heads / a.k.heads;
     const int64_t t = blockIdx.y, q = t * a.q.heads + head * group;
     float *rotated = (float *)SHARED_ROOM;
-    rotate(a.k, t, head, 1, rotated);
-    rotate(a.q, t, head * group, group, a.q.y + q * d);
+    const float *v = a.store.v + (t * a.k.heads + head) * d;
+    const rope_pair of_k = pair_load(a.k, t, head, 1, threadIdx.x);
+    const rope_pair of_q = pair_load(a.q, t, head * group, group, threadIdx.x);
+    store_heads(a.store, t, 1, head, 1, rotated, v);
+    rotate(a.k, t, head, 1, of_k, rotated);
+    rotate(a.q, t, head * group, group, of_q, a.q.y + q * d);
     __syncthreads();
-    store_heads(a.store, t, head, 1, rotated, a.store.v + (t * a.k.heads + head) * d);
+    store_heads(a.store, t, 0, head, 1, rotated, v);
 }
 
 /* The leading positions of a page: columns of K, rows of V, and the scales of both. */
