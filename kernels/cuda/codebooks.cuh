@@ -6,7 +6,6 @@
  * A word has the codes of 8 elements, two bits each, or of 4 (IQ3), a nibble each; with the bit of
  * its sign a code numbers one of 8 bytes, which a permutation of bytes looks up for four elements
  * at once. Of IQ3 it looks up the magnitude. Words come from the cache: 512 bytes to 4 KiB a type.
- * No GPU has run it.
  */
 #ifndef OATO_CODEBOOKS_CUH
 #define OATO_CODEBOOKS_CUH

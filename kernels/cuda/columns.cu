@@ -11,7 +11,7 @@
  * active would add zeros: a row has the same bits whether they are skipped or not, and whatever its
  * companions, whose active columns are read together.
  *
- * Class f32. No GPU has run it yet.
+ * Class f32.
  */
 #include "kernels/cuda/cuda_sparse_kernels.h"
 #include "kernels/cuda/unpack.cuh"

@@ -314,8 +314,7 @@ static struct cuda_expert_rows rows_of(const struct oato_op *op)
                                      op->one_tensor ? op->n : 0};
 }
 
-/* One launch for all matrices, or one for gate and one for up where their types differ. No GPU has
- * run two. */
+/* One launch for all matrices, or one for gate and one for up where their types differ. */
 static cu_result run_matrices(const struct launch *l, struct cuda_grouped_args *a, int matrices,
                               uint32_t tiles)
 {
@@ -403,7 +402,7 @@ cu_result launch_experts(const struct launch *l)
 
 /* --------------------------------------------------------------------------------- heads -- */
 
-/* Row by row for every number of tokens: these matrices are small. No GPU has run it. */
+/* Row by row for every number of tokens: these matrices are small. */
 cu_result launch_heads(const struct launch *l)
 {
     const struct oato_op *op = l->op;

@@ -7,8 +7,6 @@
  * The event rises in a function that the driver calls behind the last copy. Whoever learns so that
  * the rows are there launches kernels only after that, which is why these see them. If a copy fails
  * the driver calls nothing: the rows never arrive, and the next step reports why.
- *
- * No GPU has run this yet, only the emulated one.
  */
 #include "kernels/cuda/cuda_device.h"
 

@@ -244,7 +244,7 @@ __device__ inline bool is_none(float x)
 }
 
 /* Finite numbers beyond the halves become the largest half; infinities and what is no number stay
- * what they are, so that a fault is seen. As the CPU's to_f16. No GPU has run it. */
+ * what they are, so that a fault is seen. As the CPU's to_f16. */
 __device__ inline uint16_t float_to_finite_half(float x)
 {
     const float near = fminf(fmaxf(x, -65504.0f), 65504.0f);

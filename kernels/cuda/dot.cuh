@@ -132,9 +132,12 @@ template <int N> __device__ inline void add_up(float sum[2][N], int part, int pa
     const int warp = threadIdx.x / WARP;
 #pragma unroll
     for (int i = 0; i < 2 * N; i++)
-        of_warp[warp][i / N][i % N] = sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
+        sum[i / N][i % N] = warp_sum(sum[i / N][i % N]);
     if (parts == 1)
         return;
+#pragma unroll
+    for (int i = 0; threadIdx.x % WARP == 0 && i < 2 * N; i++)
+        of_warp[warp][i / N][i % N] = sum[i / N][i % N];
     __syncthreads();
     for (int p = 1; part == 0 && p < parts; p++)
 #pragma unroll

@@ -29,8 +29,7 @@ enum {
     SIDES = THREADS / TILE,         /* threads that bring a column */
 };
 
-/* The columns of a float type, 32 elements a warp. That F16 is scaled and keeps what is no number
- * has run on the emulated GPU only. */
+/* The columns of a float type, 32 elements a warp. */
 template <int DTYPE> __device__ static void pack_float(const cuda_pack_args &a)
 {
     const int i = blockIdx.x * PACK_WARPS * WARP + threadIdx.x;

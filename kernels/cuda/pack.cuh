@@ -4,7 +4,7 @@
  * makes the elements, with the same bits.
  *
  * Bytes have no infinities and no NaN: the scale of a block with one of them says it for all 32, as
- * on the CPU. That has run on the emulated GPU only.
+ * on the CPU.
  */
 #ifndef OATO_PACK_CUH
 #define OATO_PACK_CUH

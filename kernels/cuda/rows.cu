@@ -373,7 +373,7 @@ __device__ static void store_element(const cuda_kv_layer &l, uint8_t *block, int
 }
 
 /* 32 elements that share a scale, one a lane; as the CPU's quantise, also of numbers that are very
- * large, infinite or none, which no GPU has run. */
+ * large, infinite or none. */
 __device__ static void store_q8(const cuda_kv_layer &l, uint8_t *block, int which, int slot, int e,
                                 float x)
 {

@@ -2,8 +2,6 @@
  * sparse.cu - products for active neurons, and what names these. No weight of another neuron is
  * read, and the host knows of no list: grids are those of all neurons, blocks that find nothing to
  * do end at once. Products are matvec.cu's, with its bits.
- *
- * No GPU has run it yet.
  */
 #include "kernels/cuda/cuda_sparse_kernels.h"
 #include "kernels/cuda/dot.cuh"

@@ -4,8 +4,6 @@
  * channels decay by themselves) and goes through the tokens of its sequence in order, so that no
  * division into steps changes a bit. Neighbouring threads have neighbouring columns: rows of a
  * state are read and written whole.
- *
- * No GPU has run this file yet; the emulated GPU of the tests has.
  */
 #include "kernels/cuda/device_code.cuh"
 
