@@ -441,8 +441,8 @@ enum {
 /* One block a token, KV head and, with `partial`, segment: grid (segments or more, kv heads,
  * tokens), the results of a segment {max, sum, values[v_dim]} go to partial[((token * heads +
  * head) * segments + segment) * (2 + v_dim)]. Without, grid (1, kv heads, tokens), all segments
- * are merged in their order by the block. Both give the same bits. attention_turned_*: values lie in
- * K. Shared memory: cuda_attention_shared. */
+ * are merged in their order by the block. Both give the same bits. attention_turned_*: values lie
+ * in K. Shared memory: cuda_attention_shared. */
 struct cuda_attention_args {
     struct cuda_step step;
     struct cuda_kv_layer layer;
