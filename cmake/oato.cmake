@@ -61,6 +61,13 @@ function(oato_sees target view own)
   target_include_directories(${target} PRIVATE ${folder})
 endfunction()
 
+if(OATO_COVERAGE AND CMAKE_C_COMPILER_LAUNCHER MATCHES "PWD=/proc/self/cwd")
+  # These objects take their build folder for the current one, which is where a program runs.
+  file(WRITE ${CMAKE_BINARY_DIR}/counts.cmake
+    "set(ENV{GCOV_PREFIX} ${CMAKE_BINARY_DIR})\nset(ENV{GCOV_PREFIX_STRIP} 3)\n")
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/counts.cmake)
+endif()
+
 # oato_counts(TARGET SOURCE...): which lines of these run is counted. Others are compiled without the
 # flags: a later -fno-test-coverage would keep ccache from storing the object.
 function(oato_counts target)
