@@ -5,6 +5,7 @@
  */
 #include "executor/batch.h"
 #include "tests/executor/harness.h"
+#include "tests/pace.h"
 
 #include <stdlib.h>
 
@@ -66,6 +67,7 @@ static void any_history(struct model *m, bool on_gpu, int32_t least, struct engi
     struct plan p;
     struct graph fused;
     int32_t shared = 0, rounds = 0;
+    least = pace_rounds(least / KV_PAGE_POSITIONS, 4) * KV_PAGE_POSITIONS;
     plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     options.context = CONTEXT;
@@ -78,7 +80,7 @@ static void any_history(struct model *m, bool on_gpu, int32_t least, struct engi
         fill_ids(texts[i], LENGTH, VOCAB, r.state + (uint64_t)i / 2);
         fill_ids(texts[i] + 130, LENGTH - 130, VOCAB, r.state + 7 + (uint64_t)i);
     }
-    for (; rounds < ROUNDS || (shared < least && rounds < ROUNDS_MOST); rounds++) {
+    for (; rounds < pace_rounds(ROUNDS, 4) || (shared < least && rounds < ROUNDS_MOST); rounds++) {
         struct engine_saved *saved = NULL;
         struct oato_error err;
         const int32_t *text = texts[random_below(&r, TEXTS)];

@@ -7,6 +7,7 @@
 #define OATO_TEST_CPU_H
 
 #include "kernels/cpu/kernels_internal.h"
+#include "tests/pace.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -42,6 +43,12 @@ static uint64_t random_u64(void) /* splitmix64 */
 static UNUSED int64_t random_in(int64_t lo, int64_t hi)
 {
     return lo + (int64_t)(random_u64() % (uint64_t)(hi - lo + 1));
+}
+
+/* Where to begin in a table that is gone through by pace_step(step). */
+static UNUSED size_t random_first(size_t step)
+{
+    return (size_t)random_in(0, (int64_t)pace_step(step) - 1);
 }
 
 /* About normal. */
@@ -128,14 +135,6 @@ static const oato_dtype matrix_types[] UNUSED = {WEIGHT_TYPES(TYPE)};
 static const char *const isas[] = {"ref", "avx2",         "avxvnni", "avx512",
                                    "amx", "amx-emulated", "neon"};
 
-/* NULL when this machine has it not. */
-static UNUSED const struct cpu_kernels *kernels_named(const char *name)
-{
-    const struct cpu_kernels *k;
-    struct oato_error err;
-    return cpu_kernels_select(name, &k, &err) ? NULL : k;
-}
-
 /* The name of the emulator of the whole processor; NULL: none. */
 static UNUSED const char *emulator(void)
 {
@@ -143,14 +142,15 @@ static UNUSED const char *emulator(void)
     return name && *name ? name : NULL;
 }
 
-/* The step in a table of shapes: where all is slow, a third of them will do. */
-static UNUSED size_t shape_step(void)
+/* NULL when this machine has it not. An emulator leaves out ref, which is C that runs natively
+ * elsewhere: test_cpu_quants has it. */
+static UNUSED const struct cpu_kernels *kernels_named(const char *name)
 {
-#ifdef __SANITIZE_ADDRESS__
-    return 3;
-#else
-    return emulator() ? 3 : 1;
-#endif
+    const struct cpu_kernels *k;
+    struct oato_error err;
+    if (emulator() && pace_is_slow() && !strcmp(name, "ref"))
+        return NULL;
+    return cpu_kernels_select(name, &k, &err) ? NULL : k;
 }
 
 /* For the main functions of programs whose tests go through all of isas: says in the file

@@ -320,7 +320,7 @@ static void attention_is_close_to_double_and_bits_depend_on_the_token_alone(void
     static const int32_t head_dims[] = {64, 128, 96, 40, 8, 20, 256};
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(head_dims); d += shape_step()) {
+        for (size_t d = random_first(3); k && d < ARRAY_LEN(head_dims); d += pace_step(3)) {
             check(k, DT_F16, head_dims[d], 0, 0, 0);
             check(k, DT_F32, head_dims[d], 0, 0, 0);
             if (head_dims[d] % 32 == 0)
@@ -342,7 +342,7 @@ static void values_may_be_of_another_width_or_lie_in_keys(void **state)
             if (type != DT_Q8_0)
                 check_form(k, type, 44, (struct form){0, 38}, 0, 0, 0);
         }
-        if (k && shape_step() == 1) {
+        if (k && !pace_is_slow()) {
             check_form(k, DT_F16, 576, (struct form){0, 512}, 0, 0, 0);
             check_form(k, DT_Q8_0, 192, (struct form){128, 0}, 0, 0, 0);
         }
@@ -356,7 +356,7 @@ static void attention_stays_in_its_window(void **state)
     static const int32_t windows[] = {1, 2, 63, 64, 65, 128, 256, 300};
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t w = 0; k && w < ARRAY_LEN(windows); w += shape_step()) {
+        for (size_t w = random_first(3); k && w < ARRAY_LEN(windows); w += pace_step(3)) {
             check(k, DT_F16, 64, windows[w], 0, 0);
             check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f, 0);
         }
@@ -370,7 +370,7 @@ static void distance_weighs_by_slopes(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (int round = 0; k && round < 3; round++) {
+        for (int round = 0; k && round < pace_rounds(3, 3); round++) {
             check(k, DT_F16, 64, 0, 0, 8);
             check(k, DT_F32, 40, (int32_t)random_in(1, 600), 0.5f, 4);
             check(k, DT_Q8_0, 32, 0, 0, 8);

@@ -155,7 +155,7 @@ static void for_each(check_fn *fn)
 {
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d++)
+        for (size_t d = random_first(3); k && d < ARRAY_LEN(matrix_types); d += pace_step(3))
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
                 if (choice == NUMERICS_DECODE ||
                     cpu_matrix_class(k, matrix_types[d], choice) !=
@@ -168,7 +168,7 @@ static void check_exact(const struct cpu_kernels *k, enum numerics_choice numeri
                         oato_dtype dtype)
 {
     static const int64_t columns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33};
-    for (size_t i = 0; i < ARRAY_LEN(columns); i += shape_step()) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(columns); i += pace_step(3)) {
         struct product p;
         int64_t n = random_in(16, 150);
         float *y;

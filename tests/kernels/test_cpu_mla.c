@@ -112,7 +112,7 @@ static void products_of_heads_are_those_of_each_alone(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
         const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t d = 0; k && d < ARRAY_LEN(matrix_types); d += shape_step())
+        for (size_t d = random_first(3); k && d < ARRAY_LEN(matrix_types); d += pace_step(3))
             for (int choice = 0; choice < NUMERICS_CHOICES; choice++)
                 check_heads(k, (enum numerics_choice)choice, matrix_types[d]);
     }

@@ -93,7 +93,7 @@ static void compare_experts(oato_dtype dtype, const struct choosing *x,
 static void experts_compute_alike(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3)) {
         const int32_t T = (int32_t)random_in(1, 6);
         for (int n = 0; n < NUMERICS_CHOICES; n++) {
             compare_experts(matrix_types[i], &(struct choosing){8, 3, T, 0, 8, 0, 0}, n);
@@ -107,7 +107,7 @@ static void gate_and_up_may_differ_in_type(void **state)
 {
     (void)state;
     const struct choosing x = {8, 3, 5, 0, 8, 0, 0}, some = {8, 3, 20, 0, 8, 2, 5};
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3)) {
         const oato_dtype gate = matrix_types[i];
         const oato_dtype up = matrix_types[(i + 5) % ARRAY_LEN(matrix_types)];
         for (int n = 0; n < NUMERICS_CHOICES; n++) {
@@ -134,7 +134,7 @@ static void grouped_experts_compute_alike(void **state)
         {12, 3, 40, 2, 9, 4, 3},                           /* some elsewhere, some nobody's */
         {8, 2, 20, 0, 3, 4, 4},   {8, 8, 9, 0, 8, 7, 1},   /* none of those held; one of them */
     };
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++)
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3))
         for (size_t x = 0; x < ARRAY_LEN(choices); x++)
             if (matrix_types[i] != DT_F32)
                 compare_experts(matrix_types[i], &choices[x], NUMERICS_PREFILL);
@@ -175,7 +175,7 @@ static void check_tokens(const struct test_case *c, const float *all, int32_t be
 static void bits_do_not_depend_on_other_tokens(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3)) {
         for (int how = 0; how < 4; how++) {
             const struct choosing x = {6, 2, 70, 0, 6, how / 2, how / 2 ? 4 : 0};
             struct test_case c =
@@ -220,7 +220,7 @@ static void an_expert_has_the_bits_of_its_matrices(void **state)
 {
     (void)state;
     const struct choosing x = {3, 1, 90, 0, 3, 0, 0};
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3)) {
         for (int down = 0; down < 2 && matrix_types[i] != DT_F32; down++) {
             struct test_case c = expert_case(down ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,
                                              matrix_types[i], &x, NUMERICS_PREFILL);
@@ -303,7 +303,7 @@ static void experts_in_slots_compute_alike(void **state)
     (void)state;
     const struct choosing x = {CACHED, 3, 5, 0, CACHED, 2, 5};
     int32_t rows[SLOTS * N];
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
+    for (size_t i = random_first(3); i < ARRAY_LEN(matrix_types); i += pace_step(3)) {
         for (int how = 0; how < 4; how++) {
             const enum numerics_choice numerics = how / 2 ? NUMERICS_PREFILL : NUMERICS_DECODE;
             struct test_case c = expert_case(how % 2 ? OP_EXPERT_DOWN : OP_EXPERT_GATE_UP,

@@ -6,6 +6,7 @@
 #include "llama_line.h"
 #include "placed_plan.h"
 #include "tests/models/random_model.h"
+#include "tests/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,7 +131,7 @@ static bool sort_layers(struct placed *x, const struct model *m)
 static void any_plan_is_told_exactly_or_its_loss_is_listed(void **state)
 {
     (void)state;
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0, rounds = pace_rounds(400, 5); round < rounds; round++) {
         const struct model *m = round % 4 ? model : tied;
         struct placed x;
         struct line l = {.n = 0};
@@ -429,7 +430,7 @@ static void divided_experts_go_where_most_are_within_budgets(void **state)
 {
     (void)state;
     int left = 0, rounded = 0;
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0, rounds = pace_rounds(300, 5); round < rounds; round++) {
         struct placed x;
         struct dealt all[LAYERS];
         struct line l = {.n = 0};
@@ -483,7 +484,7 @@ static void whole_tensors_and_kv_hold_budgets(void **state)
 {
     (void)state;
     int refused = 0, moved = 0;
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0, rounds = pace_rounds(200, 5); round < rounds; round++) {
         struct oato_error err = {.text = ""};
         struct export_options o = {.target = EXPORT_LLAMA_CPP};
         struct placed x;

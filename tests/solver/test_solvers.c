@@ -3,6 +3,7 @@
  * force, no heuristic beats it, nothing that is returned overfills a device,
  * and the same instance gives the same placement.
  */
+#include "tests/pace.h"
 #include "tests/solver/random_instance.h"
 
 // clang-format off
@@ -14,7 +15,7 @@
 #include <cmocka.h>
 // clang-format on
 
-enum { INSTANCES = 250, GROUP_INSTANCES = 500 };
+static int instances; /* 250; twice as many of groups */
 
 static struct random_instance r;
 static int32_t place[INSTANCE_UNITS], other[INSTANCE_UNITS], warm[INSTANCE_UNITS];
@@ -64,7 +65,7 @@ static void ilp_equals_brute_force(void **state)
 {
     (void)state;
     int feasible = 0;
-    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+    for (uint64_t seed = 1; seed <= (uint64_t)instances; seed++) {
         int32_t devices = 2 + (int32_t)(seed % 2), units = 3 + (int32_t)(seed % 10);
         random_dag(&r, seed,
                    devices == 3 ? (units > 7 ? 7 : units)
@@ -74,15 +75,15 @@ static void ilp_equals_brute_force(void **state)
         allow_streams(seed);
         feasible += compare_with_brute_force(seed);
     }
-    print_message("%d instances, %d of them feasible\n", INSTANCES, feasible);
-    assert_true(feasible > INSTANCES / 2);
+    print_message("%d instances, %d of them feasible\n", instances, feasible);
+    assert_true(feasible > instances / 2);
 }
 
 static void path_of_blocks_equals_brute_force(void **state)
 {
     (void)state;
     int feasible = 0;
-    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+    for (uint64_t seed = 1; seed <= (uint64_t)instances; seed++) {
         int32_t devices = 2 + (int32_t)(seed % 2);
         no_walk = seed / 2 % 2;
         random_layers(&r, seed, devices == 3 ? 2 : 3, devices, seed % 4 == 0);
@@ -90,7 +91,7 @@ static void path_of_blocks_equals_brute_force(void **state)
         feasible += compare_with_brute_force(seed);
     }
     no_walk = false;
-    assert_true(feasible > INSTANCES / 2);
+    assert_true(feasible > instances / 2);
 }
 
 /* A block uses two or three accelerators at most: with more of them its placement
@@ -118,7 +119,7 @@ static void divided_units_equal_brute_force(void **state)
     (void)state;
     int feasible = 0, compared = 0;
     double loss = 0, most = 0;
-    for (uint64_t seed = 1; seed <= GROUP_INSTANCES; seed++) {
+    for (uint64_t seed = 1; seed <= 2 * (uint64_t)instances; seed++) {
         int32_t devices = 2 + (int32_t)(seed % 2),
                 groups = 2 + (int32_t)(seed / 2 % (devices == 2 ? 6 : 3));
         no_walk = seed / 3 % 2;
@@ -139,8 +140,8 @@ static void divided_units_equal_brute_force(void **state)
     no_walk = false;
     print_message("%d instances, %d feasible; cut points lose %.3f %% against free subsets on "
                   "average, %.1f %% at most\n",
-                  GROUP_INSTANCES, feasible, loss / compared * 100, most * 100);
-    assert_true(feasible > GROUP_INSTANCES / 2);
+                  2 * instances, feasible, loss / compared * 100, most * 100);
+    assert_true(feasible > instances);
 }
 
 static void knapsacks_of_full_size_equal_a_dynamic_programme(void **state)
@@ -178,7 +179,7 @@ static void heuristics_are_never_better_than_the_ilp(void **state)
     struct oato_error err;
     double excess_once = 0, excess_iterated = 0;
     int n = 0;
-    for (uint64_t seed = 1; seed <= INSTANCES; seed++) {
+    for (uint64_t seed = 1; seed <= (uint64_t)instances; seed++) {
         struct ilp_result result;
         random_dag(&r, seed, 12, 2);
         if (run_ilp(NULL, place, &result))
@@ -203,7 +204,7 @@ static void heuristics_are_never_better_than_the_ilp(void **state)
     }
     print_message("%d instances: single shot %.2f %% above the optimum, iterated %.2f %%\n", n,
                   excess_once / n * 100, excess_iterated / n * 100);
-    assert_true(n > INSTANCES / 2);
+    assert_true(n > instances / 2);
 }
 
 static void ilp_is_never_worse_than_its_warm_start(void **state)
@@ -388,5 +389,6 @@ int main(void)
         cmocka_unit_test(layers_go_back_to_front_until_full),
         cmocka_unit_test(a_value_is_copied_once_for_each_device_that_reads_it),
     };
+    instances = pace_rounds(250, 4);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
