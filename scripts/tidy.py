@@ -34,20 +34,29 @@ def hash_of(path):
         return hashlib.sha256(f.read()).hexdigest()
 
 
+def anywhere(text):
+    """The same in every checkout."""
+    return text.replace(BUILD, "BUILD").replace(ROOT, "ROOT")
+
+
 def key_of(entry, version):
     """None: the file cannot be read as clang would."""
     command = shlex.split(entry["command"])
     source = command[command.index("-c") + 1]
-    flags = [w for i, w in enumerate(command[1:], 1) if w not in ("-c", "-o", source) and command[i - 1] != "-o"]
+    words, flags = iter(command), []
+    for word in words:
+        if word in ("-o", "-MF", "-MT"):
+            next(words)
+        elif word not in ("-c", "-MD", source) and (flags or word.startswith("-")):  # behind ccache and the compiler
+            flags.append(word)
     r = output_of(["clang", "-M", "-w", *flags, source], entry["directory"])
     if r.returncode:
         return None
     read = shlex.split(r.stdout.replace("\\\n", " "))[1:]
-    h = hashlib.sha256()
-    names = sorted({os.path.realpath(os.path.join(entry["directory"], p)) for p in read})
-    for part in (version, hash_of(".clang-tidy"), NODES, *flags, source, *(w for p in names for w in (p, hash_of(p)))):
-        h.update(part.replace(BUILD, "BUILD").replace(ROOT, "ROOT").encode() + b"\0")
-    return h.hexdigest()
+    paths = {os.path.realpath(os.path.join(entry["directory"], p)) for p in read}
+    texts = sorted(anywhere(p) + " " + hash_of(p) for p in paths)
+    parts = (version, hash_of(".clang-tidy"), NODES, *map(anywhere, flags), anywhere(source), *texts)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def check(name, entry, version):
@@ -59,7 +68,7 @@ def check(name, entry, version):
         return "", True
     r = output_of(["clang-tidy", "--quiet", "-p", BUILD, *EXTRA, name])
     if r.returncode or r.stdout.strip():
-        return r.stdout + (r.stderr if r.returncode else ""), False
+        return r.stdout + (r.stderr if r.returncode else "") + f"{name}: clang-tidy ended with status {r.returncode}\n", False
     if mark:
         with open(mark, "w", encoding="utf-8"):
             pass
