@@ -279,6 +279,7 @@ uint64_t slot_prefetch(const struct weight_slot *s);
 
 /* load.c: what each step reads from the file of prepared weights. */
 uint64_t stored_bytes(const struct lowered_device *low);
+/* That of the host, and what it has read so far. */
 void stored_count(const struct engine *e, struct engine_stats *out);
 
 /* caches.c: whether experts can be cached on the device. */

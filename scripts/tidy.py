@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ def main():
             os.remove(mark.path)
     with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as f:
         entries = {os.path.relpath(e["file"], ROOT): e for e in json.load(f) if e["file"].endswith(".c")}
-    program = os.path.realpath(output_of(["which", "clang-tidy"]).stdout.strip())
+    program = os.path.realpath(shutil.which("clang-tidy"))
     version = output_of(["clang-tidy", "--version"]).stdout + hash_of(program)
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         results = list(pool.map(lambda n: check(n, entries[n], version), [n for n in FILES if n in entries]))

@@ -28,7 +28,7 @@ static inline int pace_rounds(int n, int part)
     return pace_is_slow() ? (n + part - 1) / part : n;
 }
 
-/* The step in a table of cases. */
+/* The step in a table of cases; no multiple of what the cases' numbers are taken modulo of. */
 static inline size_t pace_step(size_t step)
 {
     return pace_is_slow() ? step : 1;
