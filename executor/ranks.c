@@ -3,11 +3,19 @@
  * alone has sequences: it decides what a step does and sends the filled step descriptor to the
  * others, which run their own programs by it. A page id, or a slot of state, means the same on
  * every rank, so they need no bookkeeping of their own.
+ *
+ * Between steps a thread of rank 0 asks all others every second whether they are there. So the
+ * others need not wait without a limit for a step that comes when a user has typed something: a
+ * rank 0 that is silent has stopped.
  */
 #include "executor/executor_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* Without a step for so long, the others are asked. */
+#define BEAT_NS UINT64_C(1000000000)
 
 /* A message is a head, of a length that everybody knows, and what does not fit into it: decode of
  * a few sequences does, and takes one broadcast. */
@@ -69,40 +77,6 @@ static oato_status plan_hash(const struct plan *p, uint64_t *out, struct oato_er
     return OATO_OK;
 }
 
-oato_status engine_join(struct engine *e, struct oato_error *err)
-{
-    int32_t host[RANKS_MAX] = {0};
-    uint64_t plan = 0;
-    if (!e->ranks)
-        return OATO_OK;
-    const struct gguf *g = e->model->gguf;
-    e->message = calloc(words_most(e) + HEAD_WORDS, sizeof *e->message);
-    oato_status status = e->message ? plan_hash(e->plan, &plan, err)
-                                    : oato_fail_memory(err, words_most(e), "messages to ranks");
-    status = collective_agree(e->ranks, status, err);
-    const struct {
-        const char *what;
-        uint64_t value;
-    } same[] = {
-        {"version of OATO", hash_bytes(OATO_VERSION, sizeof OATO_VERSION)},
-        {"plan", plan},
-        {"model's structure", gguf_structure_hash(g)},
-        {"model's weights", gguf_content_hash(g)},
-        {"context, batch or KV type", settings_hash(e)},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(same) && !status; i++)
-        status = collective_same(e->ranks, same[i].what, same[i].value, err);
-    for (int32_t i = 0; i < e->plan->n_devices; i++)
-        host[e->plan->devices[i].rank] = e->plan->devices[i].host;
-    if (!status)
-        status = collective_agree(
-            e->ranks, collective_choose(e->ranks, e->plan->sums, e->plan->n_sums, err), err);
-    if (!status)
-        status = collective_group(e->ranks, host, err);
-    e->joined = !status;
-    return status;
-}
-
 /* ------------------------------------------------------------------------------- steps ---- */
 
 static void words_put(int32_t **at, const void *from, size_t words)
@@ -112,15 +86,16 @@ static void words_put(int32_t **at, const void *from, size_t words)
     *at += words;
 }
 
-static oato_status message_send(struct engine *e, int32_t *end, struct oato_error *err)
+static oato_status told_send(struct engine *e, int32_t *end, struct oato_error *err)
 {
     int32_t *m = e->message;
     const size_t words = (size_t)(end - m);
     m[WORDS] = (int32_t)words;
-    oato_status status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, true, err);
+    oato_status status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_NAPS, err);
     if (!status && words > HEAD_WORDS)
         status = collective_broadcast(e->ranks, m + HEAD_WORDS, (words - HEAD_WORDS) * sizeof *m,
-                                      false, err);
+                                      WAITS_AWAKE, err);
+    e->heart.told_ns = now_ns();
     return status;
 }
 
@@ -154,36 +129,151 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     }
     for (int32_t i = 0; i < step->n_state_copies; i++)
         words_put(&at, (const int32_t[]){step->state_copy[i].from, step->state_copy[i].to}, 2);
-    return message_send(e, at, err);
+    const oato_status status = told_send(e, at, err);
+    e->failed = status != OATO_OK;
+    return status;
+}
+
+/* By messages, which have a limit, whoever makes the sums. */
+static oato_status ranks_answer(struct engine *e, struct oato_error *err)
+{
+    const float here = 1;
+    float all[RANKS_MAX] = {0};
+    return collective_gather(e->ranks, &here, 1, all, collective_ranks(e->ranks), 1, true, err);
+}
+
+/* ---------------------------------------------------------------------------- the heart --- */
+
+static oato_status ranks_ask(struct engine *e, struct oato_error *err)
+{
+    e->message[TOKENS] = TOKENS_PING;
+    const oato_status status = told_send(e, e->message + FIRST_WORD, err);
+    return status ? status : ranks_answer(e, err);
+}
+
+static void *heart_run(void *engine)
+{
+    struct engine *e = engine;
+    struct heart *h = &e->heart;
+    pthread_mutex_lock(&h->lock);
+    while (!h->stop) {
+        const uint64_t due = h->told_ns + BEAT_NS;
+        const struct timespec until = {(time_t)(due / 1000000000), (long)(due % 1000000000)};
+        if (now_ns() < due) {
+            pthread_cond_timedwait(&h->wake, &h->lock, &until);
+        } else if (ranks_ask(e, &h->lost)) {
+            h->stop = true;
+            if (e->on_lost)
+                e->on_lost(&h->lost);
+        }
+    }
+    pthread_mutex_unlock(&h->lock);
+    return NULL;
+}
+
+static oato_status heart_begin(struct engine *e, struct oato_error *err)
+{
+    struct heart *h = &e->heart;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    h->told_ns = now_ns();
+    h->beats = !pthread_create(&h->thread, NULL, heart_run, e);
+    return h->beats ? OATO_OK
+                    : oato_fail(err, OATO_EIO, "cannot start a thread that asks other ranks");
+}
+
+static void heart_end(struct heart *h)
+{
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    pthread_cond_signal(&h->wake);
+    pthread_mutex_unlock(&h->lock);
+    pthread_join(h->thread, NULL);
+    pthread_cond_destroy(&h->wake);
+    pthread_mutex_destroy(&h->lock);
+}
+
+oato_status ranks_hold(struct engine *e, struct oato_error *err)
+{
+    struct heart *h = &e->heart;
+    if (!h->beats)
+        return OATO_OK;
+    pthread_mutex_lock(&h->lock);
+    if (h->lost.status)
+        *err = h->lost;
+    e->failed = e->failed || h->lost.status;
+    return h->lost.status;
+}
+
+void ranks_release(struct engine *e, struct oato_error *err)
+{
+    if (e->failed && e->ranks)
+        collective_leave(e->ranks, err);
+    if (!e->heart.beats)
+        return;
+    e->heart.told_ns = now_ns();
+    e->heart.stop = e->heart.stop || e->failed;
+    pthread_mutex_unlock(&e->heart.lock);
+}
+
+oato_status engine_alive(struct engine *e, struct oato_error *err)
+{
+    const oato_status status = ranks_hold(e, err);
+    if (e->heart.beats)
+        pthread_mutex_unlock(&e->heart.lock);
+    return status;
+}
+
+oato_status engine_join(struct engine *e, struct oato_error *err)
+{
+    int32_t host[RANKS_MAX] = {0};
+    uint64_t plan = 0;
+    if (!e->ranks)
+        return OATO_OK;
+    const struct gguf *g = e->model->gguf;
+    e->message = calloc(words_most(e) + HEAD_WORDS, sizeof *e->message);
+    oato_status status = e->message ? plan_hash(e->plan, &plan, err)
+                                    : oato_fail_memory(err, words_most(e), "messages to ranks");
+    status = collective_agree(e->ranks, status, err);
+    const struct {
+        const char *what;
+        uint64_t value;
+    } same[] = {
+        {"version of OATO", hash_bytes(OATO_VERSION, sizeof OATO_VERSION)},
+        {"plan", plan},
+        {"model's structure", gguf_structure_hash(g)},
+        {"model's weights", gguf_content_hash(g)},
+        {"context, batch or KV type", settings_hash(e)},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(same) && !status; i++)
+        status = collective_same(e->ranks, same[i].what, same[i].value, err);
+    for (int32_t i = 0; i < e->plan->n_devices; i++)
+        host[e->plan->devices[i].rank] = e->plan->devices[i].host;
+    if (!status)
+        status = collective_agree(
+            e->ranks, collective_choose(e->ranks, e->plan->sums, e->plan->n_sums, err), err);
+    if (!status)
+        status = collective_group(e->ranks, host, err);
+    return status || collective_rank(e->ranks) ? status : heart_begin(e, err);
 }
 
 void ranks_end(struct engine *e)
 {
     struct oato_error ignored;
-    if (e->joined && !e->failed && !collective_rank(e->ranks)) {
+    if (e->heart.beats) {
+        heart_end(&e->heart);
         e->message[TOKENS] = TOKENS_END;
-        message_send(e, e->message + FIRST_WORD, &ignored);
+        if (!e->failed && !e->heart.lost.status)
+            told_send(e, e->message + FIRST_WORD, &ignored);
     }
     free(e->message);
 }
 
-static oato_status ranks_answer(struct engine *e, struct oato_error *err)
-{
-    float here = 1;
-    return collective_reduce(e->ranks, &here, &here, 1, DT_F32, err);
-}
-
-oato_status engine_ping(struct engine *e, struct oato_error *err)
-{
-    if (!e->ranks || !e->joined || e->failed)
-        return OATO_OK;
-    e->message[TOKENS] = TOKENS_PING;
-    oato_status status = message_send(e, e->message + FIRST_WORD, err);
-    if (!status)
-        status = ranks_answer(e, err);
-    e->failed = status != OATO_OK;
-    return status;
-}
+/* -------------------------------------------------------------------------- the others ---- */
 
 static const int32_t *words_take(const int32_t **at, size_t words)
 {
@@ -231,17 +321,16 @@ oato_status engine_follow(struct engine *e, struct oato_error *err)
 {
     int32_t *m = e->message;
     oato_status status = OATO_OK;
-    bool idle = true; /* until rank 0 has asked for an answer, as a server does every second */
     while (!status) {
         struct step step;
-        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, idle, err);
+        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_NAPS, err);
         if (!status && m[WORDS] > HEAD_WORDS)
-            status = collective_broadcast(e->ranks, m + HEAD_WORDS,
-                                          (size_t)(m[WORDS] - HEAD_WORDS) * sizeof *m, false, err);
+            status =
+                collective_broadcast(e->ranks, m + HEAD_WORDS,
+                                     (size_t)(m[WORDS] - HEAD_WORDS) * sizeof *m, WAITS_AWAKE, err);
         if (status || m[TOKENS] == TOKENS_END)
             break;
         if (m[TOKENS] == TOKENS_PING) {
-            idle = false;
             status = ranks_answer(e, err);
             continue;
         }

@@ -31,7 +31,7 @@
 
 struct waiting {
     uint64_t begin_ns, looks, limit_ns;
-    bool idle; /* no limit */
+    enum waits how;
 };
 
 /* False: too long. */
@@ -41,19 +41,18 @@ static bool wait_more(struct waiting *w)
         return true;
     const uint64_t waited_ns = now_ns() - w->begin_ns;
     const struct timespec nap = {0, NAP_NS};
-    if (waited_ns > AWAKE_NS && w->idle)
+    if (waited_ns > AWAKE_NS && w->how != WAITS_AWAKE)
         nanosleep(&nap, NULL);
     else
         sched_yield();
-    return w->idle || waited_ns < w->limit_ns;
+    return w->how == WAITS_EVER || waited_ns < w->limit_ns;
 }
 
 /* For an answer of that rank. */
-static struct waiting wait_begin(const struct collective *c, int rank, bool idle)
+static struct waiting wait_begin(const struct collective *c, int rank, enum waits how)
 {
     const bool relays = rank == c->leader[c->group] || !rank;
-    return (struct waiting){now_ns(), 0, (relays ? RELAY_S : ANSWER_S) * UINT64_C(1000000000),
-                            idle};
+    return (struct waiting){now_ns(), 0, (relays ? RELAY_S : ANSWER_S) * UINT64_C(1000000000), how};
 }
 
 static oato_status fail_silent(struct collective *c, int rank, struct oato_error *err)
@@ -73,9 +72,9 @@ static oato_status fail_message(struct collective *c, int rank, struct oato_erro
 }
 
 static oato_status message_wait(struct collective *c, int handle, int rank, size_t *bytes,
-                                bool idle, struct oato_error *err)
+                                enum waits how, struct oato_error *err)
 {
-    struct waiting w = wait_begin(c, rank, idle);
+    struct waiting w = wait_begin(c, rank, how);
     int done = handle < 0 ? -1 : 0;
     while (!done && !(done = c->transport->test(handle, bytes)))
         if (!wait_more(&w))
@@ -83,22 +82,22 @@ static oato_status message_wait(struct collective *c, int handle, int rank, size
     return done < 0 ? fail_message(c, rank, err) : OATO_OK;
 }
 
-oato_status message_send(struct collective *c, int to, const void *data, size_t bytes, bool idle,
-                         struct oato_error *err)
+oato_status message_send(struct collective *c, int to, const void *data, size_t bytes,
+                         enum waits how, struct oato_error *err)
 {
-    return message_wait(c, c->transport->send(to, data, bytes), to, NULL, idle, err);
+    return message_wait(c, c->transport->send(to, data, bytes), to, NULL, how, err);
 }
 
 oato_status message_receive(struct collective *c, int from, void *data, size_t most, size_t *bytes,
-                            bool idle, struct oato_error *err)
+                            enum waits how, struct oato_error *err)
 {
-    return message_wait(c, c->transport->receive(from, data, most), from, bytes, idle, err);
+    return message_wait(c, c->transport->receive(from, data, most), from, bytes, how, err);
 }
 
 static oato_status counter_wait(struct collective *c, _Atomic uint64_t *counter, int rank,
-                                bool idle, struct oato_error *err)
+                                enum waits how, struct oato_error *err)
 {
-    struct waiting w = wait_begin(c, rank, idle);
+    struct waiting w = wait_begin(c, rank, how);
     while (atomic_load_explicit(counter, memory_order_acquire) < c->calls)
         if (!wait_more(&w))
             return fail_silent(c, rank, err);
@@ -130,9 +129,9 @@ static oato_status shared_map(struct collective *c, int count, struct oato_error
             status = oato_fail(err, OATO_EIO, "no shared memory of %zu bytes: %s", c->shared_bytes,
                                strerror(errno));
         for (int i = 1; i < count && !status; i++)
-            status = message_send(c, leader + i, name, sizeof name, true, err);
+            status = message_send(c, leader + i, name, sizeof name, WAITS_EVER, err);
     } else {
-        status = message_receive(c, leader, name, sizeof name, NULL, true, err);
+        status = message_receive(c, leader, name, sizeof name, NULL, WAITS_EVER, err);
         if (!status)
             file = shm_open(name, O_RDWR, 0600);
     }
@@ -189,14 +188,14 @@ static bool is_leader(const struct collective *c)
 
 /* A rank that leads nobody: its summand, or only that it is ready, and the total. */
 static oato_status group_follow(struct collective *c, const float *own, void *out, size_t bytes,
-                                bool idle, struct oato_error *err)
+                                enum waits how, struct oato_error *err)
 {
     const int member = c->rank - c->leader[c->group];
     if (own)
         memcpy(slot_of(c, c->rank), own, bytes);
     c->shared->rank[member].adds = own != NULL;
     atomic_store_explicit(&c->shared->rank[member].filled, c->calls, memory_order_release);
-    const oato_status status = counter_wait(c, &c->shared->out, c->leader[c->group], idle, err);
+    const oato_status status = counter_wait(c, &c->shared->out, c->leader[c->group], how, err);
     if (!status)
         memcpy(out, c->shared->slot, bytes);
     return status;
@@ -225,7 +224,7 @@ static oato_status group_collect(struct collective *c, float *sum, bool *any, si
     const int leader = c->leader[c->group], end = c->leader[c->group + 1];
     oato_status status = OATO_OK;
     for (int i = leader + 1; i < end && !status; i++) {
-        status = counter_wait(c, &c->shared->rank[i - leader].filled, i, false, err);
+        status = counter_wait(c, &c->shared->rank[i - leader].filled, i, WAITS_AWAKE, err);
         if (!status && c->shared->rank[i - leader].adds)
             take(sum, any, slot_of(c, i), n);
     }
@@ -271,9 +270,9 @@ static oato_status leaders_exchange(struct collective *c, float *sum, bool *any,
     size_t bytes = 0;
     const void *own = *any ? pack(c, sum, n, wire) : sum;
     const int sent = c->transport->send(other, own, *any ? all : 0);
-    oato_status status = message_receive(c, other, c->others, all, &bytes, false, err);
+    oato_status status = message_receive(c, other, c->others, all, &bytes, WAITS_AWAKE, err);
     if (!status)
-        status = message_wait(c, sent, other, NULL, false, err);
+        status = message_wait(c, sent, other, NULL, WAITS_AWAKE, err);
     if (!status && bytes)
         take_packed(c, sum, any, c->others, n, wire);
     wire_round(wire, sum, n);
@@ -290,10 +289,10 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
     oato_status status = OATO_OK;
     const void *own = *any ? pack(c, sum, n, wire) : sum;
     if (c->group) {
-        status = message_send(c, 0, own, *any ? all : 0, false, err);
+        status = message_send(c, 0, own, *any ? all : 0, WAITS_AWAKE, err);
         float *total = wire == DT_F32 ? sum : c->others;
         if (!status)
-            status = message_receive(c, 0, total, all, NULL, false, err);
+            status = message_receive(c, 0, total, all, NULL, WAITS_AWAKE, err);
         if (!status && wire != DT_F32)
             wire_unpack(wire, sum, total, n);
         *any = true;
@@ -302,7 +301,7 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
     for (int g = 1; g < c->n_groups; g++)
         handle[g] = c->transport->receive(c->leader[g], c->others + (size_t)g * SLOT_FLOATS, all);
     for (int g = 1; g < c->n_groups && !status; g++) {
-        status = message_wait(c, handle[g], c->leader[g], &bytes, false, err);
+        status = message_wait(c, handle[g], c->leader[g], &bytes, WAITS_AWAKE, err);
         if (!status && bytes)
             take_packed(c, sum, any, c->others + (size_t)g * SLOT_FLOATS, n, wire);
     }
@@ -310,7 +309,7 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
     for (int g = 1; g < c->n_groups && !status; g++)
         handle[g] = c->transport->send(c->leader[g], total, all);
     for (int g = 1; g < c->n_groups && !status; g++)
-        status = message_wait(c, handle[g], c->leader[g], NULL, false, err);
+        status = message_wait(c, handle[g], c->leader[g], NULL, WAITS_AWAKE, err);
     return status;
 }
 
@@ -320,7 +319,7 @@ static oato_status piece_reduce(struct collective *c, const float *own, float *s
     bool any = false;
     c->calls++;
     if (!is_leader(c))
-        return group_follow(c, own, sum, n * sizeof *sum, false, err);
+        return group_follow(c, own, sum, n * sizeof *sum, WAITS_AWAKE, err);
     if (own)
         take(c->sum, &any, own, n);
     oato_status status = group_collect(c, c->sum, &any, n, err);
@@ -374,18 +373,19 @@ oato_status collective_reduce(struct collective *c, const float *own, float *sum
 
 /* ------------------------------------------------------------------ broadcasts, gathers --- */
 
-static oato_status piece_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
+static oato_status piece_broadcast(struct collective *c, void *data, size_t bytes, enum waits how,
                                    struct oato_error *err)
 {
     oato_status status = OATO_OK;
     bool none = false;
     c->calls++;
     if (!is_leader(c))
-        return group_follow(c, NULL, data, bytes, idle, err);
+        return group_follow(c, NULL, data, bytes, how, err);
     if (c->group)
-        status = message_receive(c, 0, data, bytes, NULL, idle, err);
+        status = message_receive(c, 0, data, bytes, NULL, how, err);
     for (int g = 1; g < c->n_groups && !c->group && !status; g++)
-        status = message_send(c, c->leader[g], data, bytes, false, err); /* it waits already */
+        status =
+            message_send(c, c->leader[g], data, bytes, WAITS_AWAKE, err); /* it waits already */
     if (!status)
         status = group_collect(c, c->sum, &none, 0, err); /* all have copied the last total */
     if (!status)
@@ -393,13 +393,13 @@ static oato_status piece_broadcast(struct collective *c, void *data, size_t byte
     return status;
 }
 
-oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
+oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, enum waits how,
                                  struct oato_error *err)
 {
     oato_status status = still_joined(c, err);
     for (size_t at = 0; at < bytes && c->ranks > 1 && !status; at += SLOT_BYTES) {
         const size_t piece = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
-        status = piece_broadcast(c, (char *)data + at, piece, idle, err);
+        status = piece_broadcast(c, (char *)data + at, piece, how, err);
     }
     return status;
 }
@@ -410,11 +410,11 @@ oato_status collective_ping(struct collective *c, void *data, size_t bytes, stru
     oato_status status = still_joined(c, err);
     if (status || !last || (c->rank && c->rank != last))
         return status;
-    status = c->rank ? message_receive(c, 0, data, bytes, NULL, false, err)
-                     : message_send(c, last, data, bytes, false, err);
+    status = c->rank ? message_receive(c, 0, data, bytes, NULL, WAITS_AWAKE, err)
+                     : message_send(c, last, data, bytes, WAITS_AWAKE, err);
     if (!status)
-        status = c->rank ? message_send(c, 0, data, bytes, false, err)
-                         : message_receive(c, last, data, bytes, NULL, false, err);
+        status = c->rank ? message_send(c, 0, data, bytes, WAITS_AWAKE, err)
+                         : message_receive(c, last, data, bytes, NULL, WAITS_AWAKE, err);
     return status;
 }
 
@@ -443,7 +443,7 @@ static oato_status columns_collect(struct collective *c, const float *own, int32
     columns_put(all, width, 0, own, own_width, rows);
     for (int i = 1; i < c->ranks && !status; i++) {
         size_t bytes = 0;
-        status = message_receive(c, i, c->bounce, most * sizeof *own, &bytes, false, err);
+        status = message_receive(c, i, c->bounce, most * sizeof *own, &bytes, WAITS_AWAKE, err);
         const int32_t n = (int32_t)(bytes / sizeof *own / (size_t)rows);
         if (!status && n > width - at)
             status = oato_fail(err, OATO_EDEVICE, "rank %d sends %d columns of %d that are left", i,
@@ -465,11 +465,11 @@ oato_status collective_gather(struct collective *c, const float *own, int32_t ow
     if (c->ranks == 1)
         columns_put(all, width, 0, own, own_width, rows);
     else if (c->rank)
-        status = message_send(c, 0, own, floats * sizeof *own, false, err);
+        status = message_send(c, 0, own, floats * sizeof *own, WAITS_AWAKE, err);
     else
         status = columns_collect(c, own, own_width, all, width, rows, err);
     if (!status && !to_first)
-        status =
-            collective_broadcast(c, all, (size_t)width * (size_t)rows * sizeof *all, false, err);
+        status = collective_broadcast(c, all, (size_t)width * (size_t)rows * sizeof *all,
+                                      WAITS_AWAKE, err);
     return status;
 }

@@ -29,6 +29,13 @@ enum { RANKS_MAX = 64 };
 
 struct collective;
 
+/* How a rank waits for another one. */
+enum waits {
+    WAITS_AWAKE, /* for what is due; fails after seconds */
+    WAITS_NAPS,  /* fails after seconds, too, but sleeps between looks after a while */
+    WAITS_EVER,  /* sleeps likewise: nobody knows when it comes */
+};
+
 /* Joins the ranks that mpirun has started; without it there is one. OATO_EDEVICE: the launcher's
  * MPI has no module here. */
 oato_status collective_open(struct collective **out, struct oato_error *err);
@@ -65,9 +72,8 @@ oato_status collective_reduce(struct collective *c, const float *own, float *sum
  * order of rank. The whole rows go to `all` on every rank or, with to_first, on rank 0 only. */
 oato_status collective_gather(struct collective *c, const float *own, int32_t own_width, float *all,
                               int32_t width, int32_t rows, bool to_first, struct oato_error *err);
-/* From rank 0 to all. idle: nobody knows when it comes, so the others wait for it without a limit.
- */
-oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, bool idle,
+/* From rank 0 to all, which wait for it like this. */
+oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, enum waits how,
                                  struct oato_error *err);
 /* A message from rank 0 to the first rank of the last host and back; other ranks return at once. */
 oato_status collective_ping(struct collective *c, void *data, size_t bytes, struct oato_error *err);

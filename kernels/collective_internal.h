@@ -43,11 +43,10 @@ struct collective {
     size_t bounce_floats;
 };
 
-/* Waits for a message to or from the rank, which borrows `data` meanwhile; idle: without a limit.
- * bytes may be NULL. */
-oato_status message_send(struct collective *c, int to, const void *data, size_t bytes, bool idle,
-                         struct oato_error *err);
+/* Waits for a message to or from the rank, which borrows `data` meanwhile. bytes may be NULL. */
+oato_status message_send(struct collective *c, int to, const void *data, size_t bytes,
+                         enum waits how, struct oato_error *err);
 oato_status message_receive(struct collective *c, int from, void *data, size_t most, size_t *bytes,
-                            bool idle, struct oato_error *err);
+                            enum waits how, struct oato_error *err);
 
 #endif

@@ -119,13 +119,13 @@ static oato_status hosts_exchange(struct collective *c, struct oato_error *err)
     oato_status status = OATO_OK;
     const size_t all = (size_t)c->ranks * sizeof *c->host;
     if (c->rank)
-        status = message_send(c, 0, c->host[c->rank], sizeof *c->host, true, err);
+        status = message_send(c, 0, c->host[c->rank], sizeof *c->host, WAITS_EVER, err);
     for (int i = 1; i < c->ranks && !c->rank && !status; i++)
-        status = message_receive(c, i, c->host[i], sizeof *c->host, NULL, true, err);
+        status = message_receive(c, i, c->host[i], sizeof *c->host, NULL, WAITS_EVER, err);
     for (int i = 1; i < c->ranks && !c->rank && !status; i++)
-        status = message_send(c, i, c->host, all, true, err);
+        status = message_send(c, i, c->host, all, WAITS_EVER, err);
     if (c->rank && !status)
-        status = message_receive(c, 0, c->host, all, NULL, true, err);
+        status = message_receive(c, 0, c->host, all, NULL, WAITS_EVER, err);
     return status;
 }
 
@@ -216,16 +216,16 @@ static oato_status verdicts_exchange(struct collective *c, struct verdict *v,
     oato_status status = OATO_OK;
     struct verdict other;
     if (c->rank) {
-        status = message_send(c, 0, v, sizeof *v, true, err);
-        return status ? status : message_receive(c, 0, v, sizeof *v, NULL, true, err);
+        status = message_send(c, 0, v, sizeof *v, WAITS_EVER, err);
+        return status ? status : message_receive(c, 0, v, sizeof *v, NULL, WAITS_EVER, err);
     }
     for (int i = 1; i < c->ranks && !status; i++) {
-        status = message_receive(c, i, &other, sizeof other, NULL, true, err);
+        status = message_receive(c, i, &other, sizeof other, NULL, WAITS_EVER, err);
         if (!status && v->rank < 0)
             *v = other;
     }
     for (int i = 1; i < c->ranks && !status; i++)
-        status = message_send(c, i, v, sizeof *v, true, err);
+        status = message_send(c, i, v, sizeof *v, WAITS_EVER, err);
     return status;
 }
 
@@ -260,7 +260,7 @@ oato_status collective_same(struct collective *c, const char *what, uint64_t val
     uint64_t first = value;
     oato_status status = collective_agree(c, OATO_OK, err); /* until all are here */
     if (!status)
-        status = collective_broadcast(c, &first, sizeof first, false, err);
+        status = collective_broadcast(c, &first, sizeof first, WAITS_AWAKE, err);
     if (c->failed)
         return status;
     if (!status && first != value)

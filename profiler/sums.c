@@ -56,7 +56,7 @@ static oato_status row_measure(struct measuring *m, struct profile_sum s, bool q
         status = batch(m, &s, WARM, ns, err);
     int32_t calls = status ? 1 : (int32_t)fmin(fmax(BATCH_NS / (quick ? 10 : 1) / ns[0], 3), 100);
     if (!status)
-        status = collective_broadcast(m->ranks, &calls, sizeof calls, true, err);
+        status = collective_broadcast(m->ranks, &calls, sizeof calls, WAITS_EVER, err);
     for (int i = 0; i < BATCHES && !status; i++)
         status = batch(m, &s, calls, &ns[i], err);
     if (status)

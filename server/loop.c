@@ -111,7 +111,7 @@ static oato_status second_wait(struct server *s)
     if (pthread_cond_timedwait(&s->wake, &s->lock, &until) != ETIMEDOUT)
         return OATO_OK;
     pthread_mutex_unlock(&s->lock);
-    const oato_status status = engine_ping(s->session.engine, &s->error);
+    const oato_status status = engine_alive(s->session.engine, &s->error);
     pthread_mutex_lock(&s->lock);
     return status;
 }
