@@ -68,5 +68,7 @@ extern const struct row_kernels avx2_rows;
 extern const struct attention_kernels avx2_attention;
 extern const struct columns_kernels avx2_columns;
 extern const struct matrix_class avx2_matrix_float;
+/* avx2_listed.c */
+bool avx2_bytes_listed(const struct matrix_job *j, const struct rows_list *rows);
 
 #endif

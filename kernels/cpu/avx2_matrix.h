@@ -346,6 +346,7 @@ static const struct matrix_class matrix_quantised = {
     .pack = lanes_bytes_pack,
     .scratch_bytes = sizeof(struct panel_scratch),
     .rows = quantised_rows,
+    .listed = avx2_bytes_listed,
 };
 
 static const struct matrix_class *matrix_of(oato_dtype dtype, enum numerics_choice choice)

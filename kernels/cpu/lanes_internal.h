@@ -150,8 +150,10 @@ void lanes_matrix_prepare(int lanes, const struct weight_source *s, struct oato_
 
 /* lanes_rows.c: of struct matrix_layout */
 uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k);
-void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                        int64_t end);
+void lanes8_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                         int64_t end);
+void lanes16_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                          int64_t end);
 void lanes_rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
                       struct oato_weight *panel);
 

@@ -322,13 +322,13 @@ static void matrix_row(int lanes, const struct oato_weight *w, int64_t row, floa
     }
 }
 
-const struct matrix_layout lanes8_layout = {.id = "lanes8.4",
+const struct matrix_layout lanes8_layout = {.id = "lanes8.5",
                                             .lanes = 8,
                                             .bytes = lanes_matrix_bytes,
                                             .prepare = lanes_matrix_prepare,
                                             .row = matrix_row,
                                             .rows_stride = lanes_rows_stride,
-                                            .rows_prepare = lanes_rows_prepare,
+                                            .rows_prepare = lanes8_rows_prepare,
                                             .rows_panel = lanes_rows_panel};
 const struct matrix_layout lanes16_layout = {.id = "lanes16.4",
                                              .lanes = 16,
@@ -336,5 +336,5 @@ const struct matrix_layout lanes16_layout = {.id = "lanes16.4",
                                              .prepare = lanes_matrix_prepare,
                                              .row = matrix_row,
                                              .rows_stride = lanes_rows_stride,
-                                             .rows_prepare = lanes_rows_prepare,
+                                             .rows_prepare = lanes16_rows_prepare,
                                              .rows_panel = lanes_rows_panel};

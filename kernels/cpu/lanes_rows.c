@@ -5,14 +5,15 @@
  *
  * A row has what it would have as a lane, heads of all blocks first, up to a multiple of 64 bytes,
  * then the dwords of all bodies: interleaving is a transpose of dwords, about 2.5 instructions for
- * 32 elements, where from the GGUF's blocks it would be ten. Rows of float types, and of those with
+ * 32 elements, where from the GGUF's blocks it would be ten. At 8 lanes nibbles of each 8 blocks
+ * are mixed, the first dwords of all of them, then the second ones: a vector has one of each block,
+ * as avx2_listed.c adds them up. Rows of float types, and of those with
  * a codebook, are the GGUF's.
  *
  * The rows of a list are short streams in memory, which no hardware foresees: AHEAD lines of each
  * row of a group are prefetched, those of the next group behind them.
  */
 #include "kernels/cpu/lanes_rows.h"
-#include "kernels/cpu/avx2_internal.h"
 
 #include <string.h>
 
@@ -25,37 +26,26 @@ uint64_t lanes_rows_stride(oato_dtype dtype, int64_t k)
              : weight_rows_stride(dtype, k);
 }
 
-/* Between a row's head and its lane of a group's. */
-AVX2_INLINE void head_copy(const struct lanes_format *f, uint8_t *row, uint8_t *group, int lane,
-                           int lanes, bool to_row)
-{
-    const int halves = rows_halves(f);
-    for (int i = 0; i < halves; i++) {
-        uint8_t *in = group + 2 * (lanes * i + lane);
-        memcpy(to_row ? row + 2 * i : in, to_row ? in : row + 2 * i, 2);
-    }
-    for (int i = 2 * halves; i < f->head; i++) {
-        uint8_t *in = group + lanes * i + lane;
-        *(to_row ? row + i : in) = to_row ? *in : row[i];
-    }
-}
-
 /* ---------------------------------------------------------------------------------- to rows */
 
 /* n elements of a group of 8 to row `lane`, of which they are those from `at` on. */
-static void row_put(const struct lanes_format *f, uint8_t *group, int lane, int64_t at, int64_t n,
-                    int64_t k, uint8_t *row)
+static void row_put(const struct lanes_format *f, int lanes, uint8_t *group, int lane, int64_t at,
+                    int64_t n, int64_t k, uint8_t *row)
 {
-    uint8_t *body = row + rows_heads(f, k) + rows_dwords(f, at) * 4;
+    const int64_t mixed = rows_mixed(f, lanes, k);
+    uint8_t *bodies = row + rows_heads(f, k);
+    int64_t d = rows_dwords(f, at);
     for (int64_t e = 0; e < n; e += f->block, group += ROWS * lanes_block_bytes(f)) {
-        head_copy(f, row + (at + e) / f->block * f->head, group, lane, ROWS, true);
-        for (int64_t i = 0; i < rows_dwords(f, f->block); i++, body += 4)
-            memcpy(body, group + ROWS * f->head + (i * ROWS + lane) * 4, 4);
+        rows_head_copy(f, row + (at + e) / f->block * f->head, group, lane, ROWS, true);
+        for (int64_t i = 0; i < rows_dwords(f, f->block); i++, d++) {
+            const int64_t to = d < mixed ? d / 32 * 32 + d % 4 * 8 + d % 32 / 4 : d;
+            memcpy(bodies + 4 * to, group + ROWS * f->head + (i * ROWS + lane) * 4, 4);
+        }
     }
 }
 
-void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                        int64_t end)
+static void rows_prepare(int lanes, const struct weight_source *s, struct oato_weight *w,
+                         int64_t begin, int64_t end)
 {
     const struct lanes_format *f = rows_format(s->dtype);
     const struct dtype_info *type = dtype_info((int)s->dtype);
@@ -79,9 +69,21 @@ void lanes_rows_prepare(const struct weight_source *s, struct oato_weight *w, in
             part.k = piece.k;
             lanes_matrix_prepare(ROWS, &piece, &part, 0, rows);
             for (int lane = 0; lane < rows; lane++)
-                row_put(f, group, lane, at, piece.k, s->k, to + (uint64_t)lane * stride);
+                row_put(f, lanes, group, lane, at, piece.k, s->k, to + (uint64_t)lane * stride);
         }
     }
+}
+
+void lanes8_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                         int64_t end)
+{
+    rows_prepare(8, s, w, begin, end);
+}
+
+void lanes16_rows_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
+                          int64_t end)
+{
+    rows_prepare(16, s, w, begin, end);
 }
 
 /* -------------------------------------------------------------------------------- to groups */
@@ -95,23 +97,13 @@ AVX2_INLINE void group_prefetch(const struct rows_group *g, int lanes, int64_t p
         _mm_prefetch((const char *)(here ? g->at[r] : g->next[r]) + at, _MM_HINT_T0);
 }
 
-/* Dwords of eight rows become vectors of a dword of each. */
-AVX2_INLINE void dwords_turn(__m256i x[ROWS])
+/* Vector j of 8 dwords of each row, from number i on, to where the group of a matrix has it. */
+AVX2_INLINE void mixed_store(const struct lanes_format *f, int64_t i, int j, __m256i x,
+                             uint8_t *out)
 {
-    __m256i pair[8], four[8];
-    UNROLLED (i, 4) {
-        pair[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);     /* dwords 0 1 | 4 5 */
-        pair[4 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]); /* 2 3 | 6 7 */
-    }
-    UNROLLED (i, 4) { /* rows 0..3 of dword i | i + 4, then rows 4..7 */
-        const __m256i *p = pair + i / 2 * 4;
-        four[i] = i % 2 ? _mm256_unpackhi_epi64(p[0], p[1]) : _mm256_unpacklo_epi64(p[0], p[1]);
-        four[4 + i] = i % 2 ? _mm256_unpackhi_epi64(p[2], p[3]) : _mm256_unpacklo_epi64(p[2], p[3]);
-    }
-    UNROLLED (i, 4) {
-        x[i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x20);
-        x[4 + i] = _mm256_permute2x128_si256(four[i], four[4 + i], 0x31);
-    }
+    const int64_t b = i / 32 * 8 + j, in = f->block / 32;
+    const int64_t at = b / in * 8 * lanes_block_bytes(f) + 8 * f->head + b % in * 8 * f->body;
+    _mm256_storeu_si256((__m256i *)(void *)(out + at + i % 32 / 8 * 32), x);
 }
 
 AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_group *g, int lanes,
@@ -119,7 +111,8 @@ AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_gro
 {
     const int64_t heads = rows_heads(f, k), dwords = rows_dwords(f, k);
     const int64_t block = lanes * lanes_block_bytes(f), each = rows_dwords(f, f->block);
-    uint8_t *to = out + lanes * f->head; /* the body at hand */
+    const int64_t mixed = rows_mixed(f, lanes, k);
+    uint8_t *to = out + mixed / each * block + lanes * f->head; /* the body at hand */
     int64_t in_block = 0;
     for (int64_t i = 0; i < dwords; i += 8) {
         const int n = (int)min_i64(8, dwords - i);
@@ -130,10 +123,12 @@ AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_gro
             UNROLLED (r, ROWS)
                 x[h][r] = _mm256_loadu_si256(
                     (const __m256i *)(const void *)(g->at[8 * h + r] + heads + 4 * i));
-            dwords_turn(x[h]);
+            lanes_dwords_turn(x[h]);
         }
         UNROLLED (j, 8) {
-            if (j < n) {
+            if (i < mixed) {
+                mixed_store(f, i, j, x[0][j], out);
+            } else if (j < n) {
                 UNROLLED (h, lanes / 8)
                     _mm256_storeu_si256((__m256i *)(void *)(to + in_block * 4 * lanes + 32 * h),
                                         x[h][j]);
@@ -143,26 +138,6 @@ AVX2_INLINE void bodies_turn(const struct lanes_format *f, const struct rows_gro
                 }
             }
         }
-    }
-}
-
-/* Words of eight rows, eight of each, become vectors of a word of each. */
-AVX2_INLINE void words_turn(__m128i x[ROWS])
-{
-    __m128i pair[8], four[8];
-    UNROLLED (i, 4) {
-        pair[i] = _mm_unpacklo_epi16(x[2 * i], x[2 * i + 1]);     /* words 0..3 */
-        pair[4 + i] = _mm_unpackhi_epi16(x[2 * i], x[2 * i + 1]); /* 4..7 */
-    }
-    UNROLLED (i, 4) { /* words 0 1, 2 3 of rows 0..3, of rows 4..7; then words 4 5, 6 7 */
-        const __m128i *p = pair + i / 2 * 4 + i % 2 * 2;
-        four[2 * i] = _mm_unpacklo_epi32(p[0], p[1]);
-        four[2 * i + 1] = _mm_unpackhi_epi32(p[0], p[1]);
-    }
-    UNROLLED (i, 4) {
-        const __m128i *p = four + i / 2 * 4 + i % 2;
-        x[2 * i] = _mm_unpacklo_epi64(p[0], p[2]);
-        x[2 * i + 1] = _mm_unpackhi_epi64(p[0], p[2]);
     }
 }
 
@@ -177,7 +152,7 @@ AVX2_INLINE void words_put(const struct rows_group *g, int lanes, int64_t blocks
             __m128i x[ROWS];
             UNROLLED (r, ROWS)
                 x[r] = _mm_loadu_si128((const __m128i *)(const void *)(g->at[8 * h + r] + 2 * b));
-            words_turn(x);
+            lanes_words_turn(x);
             for (int64_t i = 0; i < min_i64(8, blocks - b); i++)
                 _mm_storeu_si128((__m128i *)(void *)(out + (b + i) * block + 16 * h), x[i]);
         }
@@ -195,8 +170,8 @@ AVX2_INLINE void group_turn(const struct lanes_format *f, const struct rows_grou
         if (b % per_line == 0)
             group_prefetch(g, lanes, b * f->head / LINE * LINE);
         for (int lane = 0; lane < lanes; lane++)
-            head_copy(f, (uint8_t *)(uintptr_t)g->at[lane] + b * f->head, out + b * block, lane,
-                      lanes, false);
+            rows_head_copy(f, (uint8_t *)(uintptr_t)g->at[lane] + b * f->head, out + b * block,
+                           lane, lanes, false);
     }
     bodies_turn(f, g, lanes, k, out);
 }

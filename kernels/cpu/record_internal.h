@@ -117,7 +117,7 @@ struct matrix_task {
 
 /* ops_sparse.c */
 /* Scratch of a thread behind that of the kernels: products of some listed rows, and those rows. */
-enum { SPARSE_CHUNK = 256, SPARSE_PANEL = MATRIX_ROWS };
+enum { SPARSE_CHUNK = 1024, SPARSE_PANEL = MATRIX_ROWS };
 uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_op *op, int64_t T);
 /* GATE_UP of rows [begin, end); the thread reads on at `next`. */
 void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end,

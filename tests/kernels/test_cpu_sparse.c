@@ -180,23 +180,24 @@ static float largest(const float *x, int64_t n)
 }
 
 /* The dense operator's results at active neurons, 0 at others. */
-static void check_gate_up(const struct cpu_kernels *k, oato_dtype dtype, enum activation a)
+static void check_gate_up(const struct cpu_kernels *k, oato_dtype dtype, enum activation a,
+                          int64_t width)
 {
-    enum { NEURONS = 328, WIDTH = 256 };
+    enum { NEURONS = 328 };
     struct sparse s = {.c = {.kernels = k, .weights = s.table}};
     struct oato_weight *up[2];
     guarded_init(&s.g);
     s.c.arena = s.g.base;
     s.op = (struct oato_op){.kind = OP_GATE_UP,
                             .dtype = (uint16_t)dtype,
-                            .k = WIDTH,
+                            .k = width,
                             .n = NEURONS,
                             .activation = (int32_t)a};
     struct weight_source source = {
-        .dtype = dtype, .k = WIDTH, .n = NEURONS, .row_end = NEURONS, .use = WEIGHT_MATRIX};
+        .dtype = dtype, .k = width, .n = NEURONS, .row_end = NEURONS, .use = WEIGHT_MATRIX};
     for (int i = 0; i < 2; i++) {
-        s.data[i] = test_malloc(NEURONS * row_bytes(dtype, WIDTH));
-        random_elements(dtype, s.data[i], NEURONS * WIDTH);
+        s.data[i] = test_malloc(NEURONS * row_bytes(dtype, width));
+        random_elements(dtype, s.data[i], NEURONS * width);
         source.data = s.data[i];
         s.table[i] = prepare(k, &s.g, &source);
     }
@@ -227,7 +228,10 @@ static void test_gate_up(void **state)
     for (size_t l = 0; l < ARRAY_LEN(isas); l++) {
         const struct cpu_kernels *k = kernels_named(isas[l]);
         for (size_t i = 0; k && i < ARRAY_LEN(matrix_types); i++)
-            check_gate_up(k, matrix_types[i], i % 2 ? ACT_RELU : ACT_SILU);
+            check_gate_up(k, matrix_types[i], i % 2 ? ACT_RELU : ACT_SILU,
+                          dtype_info((int)matrix_types[i])->block_elems > 32 ? 256 : 352);
+        if (k)
+            check_gate_up(k, DT_Q4_0, ACT_RELU, 4096 + 352); /* more than avx2_listed.c's PIECE */
     }
 }
 
