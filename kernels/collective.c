@@ -26,6 +26,8 @@
 /* Who waits for the next step sleeps between looks after a while. */
 #define AWAKE_NS 20000000u
 #define NAP_NS   100000
+/* Cache lines prefetched at each look */
+enum { LINE = 64, FETCH_LINES = 64 };
 
 /* --------------------------------------------------------------------------- waiting ------ */
 
@@ -34,9 +36,17 @@ struct waiting {
     enum waits how;
 };
 
-/* False: too long. */
-static bool wait_more(struct waiting *w)
+void collective_fetch(struct collective *c, const void *at, size_t bytes)
 {
+    c->fetch = at;
+    c->fetch_end = c->fetch + bytes;
+}
+
+/* False: too long. */
+static bool wait_more(struct collective *c, struct waiting *w)
+{
+    for (int i = 0; i < FETCH_LINES && c->fetch < c->fetch_end; i++, c->fetch += LINE)
+        __builtin_prefetch(c->fetch, 0, 2);
     if (++w->looks < 64)
         return true;
     const uint64_t waited_ns = now_ns() - w->begin_ns;
@@ -77,7 +87,7 @@ static oato_status message_wait(struct collective *c, int handle, int rank, size
     struct waiting w = wait_begin(c, rank, how);
     int done = handle < 0 ? -1 : 0;
     while (!done && !(done = c->transport->test(handle, bytes)))
-        if (!wait_more(&w))
+        if (!wait_more(c, &w))
             return fail_silent(c, rank, err);
     return done < 0 ? fail_message(c, rank, err) : OATO_OK;
 }
@@ -99,7 +109,7 @@ static oato_status counter_wait(struct collective *c, _Atomic uint64_t *counter,
 {
     struct waiting w = wait_begin(c, rank, how);
     while (atomic_load_explicit(counter, memory_order_acquire) < c->calls)
-        if (!wait_more(&w))
+        if (!wait_more(c, &w))
             return fail_silent(c, rank, err);
     return OATO_OK;
 }

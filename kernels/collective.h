@@ -64,6 +64,9 @@ oato_status collective_group(struct collective *c, const int32_t *host, struct o
  * precedence. OATO_EUSAGE: it has MPI make sums that are not of F32. */
 oato_status collective_choose(struct collective *c, const struct sum_choice *choice, int32_t n,
                               struct oato_error *err);
+/* Memory that this thread will read after the next sum or gathered rows, to its cache while it
+ * waits for other ranks there. 0 bytes: none. */
+void collective_fetch(struct collective *c, const void *at, size_t bytes);
 /* sum[i] over all ranks; wire: of what goes between hosts, n being whole blocks of it. own NULL:
  * this rank adds nothing, as at least one other does. sum may be own. */
 oato_status collective_reduce(struct collective *c, const float *own, float *sum, size_t n,

@@ -39,7 +39,8 @@ struct collective {
     uint64_t calls; /* in the group so far */
     /* of the leader: a piece each; others: one for each group; packed, next: of other than F32 */
     float *sum, *others, *packed, *next;
-    float *bounce; /* rows on their way */
+    float *bounce;                 /* rows on their way */
+    const char *fetch, *fetch_end; /* what is prefetched while waiting */
     size_t bounce_floats;
 };
 

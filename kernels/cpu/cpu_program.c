@@ -134,24 +134,6 @@ static void record_copy(const struct running *x, const struct program_record *r)
         memcpy(to, from, (size_t)record_rows(r, x->step) * (size_t)r->in_width[0] * sizeof(float));
 }
 
-/* The ranks put a value together; thread 0 does it while the others wait. */
-static void record_share(struct running *x, const struct program_record *r)
-{
-    const struct program *p = x->c->program;
-    uint8_t *arena = p->arena;
-    const int32_t rows = record_rows(r, x->step);
-    const float *own = r->n_in ? (const float *)(const void *)(arena + r->in[0]) : NULL;
-    float *all = (float *)(void *)(arena + r->out[0]);
-    const oato_status status =
-        r->kind == RECORD_REDUCE
-            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n,
-                                (oato_dtype)r->op.dtype, &x->lost)
-            : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
-                                r->to_first, &x->lost);
-    if (status)
-        atomic_store(&x->failed, true);
-}
-
 /* What the thread reads once record i and those behind it that read little are done. */
 static struct read_ahead read_after(const struct running *x, uint32_t i, int thread)
 {
@@ -160,6 +142,27 @@ static struct read_ahead read_after(const struct running *x, uint32_t i, int thr
         next = cpu_record_reads(&x->c->context, &x->c->program->records[i], x->step, thread,
                                 x->barrier->n);
     return next;
+}
+
+/* The ranks put a value together; thread 0 does it while the others wait. All of them fetch what
+ * they will read next. */
+static void record_share(struct running *x, const struct program_record *r)
+{
+    const struct program *p = x->c->program;
+    uint8_t *arena = p->arena;
+    const int32_t rows = record_rows(r, x->step);
+    const float *own = r->n_in ? (const float *)(const void *)(arena + r->in[0]) : NULL;
+    float *all = (float *)(void *)(arena + r->out[0]);
+    const struct read_ahead next = read_after(x, (uint32_t)(r - p->records) + 1, 0);
+    collective_fetch(p->ranks, next.from, next.bytes);
+    const oato_status status =
+        r->kind == RECORD_REDUCE
+            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n,
+                                (oato_dtype)r->op.dtype, &x->lost)
+            : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
+                                r->to_first, &x->lost);
+    if (status)
+        atomic_store(&x->failed, true);
 }
 
 /* Whether thread 0 does it all: then nobody else is woken, which would take longer than the step
