@@ -344,8 +344,8 @@ def cuda(program, work):
                           "--context", "256")
         r = compare(theirs, gpu_logits(program, model, ids, work, options))
         check(r["nmse"] < GPU_ARCHS_NMSE, f"{name} {stdev} cuda: nmse {r['nmse']:.2e}")
-    again = [gpu_logits(program, model, ids, work, options) for _ in range(10)]
-    check(all(np.array_equal(again[0], one) for one in again), "ten runs have the same bits")
+    again = [gpu_logits(program, model, ids, work, options) for _ in range(10 if os.environ.get("OATO_TEST_ALL") else 3)]
+    check(all(np.array_equal(again[0], one) for one in again), f"{len(again)} runs have the same bits")
     if not os.path.exists(MODEL):
         return
     ids = parse_ids("@" + os.path.join(DATA, "gpl3_ids.txt"))[:GPU_TOKENS]
