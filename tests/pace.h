@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <time.h>
 
 static inline bool pace_is_slow(void)
 {
@@ -32,6 +33,16 @@ static inline int pace_rounds(int n, int part)
 static inline size_t pace_step(size_t step)
 {
     return pace_is_slow() ? step : 1;
+}
+
+/* The first case, below the step: of OATO_TEST_SEED, else of the clock. */
+static inline size_t pace_first(size_t step)
+{
+    const char *seed = getenv("OATO_TEST_SEED");
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (size_t)(seed ? strtoull(seed, NULL, 10) : (unsigned long long)now.tv_nsec / 1000) %
+           pace_step(step);
 }
 
 #endif

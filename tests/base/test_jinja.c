@@ -372,7 +372,7 @@ static void endless_work_ends_in_one_line(void **state)
          "more than "},
     };
     (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    for (size_t i = pace_first(3); i < ARRAY_LEN(cases); i += pace_step(3)) {
         const uint64_t begin = now_ns();
         fails(cases[i][0], strlen(cases[i][0]), &jinja_limits_default, cases[i][1]);
         if (now_ns() - begin > 60000000000u)

@@ -9,6 +9,7 @@
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
+#include "tests/pace.h"
 
 #include "kernels/device.h"
 
@@ -528,7 +529,7 @@ static void a_saved_sequence_comes_back_with_its_bits(void **state)
     float *logits = logits_with_windows(m);
     int32_t ids[LENGTH + 2];
     fill_ids(ids, LENGTH + 2, m->shape.vocab, 5);
-    for (int refused = 0; refused < 2; refused++) {
+    for (size_t refused = pace_first(2); refused < 2; refused += pace_step(2)) {
         const struct engine_options options = {
             .threads = 1, .rows = 16, .ubatch = 16, .seqs = 2, .context = 256};
         struct plan p;

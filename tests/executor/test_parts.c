@@ -6,6 +6,7 @@
  * not fit is told before anything is loaded; a step allocates nothing.
  */
 #include "tests/executor/harness.h"
+#include "tests/pace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -346,7 +347,7 @@ static void any_parts_give_the_bits_of_the_same_plan_on_the_cpu(void **state)
     (void)state;
     struct random r = random_of_run();
     static const oato_dtype types[] = {DT_F32, DT_Q4_1, DT_Q4_K, DT_Q8_0, DT_F16, DT_MXFP4};
-    for (int round = 0; round < 42; round++) {
+    for (int round = (int)pace_first(5); round < 42; round += (int)pace_step(5)) {
         const bool experts = round >= 18 && round < 36;
         const uint64_t seed = random_below(&r, 1000);
         struct model *m = round < 36 ? wide_model(types[round % 6], experts, seed)
