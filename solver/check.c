@@ -233,7 +233,7 @@ static oato_status best_for_ranks(const struct plan *plan, const struct model *m
     planner_options_init(&options);
     options.request = plan->request;
     ranks_as_planned(plan, &o);
-    const oato_status status = ranks_plan(m, &options, &o, &best, err);
+    const oato_status status = ranks_plan(m, &options, &o, NULL, &best, err);
     if (status)
         return status;
     *objective_ns = (int64_t)best.objective_ns;

@@ -216,7 +216,7 @@ static const struct option_of all_options[] = {
     {"model", 'm', "MODEL", "the model that was planned", PLANNED | EXPORT | IMPORT, TEXT(model)},
     {"profile", 'p', "PROFILE", "the machine's profile", SIMULATE | REPORT | FRONTIER,
      TEXT(profile)},
-    {"profile", 'p', "PROFILE", "the machine's profile; repeat for hosts that differ",
+    {"profile", 'p', "PROFILE", "the machine's profile; repeat for several hosts",
      MAKE | SHOW | CHECK, take_profile, 0, 0, 0},
     {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network, --wire",
      MAKE, COUNT(ranks.ranks, 1)},

@@ -70,18 +70,29 @@ void rank_network(struct rank_options *o)
     o->latency_ns = fmax(x.ns[0] - x.bytes[0] / o->bytes_per_s * 1e9, 0);
 }
 
+double rank_message_ns(const struct rank_options *o, bool between_hosts, double bytes)
+{
+    return between_hosts ? o->latency_ns + bytes / o->bytes_per_s * 1e9
+                         : SHARED_NS + bytes / SHARED_BYTES_PER_S * 1e9;
+}
+
+static double wire_bytes(const struct rank_options *o, double bytes)
+{
+    const struct dtype_info *d = dtype_info(o->wire);
+    return bytes / sizeof(float) / d->block_elems * d->block_bytes;
+}
+
 /* Two hosts exchange; of more the first receives all, one after the other, and then answers all. */
 static double formula_ns(const struct rank_options *o, double bytes)
 {
-    const struct dtype_info *d = dtype_info(o->wire);
-    const double wire = bytes / sizeof(float) / d->block_elems * d->block_bytes;
+    const double wire = wire_bytes(o, bytes);
     double ns = 0;
     if (o->hosts == 2)
         ns += o->latency_ns + wire / o->bytes_per_s * 1e9;
     else if (o->hosts > 2)
         ns += 2 * (o->latency_ns + (o->hosts - 1) * wire / o->bytes_per_s * 1e9);
     if (o->ranks > o->hosts)
-        ns += SHARED_NS + bytes / SHARED_BYTES_PER_S * 1e9;
+        ns += rank_message_ns(o, false, bytes);
     return ns;
 }
 
@@ -91,9 +102,9 @@ double rank_step_ns(const struct rank_options *o, double remote_bytes, double lo
     if (o->hosts > 1)
         ns += o->latency_ns;
     if (remote_bytes > 0)
-        ns += o->latency_ns + remote_bytes / o->bytes_per_s * 1e9;
+        ns += rank_message_ns(o, true, remote_bytes);
     if (local_bytes > 0)
-        ns += SHARED_NS + local_bytes / SHARED_BYTES_PER_S * 1e9;
+        ns += rank_message_ns(o, false, local_bytes);
     return ns;
 }
 

@@ -338,8 +338,7 @@ static oato_status whole_objective(const struct model *m, const struct profile *
     return OATO_OK;
 }
 
-/* How fast each rank's profile is: shares in proportion, slowness against the first's. One of given
- * and plan is NULL. */
+/* How slow each rank's profile is against the first's. One of given and plan is NULL. */
 static oato_status speeds_find(const struct model *m, const struct planner_options *given,
                                const struct plan *plan, struct arena *a, uint64_t first_ns,
                                struct rank_options *o, struct oato_error *err)
@@ -352,10 +351,32 @@ static oato_status speeds_find(const struct model *m, const struct planner_optio
             return err->status;
         o->slowness[r] = r == from ? ns / fmax((double)first_ns, 1) : o->slowness[from];
     }
+    return OATO_OK;
+}
+
+static void shares_find(struct rank_options *o)
+{
     ranks_crowd(o);
     for (int32_t r = 0; r < o->ranks; r++)
         o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
-    return OATO_OK;
+}
+
+oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
+                           const struct rank_options *options, double *slowness,
+                           struct oato_error *err)
+{
+    struct rank_options o = *options;
+    struct arena a;
+    double first_ns = 0;
+    o.ranks = o.hosts = o.n_profiles;
+    arena_init(&a);
+    oato_status status = whole_objective(m, o.profiles[0], given, NULL, &a, &first_ns, err);
+    if (!status)
+        status = speeds_find(m, given, NULL, &a, (uint64_t)first_ns, &o, err);
+    if (!status)
+        memcpy(slowness, o.slowness, (size_t)o.ranks * sizeof *slowness);
+    arena_free(&a);
+    return status;
 }
 
 void ranks_as_planned(const struct plan *plan, struct rank_options *o)
@@ -387,6 +408,7 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
     if (!status && problem)
         status = speeds_find(m, NULL, plan, &scratch, one.objective_ns, &o, err);
     if (!status && problem) {
+        shares_find(&o);
         struct dealing x = {.p = problem,
                             .g = &problem->graph,
                             .plan = &one,
@@ -412,7 +434,8 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
 }
 
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
-                       const struct rank_options *options, struct plan *out, struct oato_error *err)
+                       const struct rank_options *options, struct rank_prices *prices,
+                       struct plan *out, struct oato_error *err)
 {
     struct rank_options o = *options;
     struct problem *problem = NULL;
@@ -425,8 +448,12 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
         goto out;
     rank_network(&o);
     status = speeds_find(m, given, NULL, &a, out->objective_ns, &o, err);
-    if (!status)
+    if (!status) {
+        if (prices)
+            pipeline_price(&o, &problem->graph, out, prices);
+        shares_find(&o);
         status = plan_deal(problem, &o, &a, out, err);
+    }
     if (status)
         plan_free(out);
 out:

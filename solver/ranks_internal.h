@@ -33,6 +33,14 @@ oato_status dealing_cut(struct dealing *x);
 /* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
 oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
 
+/* ranks_hosts.c: of ranks whose slowness is known, each alone on its host. */
+void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,
+                    struct rank_prices *out);
+/* The slowness of each profile's host alone, the first's being 1. */
+oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
+                           const struct rank_options *options, double *slowness,
+                           struct oato_error *err);
+
 static inline int64_t begin_of(const struct cut_op *c, int32_t rank)
 {
     return (int64_t)c->cut[rank] * c->each;

@@ -382,11 +382,31 @@ struct rank_options {
 };
 /* Whether the time of sums comes from measurements of as many ranks on as many hosts. */
 bool rank_sums_measured(const struct rank_options *o);
+/* What a pipeline over the same hosts would take, each with some of the layers: priced only. */
+struct rank_prices {
+    int32_t pipeline_stages; /* 0: unknown */
+    uint64_t pipeline_prefill_ns, pipeline_decode_ns;
+};
 /* Divides the model between ranks, each with the host of its profile. options->request and the like
- * count; devices, budgets, solver and sparsity do not. */
+ * count; devices, budgets, solver and sparsity do not. prices may be NULL. */
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
-                       const struct rank_options *options, struct plan *out,
-                       struct oato_error *err);
+                       const struct rank_options *options, struct rank_prices *prices,
+                       struct plan *out, struct oato_error *err);
+
+struct host_choice {
+    int32_t n; /* profiles */
+    bool used[SOLVER_DEVICES];
+    struct host_with {
+        bool fits; /* false: no plan with the host does, or none was tried */
+        uint64_t prefill_ns, decode_ns;
+    } with[SOLVER_DEVICES]; /* the plan for this host and all that are faster */
+    struct rank_prices prices;
+};
+/* The best plan for some of the hosts: options has a profile for each; ranks and hosts do not
+ * count. One host alone is planned for as planner_make does, with its accelerators. */
+oato_status ranks_choose(const struct model *m, const struct planner_options *given,
+                         const struct rank_options *options, struct host_choice *choice,
+                         struct plan *out, struct oato_error *err);
 
 /* A plan for several ranks, priced again by these profiles and messages: *now is the plan with the
  * predictions, costs and memory of today, whether it fits or not. It borrows from the plan, which

@@ -156,26 +156,91 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
     return OATO_OK;
 }
 
-/* A rank for each profile, or as many as said. */
+static void tell_hosts(const struct command *c, const struct host_choice *choice)
+{
+    const struct plan *p = &c->the_plan;
+    for (int32_t i = 0; i < choice->n; i++) {
+        const struct host_with *with = &choice->with[i];
+        const char *name = i ? c->more[i - 1] : c->profile;
+        if (choice->used[i])
+            continue;
+        if (with->fits)
+            text_tell("%s is left out: predicted first token after %.1f ms and %.1f tokens/s with "
+                      "it, %.1f ms and %.1f tokens/s without\n",
+                      name, as_ms((double)with->prefill_ns),
+                      tokens_per_s(p->request.batch, with->decode_ns), as_ms((double)p->prefill_ns),
+                      tokens_per_s(p->request.batch, p->decode_ns));
+        else
+            text_tell("%s is left out: no plan with it fits\n", name);
+    }
+}
+
+static void tell_pipeline(const struct plan *p, const struct rank_prices *prices)
+{
+    if (prices->pipeline_stages)
+        text_tell("a pipeline of layers over %d host%s (priced only, oato-run has none) would take "
+                  "%.1f ms to the first token and make %.1f tokens/s; this plan %.1f ms and %.1f\n",
+                  prices->pipeline_stages, prices->pipeline_stages == 1 ? "" : "s",
+                  as_ms((double)prices->pipeline_prefill_ns),
+                  tokens_per_s(p->request.batch, prices->pipeline_decode_ns),
+                  as_ms((double)p->prefill_ns), tokens_per_s(p->request.batch, p->decode_ns));
+}
+
+/* Adds what is known of hosts to the plan's JSON object. */
+static void json_hosts(const struct command *c, const struct host_choice *choice, struct text *out)
+{
+    const struct rank_prices *prices = &choice->prices;
+    if (out->failed)
+        return;
+    out->len -= strlen("}\n");
+    json_open(out, "hosts_left_out", '[');
+    for (int32_t i = 0; i < choice->n; i++)
+        if (!choice->used[i])
+            json_add_object(out, NULL, JSON("profile", i ? c->more[i - 1] : c->profile),
+                            json_bool("fits", choice->with[i].fits),
+                            JSON("prefill_ns", choice->with[i].prefill_ns),
+                            JSON("decode_ns", choice->with[i].decode_ns));
+    json_close(out, ']');
+    if (prices->pipeline_stages)
+        json_add_object(out, "pipeline", json_bool("available", false),
+                        JSON("stages", prices->pipeline_stages),
+                        JSON("prefill_ns", prices->pipeline_prefill_ns),
+                        JSON("decode_ns", prices->pipeline_decode_ns));
+    json_close(out, '}');
+    text_printf(out, "\n");
+}
+
+/* As many ranks as said, or those of the profiles' hosts that are worth using. */
 static oato_status make_for_ranks(struct command *c, const char *output, struct text *out,
                                   struct oato_error *err)
 {
     struct rank_options *o = &c->ranks;
+    struct host_choice choice = {.n = 0};
     if (c->maximize_context || c->neurons)
         return oato_fail(err, OATO_EUSAGE, "--ranks plans no --maximize and no --neurons");
     if (open_ranks(c, err))
         return err->status;
+    const bool chooses = !o->ranks && !o->hosts;
     o->ranks = o->ranks ? o->ranks : o->n_profiles;
     o->hosts = o->hosts ? o->hosts : o->ranks;
-    if (!ranks_plan(c->in.model, &c->plan, o, &c->the_plan, err) &&
-        !plan_save(&c->the_plan, output, err)) {
-        report_plan(&c->the_plan, NULL, c->json, out);
+    oato_status status =
+        chooses ? ranks_choose(c->in.model, &c->plan, o, &choice, &c->the_plan, err)
+                : ranks_plan(c->in.model, &c->plan, o, &choice.prices, &c->the_plan, err);
+    if (status || plan_save(&c->the_plan, output, err))
+        return err->status;
+    report_plan(&c->the_plan, NULL, c->json, out);
+    if (c->json)
+        json_hosts(c, &choice, out);
+    tell_hosts(c, &choice);
+    tell_pipeline(&c->the_plan, &choice.prices);
+    if (chooses)
+        o->ranks = o->hosts = plan_ranks(&c->the_plan);
+    if (o->ranks > 1)
         text_tell("the time of sums %s\n", rank_sums_measured(o)
                                                ? "was measured for these ranks"
                                                : "is estimated: oato-profile --links measures it");
-        text_tell("wrote %s\n", output);
-    }
-    return err->status;
+    text_tell("wrote %s\n", output);
+    return OATO_OK;
 }
 
 oato_status run_make(struct command *c, struct text *out, struct oato_error *err)

@@ -307,6 +307,21 @@ static void a_device_that_went_is_a_verdict_of_check_alone(void **state)
     assert_string_equal(cli_out, "");
 }
 
+/* The model is tiny, so that any sum over Ethernet costs more than it gives. */
+static void hosts_that_are_not_worth_using_are_named(void **state)
+{
+    (void)state;
+    cli_expect("m.gguf -p p.yaml -p slow.yaml -o hosts.plan", 0, NULL);
+    assert_non_null(strstr(cli_err, "slow.yaml is left out: predicted first token after "));
+    assert_null(strstr(cli_err, "pipeline"));
+    cli_expect_json("m.gguf -p slow.yaml -p p.yaml -o hosts.plan --json", 0);
+    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[{\"profile\":\"slow.yaml\","));
+    cli_expect_json("m.gguf -p slow.yaml -p p.yaml --ranks 2 -o hosts.plan --json", 0);
+    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"pipeline\":{\"available\":false,"));
+    assert_non_null(strstr(cli_err, "a pipeline of layers over 2 hosts (priced only"));
+    cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
+}
+
 /* Two plans of many parts whose operators have names of their own; the second has every tenth of
  * them elsewhere. It took 9 s when each name was looked for in all parts. */
 static void large_plans_are_compared_at_once(void **state)
@@ -447,6 +462,7 @@ int main(void)
         cmocka_unit_test(names_of_files_cannot_steer_a_terminal),
         cmocka_unit_test(plans_by_rows_of_a_busy_machine_carry_a_warning),
         cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
+        cmocka_unit_test(hosts_that_are_not_worth_using_are_named),
         cmocka_unit_test(large_plans_are_compared_at_once),
         cmocka_unit_test(what_does_not_fit_is_status_4),
         cmocka_unit_test(wrong_usage_is_status_2),

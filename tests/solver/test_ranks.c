@@ -1,6 +1,7 @@
 /*
  * test_ranks.c - plans for several ranks: priced again by the same profiles they cost what they
- * promised; ranks whose profiles differ take equally long; check tells what no longer holds.
+ * promised; ranks whose profiles differ take equally long; check tells what no longer holds; hosts
+ * that cost more than they give are left out.
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
@@ -15,7 +16,7 @@
 #include <cmocka.h>
 
 static struct model *model;
-static struct profile fast, slow;
+static struct profile fast, slow, crawling;
 
 static int setup(void **state)
 {
@@ -36,7 +37,9 @@ static int setup(void **state)
     }
     const bool made = fixture_profile(model, &o, &fast);
     o.scale = 2;
-    return !made || !fixture_profile(model, &o, &slow);
+    const bool twice = fixture_profile(model, &o, &slow);
+    o.scale = 100;
+    return !made || !twice || !fixture_profile(model, &o, &crawling);
 }
 
 static int teardown(void **state)
@@ -44,6 +47,7 @@ static int teardown(void **state)
     (void)state;
     profile_free(&fast);
     profile_free(&slow);
+    profile_free(&crawling);
     model_close(model);
     return 0;
 }
@@ -59,16 +63,22 @@ static struct rank_options ranks_on(int32_t ranks, int32_t hosts, const struct p
                                  .wire = DT_F32};
 }
 
-static void made(const struct rank_options *ranks, struct plan *plan)
+static struct planner_options request(void)
 {
-    struct oato_error err;
     struct planner_options o;
     planner_options_init(&o);
-    o.request.prompt = 100;
+    o.request.prompt = 128;
     o.request.generate = 20;
     o.request.context = 512;
     o.request.ubatch = 64;
-    if (ranks_plan(model, &o, ranks, plan, &err))
+    return o;
+}
+
+static void made(const struct rank_options *ranks, struct plan *plan)
+{
+    struct oato_error err;
+    const struct planner_options o = request();
+    if (ranks_plan(model, &o, ranks, NULL, plan, &err))
         fail_msg("%s", err.text);
 }
 
@@ -263,6 +273,95 @@ static void a_division_that_is_unknown_is_refused(void **state)
     plan_free(&plan);
 }
 
+static struct host_choice chosen(const struct rank_options *ranks, struct plan *plan)
+{
+    struct oato_error err;
+    struct host_choice choice;
+    const struct planner_options o = request();
+    if (ranks_choose(model, &o, ranks, &choice, plan, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(choice.n, ranks->n_profiles);
+    return choice;
+}
+
+static void a_host_is_left_out_if_the_others_are_faster_without_it(void **state)
+{
+    (void)state;
+    struct rank_options hosts = ranks_on(3, 3, &fast);
+    struct plan plan;
+    hosts.profiles[0] = &crawling;
+    hosts.profiles[2] = &fast;
+    hosts.n_profiles = 3;
+    hosts.bytes_per_s = 1e10;
+    hosts.latency_ns = 1e3;
+    struct host_choice choice = chosen(&hosts, &plan);
+    assert_true(!choice.used[0] && choice.used[1] && choice.used[2]);
+    assert_int_equal(plan_ranks(&plan), 2);
+    assert_true(choice.with[0].fits && choice.with[0].decode_ns > plan.decode_ns);
+    assert_true(choice.with[2].decode_ns == plan.decode_ns); /* the last one that was added */
+    assert_int_equal(choice.prices.pipeline_stages, 2);
+    plan_free(&plan);
+
+    hosts.latency_ns = 1e9; /* no sum is worth a second */
+    choice = chosen(&hosts, &plan);
+    assert_int_equal(plan_ranks(&plan), 1);
+    assert_int_equal(choice.used[0] + choice.used[1] + choice.used[2], 1);
+    assert_true(!choice.used[0] && choice.with[2].decode_ns > plan.decode_ns);
+    assert_int_equal(choice.prices.pipeline_stages, 0);
+    plan_free(&plan);
+}
+
+/* Where one host has no room for the model, a second one is needed, however slow. */
+static void a_host_that_the_model_needs_is_kept(void **state)
+{
+    (void)state;
+    struct rank_options hosts = ranks_on(2, 2, NULL);
+    struct profile small = fast;
+    struct profile_device device = fast.devices[0];
+    struct plan plan;
+    made(&hosts, &plan);
+    device.free_bytes = device.memory_bytes = plan.devices[0].planned_bytes * 5 / 4;
+    plan_free(&plan);
+    small.devices = &device;
+    hosts.profiles[0] = hosts.profiles[1] = &small;
+    hosts.n_profiles = 2;
+    hosts.latency_ns = 1e7;
+    const struct host_choice choice = chosen(&hosts, &plan);
+    assert_true(choice.used[0] && choice.used[1] && !choice.with[0].fits);
+    plan_free(&plan);
+}
+
+/* Messages apart, a token passes all layers, and the second chunk of a prompt follows the first. */
+static void a_pipeline_takes_as_long_as_its_stages(void **state)
+{
+    (void)state;
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    struct planner_options o = request();
+    struct rank_prices free_network, ethernet;
+    struct oato_error err;
+    struct plan plan;
+    o.solver = "cpu";
+    o.whole_only = o.by_ranks = true;
+    assert_int_equal(planner_make(model, &fast, &o, &plan, NULL, &err), OATO_OK);
+    const double decode = (double)plan.decode_ns, prefill = (double)plan.prefill_ns;
+    plan_free(&plan);
+    ranks.latency_ns = 0;
+    ranks.bytes_per_s = 1e15;
+    assert_int_equal(ranks_plan(model, &o, &ranks, &free_network, &plan, &err), OATO_OK);
+    plan_free(&plan);
+    assert_int_equal(free_network.pipeline_stages, 2);
+    assert_true(fabs((double)free_network.pipeline_decode_ns / decode - 1) < 1e-3);
+    assert_true(fabs((double)free_network.pipeline_prefill_ns / (0.75 * prefill) - 1) < 1e-3);
+    ranks = ranks_on(2, 2, NULL);
+    assert_int_equal(ranks_plan(model, &o, &ranks, &ethernet, &plan, &err), OATO_OK);
+    plan_free(&plan);
+    const double message = 60e3 + 1024 * 4 / 117e6 * 1e9,
+                 logits = 2 * 60e3 + 4096 * 4 / 117e6 * 1e9;
+    const double more =
+        (double)ethernet.pipeline_decode_ns - (double)free_network.pipeline_decode_ns;
+    assert_true(fabs(more / (message + logits) - 1) < 1e-3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +372,9 @@ int main(void)
         cmocka_unit_test(a_record_takes_its_time_on_every_rank),
         cmocka_unit_test(ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores),
         cmocka_unit_test(a_division_that_is_unknown_is_refused),
+        cmocka_unit_test(a_host_is_left_out_if_the_others_are_faster_without_it),
+        cmocka_unit_test(a_host_that_the_model_needs_is_kept),
+        cmocka_unit_test(a_pipeline_takes_as_long_as_its_stages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

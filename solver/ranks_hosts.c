@@ -1,0 +1,203 @@
+/*
+ * ranks_hosts.c - which hosts are worth using. One host alone has no sums to wait for and uses its
+ * accelerators, too; a slow host, or a slow network, can cost more than it gives. So the fastest
+ * hosts are planned for, one more each time, and the best of these plans is taken. Beside it stands
+ * what a pipeline of whole layers over the same hosts would take, which no program here runs.
+ */
+#include "solver/ranks_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static double objective_of(const struct plan_request *q, double prefill_ns, double decode_ns)
+{
+    return q->objective == OBJECTIVE_TTFT             ? prefill_ns
+           : q->objective == OBJECTIVE_TIME_PER_TOKEN ? decode_ns
+                                                      : prefill_ns + q->generate * decode_ns;
+}
+
+/* --------------------------------------------------------------------------- a pipeline ---- */
+
+struct pipeline {
+    int32_t stages;
+    double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
+};
+
+static void stage_add(struct pipeline *p, double share, double slowness)
+{
+    p->share[p->stages] = share;
+    p->slowness[p->stages++] = slowness;
+}
+
+/* Each host has layers in proportion to its speed, as many as are nearest to that. */
+static struct pipeline stages_of(const struct rank_options *o, int32_t layers)
+{
+    struct pipeline p = {.stages = 0};
+    double all = 0, sum = 0;
+    int32_t cut = 0;
+    for (int32_t r = 0; r < o->ranks; r++)
+        if (!r || rank_host(o, r) != rank_host(o, r - 1))
+            all += 1 / fmax(o->slowness[r], 1e-6);
+    for (int32_t r = 0; r < o->ranks; r++) {
+        if (r && rank_host(o, r) == rank_host(o, r - 1))
+            continue;
+        sum += 1 / fmax(o->slowness[r], 1e-6);
+        const int32_t end = (int32_t)lround(sum / all * layers);
+        if (end > cut)
+            stage_add(&p, (double)(end - cut) / layers, o->slowness[r]);
+        cut = end;
+    }
+    return p;
+}
+
+/* A token passes all stages, one after the other; chunks of prompts follow each other. */
+void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,
+                    struct rank_prices *out)
+{
+    const struct plan_request *q = &whole->request;
+    const struct pipeline p = stages_of(o, g->n_layers > 0 ? g->n_layers : 1);
+    const double width = g->values[g->ops[0].out[0]].width * sizeof(float);
+    const double logits = g->values[g->logits].width * sizeof(float);
+    const double hops = p.stages - 1;
+    double chunks = 0, tokens = 0, rows = 0, slowest = 0, one = 0, step = 0;
+    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
+        const struct request_step s = request_prefill_step(q, i);
+        chunks += (double)s.times;
+        tokens += (double)s.times * s.tokens;
+        rows += (double)s.times * s.rows;
+    }
+    chunks = fmax(chunks, 1);
+    for (int32_t i = 0; i < p.stages; i++) {
+        const double ns = p.share[i] * p.slowness[i] * (double)whole->prefill_ns / chunks;
+        slowest = fmax(slowest, ns);
+        one += ns;
+        step += p.share[i] * p.slowness[i] * (double)whole->decode_ns;
+    }
+    if (hops > 0) {
+        const double message = rank_message_ns(o, true, width * tokens / chunks);
+        one += hops * message + rank_step_ns(o, logits * rows / chunks, 0);
+        slowest = fmax(slowest, message);
+        step += hops * rank_message_ns(o, true, width * q->batch) +
+                rank_step_ns(o, logits * q->batch, 0);
+    }
+    out->pipeline_stages = p.stages;
+    out->pipeline_prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
+    out->pipeline_decode_ns = (uint64_t)step;
+}
+
+/* ---------------------------------------------------------------------------- the choice --- */
+
+struct choosing {
+    const struct model *m;
+    const struct planner_options *given;
+    const struct rank_options *all;
+    int32_t order[SOLVER_DEVICES]; /* profiles by speed, the fastest first */
+    struct plan *best;
+    struct host_choice *choice;
+    bool found;
+    struct oato_error *err;
+};
+
+static void order_find(struct choosing *x, const double *slowness)
+{
+    for (int32_t n = 0; n < x->all->n_profiles; n++) {
+        int32_t at = n;
+        for (; at && slowness[n] < slowness[x->order[at - 1]]; at--)
+            x->order[at] = x->order[at - 1];
+        x->order[at] = n;
+    }
+}
+
+/* Keeps the plan if it is the best so far; frees it otherwise. */
+static void consider(struct choosing *x, struct plan *plan, const bool *used,
+                     const struct rank_prices *prices)
+{
+    const struct plan_request *q = &plan->request;
+    const double now = objective_of(q, (double)plan->prefill_ns, (double)plan->decode_ns);
+    if (x->found &&
+        now >= objective_of(q, (double)x->best->prefill_ns, (double)x->best->decode_ns)) {
+        plan_free(plan);
+        return;
+    }
+    if (x->found)
+        plan_free(x->best);
+    *x->best = *plan;
+    x->found = true;
+    x->choice->prices = *prices;
+    memcpy(x->choice->used, used, sizeof x->choice->used);
+}
+
+static void with_host(struct choosing *x, int32_t profile, const struct plan *plan)
+{
+    struct host_with *h = &x->choice->with[profile];
+    h->fits = plan;
+    h->prefill_ns = plan ? plan->prefill_ns : 0;
+    h->decode_ns = plan ? plan->decode_ns : 0;
+}
+
+/* One host alone, with all its devices. A plan that does not fit is no error here. */
+static oato_status try_one(struct choosing *x, int32_t profile)
+{
+    struct plan plan;
+    const struct rank_prices none = {.pipeline_stages = 0};
+    bool used[SOLVER_DEVICES] = {false};
+    used[profile] = true;
+    if (planner_make(x->m, x->all->profiles[profile], x->given, &plan, NULL, x->err))
+        return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
+    with_host(x, profile, &plan);
+    consider(x, &plan, used, &none);
+    return OATO_OK;
+}
+
+/* The n fastest hosts, in the order in which they were given. */
+static oato_status try_fastest(struct choosing *x, int32_t n)
+{
+    struct rank_options o = *x->all;
+    struct rank_prices prices;
+    struct plan plan;
+    bool used[SOLVER_DEVICES] = {false};
+    for (int32_t i = 0; i < n; i++)
+        used[x->order[i]] = true;
+    o.n_profiles = 0;
+    o.ranks = o.hosts = n;
+    for (int32_t i = 0; i < x->all->n_profiles; i++)
+        if (used[i])
+            o.profiles[o.n_profiles++] = x->all->profiles[i];
+    if (ranks_plan(x->m, x->given, &o, &prices, &plan, x->err)) {
+        with_host(x, x->order[n - 1], NULL);
+        return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
+    }
+    with_host(x, x->order[n - 1], &plan);
+    consider(x, &plan, used, &prices);
+    return OATO_OK;
+}
+
+static bool has_accelerator(const struct profile *p)
+{
+    bool has = false;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        has = has || !p->devices[d].is_host;
+    return has;
+}
+
+oato_status ranks_choose(const struct model *m, const struct planner_options *given,
+                         const struct rank_options *options, struct host_choice *choice,
+                         struct plan *out, struct oato_error *err)
+{
+    struct choosing x = {
+        .m = m, .given = given, .all = options, .best = out, .choice = choice, .err = err};
+    double slowness[SOLVER_DEVICES];
+    *choice = (struct host_choice){.n = options->n_profiles};
+    if (ranks_slowness(m, given, options, slowness, err))
+        return err->status;
+    order_find(&x, slowness);
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < options->n_profiles && !status; i++)
+        if (!i || has_accelerator(options->profiles[x.order[i]]))
+            status = try_one(&x, x.order[i]);
+    for (int32_t n = 2; n <= options->n_profiles && !status; n++)
+        status = try_fastest(&x, n);
+    if (status && x.found)
+        plan_free(out);
+    return status ? status : x.found ? OATO_OK : err->status;
+}
