@@ -54,6 +54,8 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o);
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
+/* The same in a given way by formula, whatever was measured: of any number of ranks. */
+double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, double bytes);
 /* One message between two hosts, or within one. */
 double rank_message_ns(const struct rank_options *o, bool between_hosts, double bytes);
 /* What a step of ranks exchanges beside its sums: rank 0 says what the step is, and receives

@@ -96,6 +96,43 @@ static double formula_ns(const struct rank_options *o, double bytes)
     return ns;
 }
 
+static int rounds_of(int32_t n)
+{
+    int rounds = 0;
+    while (rounds < 31 && INT32_C(1) << rounds < n)
+        rounds++;
+    return rounds;
+}
+
+/* MPI_Allreduce by slot doubles the distance in each round, so that all ranks of a host send over
+ * its link; or, where that is faster, pieces go round a ring, of which each host sends one at a
+ * time. */
+static double allreduce_ns(const struct rank_options *o, double bytes)
+{
+    const double wire = wire_bytes(o, bytes), per_host = (double)o->ranks / o->hosts;
+    const int away = rounds_of(o->hosts), here = rounds_of(o->ranks) - away;
+    const double doubling =
+        here * rank_message_ns(o, false, bytes) + away * rank_message_ns(o, true, per_host * wire);
+    const double local = rank_message_ns(o, false, bytes / o->ranks);
+    const double hop =
+        o->hosts > 1 ? fmax(rank_message_ns(o, true, wire / o->ranks), local) : local;
+    return fmin(doubling, 2.0 * (o->ranks - 1) * hop);
+}
+
+double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, double bytes)
+{
+    const int away = rounds_of(o->hosts), here = rounds_of(o->ranks / o->hosts);
+    switch (way) {
+    case SUM_ALLREDUCE: return allreduce_ns(o, bytes);
+    case SUM_REDUCE: /* both are binomial trees */
+        return 2 * (away * rank_message_ns(o, true, wire_bytes(o, bytes)) +
+                    here * rank_message_ns(o, false, bytes));
+    case SUM_TREE:
+    case SUM_WAYS: break;
+    }
+    return formula_ns(o, bytes);
+}
+
 double rank_step_ns(const struct rank_options *o, double remote_bytes, double local_bytes)
 {
     double ns = 0;

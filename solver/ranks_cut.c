@@ -28,7 +28,7 @@ static int32_t multiple_of(int32_t a, int32_t b)
 static int32_t *cut_make(struct dealing *x, int32_t extent, int32_t unit)
 {
     const int32_t ranks = x->o->ranks, units = unit > 0 ? extent / unit : 0;
-    int32_t *cut = arena_alloc(x->arena, (size_t)ranks + 1, sizeof *cut);
+    int32_t *cut = arena_alloc(x->arena, (size_t)ranks + 2, sizeof *cut);
     double sum = 0, all = 0;
     int owners = 0;
     if (!cut) {
@@ -39,6 +39,7 @@ static int32_t *cut_make(struct dealing *x, int32_t extent, int32_t unit)
         all += x->o->share[r];
     if (all <= 0)
         return NULL;
+    cut[ranks + 1] = unit;
     for (int32_t r = 0; r < ranks; r++) {
         sum += x->o->share[r];
         cut[r + 1] = r + 1 == ranks ? extent : (int32_t)lround(sum / all * units) * unit;

@@ -9,7 +9,8 @@
 
 /* An operator that is divided: rank r has [cut[r], cut[r + 1]) * each of the axis. */
 struct cut_op {
-    const int32_t *cut; /* NULL: every rank has all of it */
+    const int32_t *cut; /* NULL: every rank has all of it. From dealing_cut, what it is a multiple
+                           of follows the last one */
     int32_t each;
     enum op_axis axis;
 };

@@ -424,6 +424,11 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
                              const struct planner_options *o, double at_least, struct plan *out,
                              struct problem **problem, struct text *bound, struct oato_error *err);
 
+struct cluster_options {
+    int32_t hosts, per_host;     /* per_host: devices of a kind */
+    struct rank_options network; /* messages between hosts, and the wire of sums */
+};
+
 /* ---------------------------------------------------------------------------- reports ----- */
 
 /* "latency", "ttft", "time-per-token": the values of --minimize. */
@@ -459,6 +464,13 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
 oato_status report_check_ranks(const struct plan *p, const struct model *m,
                                const struct rank_options *ranks, double max_slower, bool json,
                                struct text *out, struct oato_error *err);
+
+/* What clusters of one device up to so many hosts of the profile's would take, by formula, with
+ * sums of all devices made in three ways. given->devices: the kind of device (NULL: the first
+ * accelerator, else the host); budgets, solver and sparsity do not count. */
+oato_status report_cluster(const struct model *m, const struct profile *profile,
+                           const struct planner_options *given, const struct cluster_options *o,
+                           bool json, struct text *out, struct oato_error *err);
 
 /* ------------------------------------------------------------------------- simulation ----- */
 

@@ -79,8 +79,8 @@ static oato_status check_ranks(struct command *c, bool can, struct oato_error *e
                          c->operands[0]);
     if (ranks > 1 && c->in.profile && !can)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s is for %d ranks, which this verb cannot price; see show, explain or "
-                         "check",
+                         "%s is for %d ranks, which this verb cannot price; show, explain and "
+                         "check can, and simulate MODEL.gguf --hosts N does clusters",
                          c->operands[0], ranks);
     return ranks > 1 && c->in.profile && c->in.model ? open_ranks(c, err) : OATO_OK;
 }
@@ -290,6 +290,7 @@ oato_status run_frontier(struct command *c, struct text *out, struct oato_error 
     return c->svg ? save_file(c, c->svg, err) : OATO_OK;
 }
 
+enum { HOSTS_MAX = 65536, PER_HOST_MAX = 1024 };
 enum { REPORT_BYTES = 512 }; /* of what is said of a header, its name apart */
 
 static uint64_t bytes_of_file(const char *path)
@@ -458,9 +459,39 @@ oato_status run_export(struct command *c, struct text *out, struct oato_error *e
     return OATO_OK;
 }
 
+/* A cluster that is not here, of hosts like the profile's. */
+static oato_status simulate_cluster(struct command *c, struct text *out, struct oato_error *err)
+{
+    const struct cluster_options o = {c->ranks.hosts, c->per_host ? c->per_host : 1, c->ranks};
+    if (c->model && c->n_operands)
+        return oato_fail(err, OATO_EUSAGE,
+                         "simulate --hosts wants one MODEL.gguf and no plan: '%.80s' and '%.80s'",
+                         c->model, c->operands[0]);
+    c->model = c->model ? c->model : c->operands[0];
+    if (!c->model || c->trace || c->neurons)
+        return oato_fail(err, OATO_EUSAGE,
+                         "simulate --hosts wants a MODEL.gguf, and neither --trace nor --neurons");
+    if (o.hosts > HOSTS_MAX || o.per_host > PER_HOST_MAX)
+        return oato_fail(err, OATO_EUSAGE, "%d hosts of %d devices; at most %d of %d are simulated",
+                         o.hosts, o.per_host, HOSTS_MAX, PER_HOST_MAX);
+    return open_inputs(c, err)
+               ? err->status
+               : report_cluster(c->in.model, c->in.profile, &c->plan, &o, c->json, out, err);
+}
+
 oato_status run_simulate(struct command *c, struct text *out, struct oato_error *err)
 {
     struct simulation *s;
+    if (c->ranks.hosts)
+        return simulate_cluster(c, out, err);
+    if (!c->n_operands || !c->model)
+        return oato_fail(err, OATO_EUSAGE,
+                         "simulate wants one PLAN and -m MODEL.gguf, or "
+                         "MODEL.gguf and --hosts N");
+    if (c->of_cluster)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--%s is for clusters: simulate MODEL.gguf --hosts N; a plan has its own",
+                         c->of_cluster);
     if (open_plan(c, err) || simulation_run(&c->the_plan, c->in.model, c->in.profile, &s, err))
         return err->status;
     report_simulation(s, c->json, out);

@@ -24,6 +24,8 @@ struct command {
     bool maximize_context;
     double at_least;                  /* tokens/s */
     struct rank_options ranks;        /* ranks 0: one process */
+    const char *of_cluster;           /* an option that only a simulated cluster has */
+    int32_t per_host;                 /* devices of a simulated cluster */
     const char *more[SOLVER_DEVICES]; /* profiles of ranks after the first */
     int n_more;
     /* The model, the profile and the neurons; NULL if not given. */

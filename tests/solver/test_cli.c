@@ -322,6 +322,24 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
     cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
 }
 
+static void clusters_that_are_not_here_are_simulated(void **state)
+{
+    (void)state;
+    const char *cluster = "simulate m.gguf --hardware rtx2080ti-i7-12700k --hosts 100 --per-host 4";
+    char line[256];
+    cli_expect(cluster, 0, NULL);
+    assert_non_null(strstr(cli_out, "simulated, by formula: 4 x cuda:0 on each host"));
+    assert_non_null(strstr(cli_out, "\n    1       1 "));
+    assert_non_null(strstr(cli_out, "\n  100     400 "));
+    snprintf(line, sizeof line, "%s --json --wire f16 --batch 4 --devices cpu:0", cluster);
+    cli_expect_json(line, 0);
+    assert_non_null(strstr(cli_out, "\"device\":\"cpu:0\""));
+    cli_expect("simulate m.gguf -p p.yaml --hosts 2 --devices tpu:0", 2, "tpu:0");
+    cli_expect("simulate m.plan -m m.gguf -p p.yaml --hosts 2", 2, "no plan");
+    cli_expect("simulate m.plan -m m.gguf -p p.yaml --prompt 3", 2, "--prompt is for clusters");
+    cli_expect("simulate m.gguf -p p.yaml", 2, "--hosts N");
+}
+
 /* Two plans of many parts whose operators have names of their own; the second has every tenth of
  * them elsewhere. It took 9 s when each name was looked for in all parts. */
 static void large_plans_are_compared_at_once(void **state)
@@ -463,6 +481,7 @@ int main(void)
         cmocka_unit_test(plans_by_rows_of_a_busy_machine_carry_a_warning),
         cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
         cmocka_unit_test(hosts_that_are_not_worth_using_are_named),
+        cmocka_unit_test(clusters_that_are_not_here_are_simulated),
         cmocka_unit_test(large_plans_are_compared_at_once),
         cmocka_unit_test(what_does_not_fit_is_status_4),
         cmocka_unit_test(wrong_usage_is_status_2),

@@ -7,6 +7,7 @@
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -362,6 +363,79 @@ static void a_pipeline_takes_as_long_as_its_stages(void **state)
     assert_true(fabs(more / (message + logits) - 1) < 1e-3);
 }
 
+/* Up to 32 hosts with two ranks each, as JSON. */
+static json_t *simulated(double bytes_per_s, double latency_ns)
+{
+    struct oato_error err;
+    struct text out;
+    const struct planner_options o = request();
+    struct cluster_options own = {32, 2, ranks_on(0, 0, NULL)};
+    own.network.bytes_per_s = bytes_per_s;
+    own.network.latency_ns = latency_ns;
+    text_init(&out);
+    if (report_cluster(model, &fast, &o, &own, true, &out, &err))
+        fail_msg("%s", err.text);
+    json_t *all = json_loads(out.data, 0, NULL);
+    assert_non_null(all);
+    text_free(&out);
+    return all;
+}
+
+static double ns_of(const json_t *size, const char *way, const char *phase)
+{
+    return json_number_value(json_object_get(json_object_get(size, way), phase));
+}
+
+static void a_simulated_cluster_takes_as_long_as_its_plan(void **state)
+{
+    (void)state;
+    json_t *all = simulated(117e6, 60e3);
+    const json_t *sizes = json_object_get(all, "sizes");
+    assert_int_equal(json_array_size(sizes), 7); /* 1, 2, 4, 8, 16, 32, 64 ranks */
+    for (size_t i = 1; i < 4; i++) {
+        const int32_t ranks = 1 << i;
+        const struct rank_options o = ranks_on(ranks, ranks / 2, NULL);
+        const json_t *size = json_array_get(sizes, i);
+        struct plan plan;
+        made(&o, &plan);
+        assert_int_equal(json_integer_value(json_object_get(size, "devices")), ranks);
+        assert_true(fabs(ns_of(size, "tree", "decode_ns") / (double)plan.decode_ns - 1) < 0.01);
+        assert_true(fabs(ns_of(size, "tree", "prefill_ns") / (double)plan.prefill_ns - 1) < 0.01);
+        plan_free(&plan);
+    }
+    json_decref(all);
+}
+
+static void sums_of_large_clusters_cost_more_than_they_save(void **state)
+{
+    (void)state;
+    json_t *slow_net = simulated(117e6, 60e3), *fast_net = simulated(1e12, 0);
+    const json_t *sizes = json_object_get(slow_net, "sizes");
+    const json_t *last = json_array_get(sizes, 6), *two = json_array_get(sizes, 2);
+    double before = 0;
+    for (size_t i = 0; i < 7; i++) {
+        const json_t *size = json_array_get(sizes, i);
+        const double share = json_number_value(json_object_get(size, "communication"));
+        assert_true(i ? share >= before : share == 0);
+        before = share;
+        /* a token passes all layers of a pipeline, however many devices have them */
+        assert_true(ns_of(size, "pipeline", "decode_ns") >=
+                    ns_of(json_array_get(sizes, 0), "pipeline", "decode_ns"));
+    }
+    /* two hosts exchange; of 32 the first hears and answers one after the other */
+    assert_true(ns_of(two, "tree", "decode_ns") < ns_of(two, "reduce", "decode_ns"));
+    assert_true(ns_of(last, "tree", "decode_ns") > ns_of(last, "allreduce", "decode_ns"));
+    /* no head, neuron or row is shared by more ranks than there are cuts */
+    const json_t *free_last = json_array_get(json_object_get(fast_net, "sizes"), 6);
+    const json_t *free_one = json_array_get(json_object_get(fast_net, "sizes"), 0);
+    assert_true(ns_of(free_last, "tree", "decode_ns") < ns_of(free_one, "tree", "decode_ns") / 2);
+    assert_true(ns_of(free_last, "tree", "decode_ns") > ns_of(free_one, "tree", "decode_ns") / 64);
+    assert_true(json_integer_value(json_object_get(free_last, "bytes_each")) <
+                json_integer_value(json_object_get(free_one, "bytes_each")) / 2);
+    json_decref(slow_net);
+    json_decref(fast_net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +449,8 @@ int main(void)
         cmocka_unit_test(a_host_is_left_out_if_the_others_are_faster_without_it),
         cmocka_unit_test(a_host_that_the_model_needs_is_kept),
         cmocka_unit_test(a_pipeline_takes_as_long_as_its_stages),
+        cmocka_unit_test(a_simulated_cluster_takes_as_long_as_its_plan),
+        cmocka_unit_test(sums_of_large_clusters_cost_more_than_they_save),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
