@@ -88,9 +88,9 @@ static double formula_ns(const struct rank_options *o, double bytes)
     const double wire = wire_bytes(o, bytes);
     double ns = 0;
     if (o->hosts == 2)
-        ns += o->latency_ns + wire / o->bytes_per_s * 1e9;
+        ns += rank_message_ns(o, true, wire);
     else if (o->hosts > 2)
-        ns += 2 * (o->latency_ns + (o->hosts - 1) * wire / o->bytes_per_s * 1e9);
+        ns += 2 * rank_message_ns(o, true, (o->hosts - 1) * wire);
     if (o->ranks > o->hosts)
         ns += rank_message_ns(o, false, bytes);
     return ns;

@@ -9,11 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-static double objective_of(const struct plan_request *q, double prefill_ns, double decode_ns)
+static int64_t objective_of(const struct plan *p)
 {
-    return q->objective == OBJECTIVE_TTFT             ? prefill_ns
-           : q->objective == OBJECTIVE_TIME_PER_TOKEN ? decode_ns
-                                                      : prefill_ns + q->generate * decode_ns;
+    return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
 }
 
 /* --------------------------------------------------------------------------- a pipeline ---- */
@@ -112,10 +110,7 @@ static void order_find(struct choosing *x, const double *slowness)
 static void consider(struct choosing *x, struct plan *plan, const bool *used,
                      const struct rank_prices *prices)
 {
-    const struct plan_request *q = &plan->request;
-    const double now = objective_of(q, (double)plan->prefill_ns, (double)plan->decode_ns);
-    if (x->found &&
-        now >= objective_of(q, (double)x->best->prefill_ns, (double)x->best->decode_ns)) {
+    if (x->found && objective_of(plan) >= objective_of(x->best)) {
         plan_free(plan);
         return;
     }
