@@ -49,17 +49,15 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
         const int32_t device = bound[p->device];
-        const bool stored = p->home == HOME_FILE && device == host;
-        const int32_t home = p->home == HOME_FILE ? host : bound[p->home];
-        const bool streamed = home == host && device != host && p->home != HOME_FILE;
-        if (device >= 0 && !stored && !streamed && (home != device || p->home == HOME_FILE))
+        const bool stored = p->home == HOME_FILE;
+        const int32_t home = stored ? host : bound[p->home];
+        const bool streamed = home == host && device != host;
+        if (device >= 0 && !stored && !streamed && home != device)
             return oato_fail(
                 err, OATO_EFILE,
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
-                "from the host to a device with its own memory, or from a file to the host; run "
-                "oato-plan again",
-                i, p->op, p->home == HOME_FILE ? "a file" : plan->devices[p->home].id,
-                plan->devices[p->device].id);
+                "from the host to a device with its own memory; run oato-plan again",
+                i, p->op, plan->devices[p->home].id, plan->devices[p->device].id);
         const struct plan_sparse *skips =
             plan_skips(plan->sparse, plan->n_sparse, g->ops[at].layer);
         const struct placed_part part = {.device = device,

@@ -51,7 +51,7 @@ static struct spread spread_of(const struct exporter *x, const struct graph_op *
         const struct plan_part *p = &x->plan->parts[i];
         if (p->begin == p->end || strcmp(p->op, op->name) != 0)
             continue;
-        const int32_t home = p->home == HOME_FILE ? p->device : p->home;
+        const int32_t home = p->home == HOME_FILE ? x->host : p->home;
         if (home != p->device)
             s.streamed |= (uint64_t)1 << p->device;
         if (!(p->phases & 1u << PHASE_DECODE))

@@ -161,11 +161,10 @@ static oato_status check_home(const struct plan *plan, const struct plan_part *p
                          "%s has no matrix that could be streamed from %s to %s; its home must be "
                          "its device",
                          op_kind_name(op->kind), stored ? "a file" : home->id, device->id);
-    if (stored && (!is_host(device) || p->phases != (1u << PHASE_COUNT) - 1))
+    if (stored && p->phases != (1u << PHASE_COUNT) - 1)
         return oato_fail(err, OATO_EFILE,
-                         "weights are streamed from a file to the host, in both phases, not to %s "
-                         "in phases %#x",
-                         device->id, p->phases);
+                         "weights are streamed from a file in both phases, not in phases %#x",
+                         p->phases);
     if (stored)
         return OATO_OK;
     if (is_host(device) || !is_host(home))

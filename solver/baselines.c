@@ -52,7 +52,7 @@ static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
     for (int32_t u = 0; u < in->n_units; u++)
         for (int32_t i = in->n_devices; i < in->units[u].n_options && place[u] == in->host; i++) {
             const struct option *o = &in->units[u].options[i];
-            if (o->stream == d && !option_divided(o) && o->allowed)
+            if (o->stream == d && !o->filed && !option_divided(o) && o->allowed)
                 place[u] = i;
         }
 }

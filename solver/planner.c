@@ -191,7 +191,7 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
             if (begin == end)
                 continue;
             if (o->stream < 0 || d != host) {
-                const bool stored = d == host && p->stored && p->stored[index];
+                const bool stored = p->stored && p->stored[index] && (d == host || o->filed);
                 add_part(plan, name, axis, begin, end, ALL_PHASES, d, stored ? HOME_FILE : d);
                 continue;
             }
@@ -252,7 +252,7 @@ static bool fill_cost(const struct problem *p, int32_t index, const struct optio
 {
     const struct op_price *price = &p->price[index * p->n_devices + row->device];
     const int32_t unit = p->unit_of[index];
-    const bool whole = o - p->instance.units[unit].options < p->n_devices;
+    const bool whole = o - p->instance.units[unit].options < p->n_devices || o->filed;
     if (o->in[row->phase] == o->out[row->phase] &&
         (!whole || (p->neurons && p->division[unit].groups)))
         return divide_op_cost(p, index, o, row);

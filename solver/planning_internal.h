@@ -136,7 +136,7 @@ int32_t problem_op_device(const struct problem *p, int32_t op, const struct opti
  * then leaves room for more. */
 oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err);
 /* The same for what p->stored says already. */
-oato_status storage_set(struct problem *p, struct oato_error *err);
+oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err);
 
 /* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
  * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.

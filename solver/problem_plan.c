@@ -76,6 +76,17 @@ static bool has_shares(const struct problem *p, int32_t unit, const struct optio
     return !memcmp(planned, wanted, sizeof wanted);
 }
 
+/* Whether a unit's matrices are in a file. */
+static bool is_filed(const struct problem *p, const struct plan *plan, int32_t unit)
+{
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE;
+             i++)
+            if (p->unit_of[i] == unit && !strcmp(plan->parts[k].op, p->graph.ops[i].name))
+                return true;
+    return false;
+}
+
 /* The option that does as the plan says; -1: there is none. A unit of several operators that is not
  * divided is where its last one is. */
 static int32_t option_of_plan(const struct problem *p, const struct plan *plan, int32_t unit)
@@ -88,7 +99,10 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
             last = device_of_op(plan, g->ops[i].name);
     if (last < 0)
         return p->instance.host;
-    if (u->n_options == p->n_devices)
+    for (int32_t i = p->n_devices; i < u->n_options; i++)
+        if (u->options[i].filed && u->options[i].stream == last && is_filed(p, plan, unit))
+            return i;
+    if (p->whole_only || u->n_options == p->n_devices)
         return last;
     shares planned;
     shares_of_plan(p, plan, unit, planned);
@@ -143,7 +157,7 @@ static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
                          "the plan streams weights from a file, but the profile has no rates of "
                          "storage; run oato-profile again");
     p->stored = stored;
-    return storage_set(p, err);
+    return storage_set(p, NULL, err);
 }
 
 oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
@@ -191,6 +205,10 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         return status;
     }
     problem_stream(p, instance_streams(&p->instance, *place));
+    if (p->stored && storage_set(p, *place, err)) {
+        problem_free(p);
+        return err->status;
+    }
     *out = p;
     return OATO_OK;
 }

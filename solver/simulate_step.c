@@ -5,8 +5,9 @@
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
  *   - streamed weights are copied by a separate copy engine, one after the other; a copy
- * begins when the records before it in the queue are done, and its reader waits for it; what the
- * host streams comes from storage, also for records without rows, for it is read in a circle
+ * begins when the records before it in the queue are done, and its reader waits for it; what is
+ * streamed from a file comes from storage, which all devices share, also for records without rows,
+ * for it is read in a circle; then, for an accelerator, it is copied
  *   - copies between devices of the host are free, as are copies and streams without rows in a step
  *   - the host submits to the accelerators, then runs its own queue
  *
@@ -282,14 +283,22 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
-/* What the host reads from a file: prepared weights. */
-static uint64_t stored_bytes(const struct stepping *x, const struct program_record *r)
+/* What a device reads from a file: prepared weights. */
+static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct program_record *r)
 {
     const struct graph_op *o = &x->s->graph.ops[r->graph_op];
     const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
     const uint64_t all =
-        cost_prepared_bytes(x->s->cost, x->s->device[x->s->host], &o->op, problem_file_bytes(o));
+        cost_prepared_bytes(x->s->cost, x->s->device[d], &o->op, problem_file_bytes(o));
     return (uint64_t)((double)all * placed_share(o, placed, r->part));
+}
+
+/* Prepared weights on their way from storage, once `before` is done. */
+static struct home file_run(struct stepping *x, struct event e, const struct home *before)
+{
+    e.device = (int16_t)x->s->host;
+    const double ns = (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9;
+    return event_add(x, e, ns, before, 1);
 }
 
 /* The weights of a record that follows, on their way to their place. */
@@ -301,18 +310,22 @@ static void stream_run(struct stepping *x, int32_t d, const struct program_recor
                       .part = r->part,
                       .parts = r->parts,
                       .op = (int32_t)r->graph_op};
-    if (!rows_of(x, r) && !device_of(x, d)->is_host)
+    const bool stored = x->s->placements.phase[x->step->phase][r->graph_op].part[r->part].stored;
+    if (!rows_of(x, r) && !stored)
         return;
-    for (int i = 0; i < r->n_weights; i++)
+    for (int i = 0; i < r->n_weights && !stored; i++)
         e.bytes += r->weight[i] != UINT32_MAX ? low->slots[r->weight[i]].bytes : 0;
-    const struct home before = pass(x, d, NULL, 0);
-    if (device_of(x, d)->is_host)
-        e.bytes = stored_bytes(x, r);
-    const double ns = device_of(x, d)->is_host
-                          ? (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9
-                          : cost_of_stream(x->s->cost, x->s->device[x->s->host], x->s->device[d],
-                                           (double)e.bytes);
-    const struct home done = event_add(x, e, fmax(ns, 0), &before, 1);
+    struct home done = pass(x, d, NULL, 0);
+    if (stored) {
+        e.bytes = stored_bytes(x, d, r);
+        done = file_run(x, e, &done);
+    }
+    if (!device_of(x, d)->is_host) {
+        const int32_t from = x->s->device[x->s->host], to = x->s->device[d];
+        const double ns = stored ? cost_of_copy(x->s->cost, from, to, (double)e.bytes)
+                                 : cost_of_stream(x->s->cost, from, to, (double)e.bytes);
+        done = event_add(x, e, fmax(ns, 0), &done, 1);
+    }
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX)
             x->streamed[d][r->weight[i]] = done;

@@ -93,6 +93,8 @@ struct option {
     int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
+    bool filed;             /* nothing of it is the host's: whole on `stream` in both phases, its
+                               matrices from a file by way of the host's memory */
     bool allowed;
     uint8_t uses;                   /* devices in use, a bit each */
     uint8_t dense;                  /* devices whose part skips no neurons, a bit each */
@@ -129,6 +131,7 @@ struct instance {
     bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
     uint64_t staging[SOLVER_DEVICES];  /* part of the capacity that streaming to the device takes */
+    uint64_t filing[SOLVER_DEVICES];   /* the same of the host's, where it streams from a file */
     uint32_t streams;                  /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device in use; the host always is */
     int32_t n_layers, n_units, n_edges, n_readers;
@@ -303,8 +306,8 @@ struct problem {
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only, by_ranks;
-    bool *stored;        /* per operator: what the host computes of it streams from a file; NULL:
-                            nothing does */
+    bool *stored;        /* per operator: its matrices stream from a file, if it is the host's or its
+                            option is `filed`; NULL: nothing does */
     uint64_t ring_bytes; /* for that, part of the host's reserve */
     int32_t *unit_of;    /* per operator */
     int32_t *first_op;   /* per unit */

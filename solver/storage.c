@@ -8,9 +8,13 @@
  * All matrices of the host are streamed at first. Then those outside of layers become resident, for
  * their size decides about the ring, then the larger ones, each in layers as far from each other as
  * can be, as long as all of it fits.
+ *
+ * An accelerator may compute what is streamed, for the price of one more copy: where a chunk of a
+ * prompt takes the host longer than reading does. Each has a ring of its own in the host's memory.
  */
 #include "solver/planning_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,21 +23,55 @@ static bool can_be_stored(const struct graph_op *o)
     return op_weight_use(&o->op) == WEIGHT_MATRIX && o->n_weights;
 }
 
-/* What a step reads of an operator that is streamed. */
-static uint64_t stored_bytes(const struct problem *p, int32_t i)
+static bool is_layered(const struct problem *p, int32_t i)
 {
-    const uint64_t bytes = p->price[i * p->n_devices + p->instance.host].weight_bytes;
+    const int32_t layer = p->graph.ops[i].layer;
+    return layer >= 0 && layer < p->graph.n_layers;
+}
+
+/* Its matrices stream from the file where the option is `filed`. Those outside of layers are too
+ * large for an accelerator's staging room. */
+static bool can_be_filed(const struct problem *p, int32_t i)
+{
+    return can_be_stored(&p->graph.ops[i]) && is_layered(p, i);
+}
+
+/* What a step reads of an operator that is streamed to a device. */
+static uint64_t stored_bytes(const struct problem *p, int32_t i, int32_t d)
+{
+    const uint64_t bytes = p->price[i * p->n_devices + d].weight_bytes;
     return bytes + (uint64_t)p->graph.ops[i].n_weights * READ_ALIGN;
 }
 
-/* The ring for those operators that are streamed; 0: none are. */
-static uint64_t ring_of(const struct problem *p, struct stream_group *room)
+/* The device that reads the matrices of an operator from the file, if they are there. */
+static int32_t reader_of(const struct problem *p, const int32_t *place, int32_t i)
 {
+    const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
+    return o->filed ? o->stream : p->instance.host;
+}
+
+/* The ring of a device for those operators that are streamed to it, without a placement for all
+ * that could be; 0: none are. */
+static uint64_t ring_of(const struct problem *p, const int32_t *place, int32_t d,
+                        struct stream_group *room)
+{
+    const bool host = d == p->instance.host;
     int32_t n = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++)
-        if (p->stored[i])
-            room[n++] = (struct stream_group){p->graph.ops[i].layer, stored_bytes(p, i)};
+        if (place  ? p->stored[i] && reader_of(p, place, i) == d
+            : host ? p->stored[i]
+                   : can_be_filed(p, i))
+            room[n++] = (struct stream_group){p->graph.ops[i].layer, stored_bytes(p, i, d)};
     return stream_ring_bytes(room, n);
+}
+
+/* All rings of a placement; without one, the host's. */
+static uint64_t rings_of(const struct problem *p, const int32_t *place, struct stream_group *room)
+{
+    uint64_t sum = 0;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        sum += place || d == p->instance.host ? ring_of(p, place, d, room) : 0;
+    return sum;
 }
 
 /* An operator in the order in which they become resident. */
@@ -63,15 +101,16 @@ static uint32_t bits_reversed(uint32_t x)
     return y;
 }
 
-static int32_t candidates_list(const struct problem *p, struct candidate *c)
+static int32_t candidates_list(const struct problem *p, const int32_t *place, struct candidate *c)
 {
+    const int32_t host = p->instance.host;
     int32_t n = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const int32_t layer = p->graph.ops[i].layer;
-        const bool layered = layer >= 0 && layer < p->graph.n_layers;
-        if (p->stored[i])
-            c[n++] = (struct candidate){layered, stored_bytes(p, i),
-                                        layered ? bits_reversed((uint32_t)layer) : 0, i};
+        const bool layered = is_layered(p, i);
+        const uint32_t layer = (uint32_t)p->graph.ops[i].layer;
+        if (p->stored[i] && (!place || reader_of(p, place, i) == host))
+            c[n++] = (struct candidate){layered, stored_bytes(p, i, host),
+                                        layered ? bits_reversed(layer) : 0, i};
     }
     qsort(c, (size_t)n, sizeof *c, by_turn);
     return n;
@@ -91,41 +130,89 @@ static uint64_t resident_bytes(const struct problem *p, const int32_t *place)
     return sum;
 }
 
-/* Units that are alike share their options: from now on each has its own. */
+/* Whether a unit could be computed on an accelerator with matrices from the file. */
+static bool unit_files(const struct problem *p, int32_t unit, int32_t d)
+{
+    bool any = false;
+    if (p->instance.is_host[d] || !p->instance.units[unit].options[d].allowed ||
+        cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], 1) < 0)
+        return false;
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && !any; i++)
+        any = p->unit_of[i] == unit && can_be_filed(p, i);
+    return any;
+}
+
+/* Units that are alike share their options: from now on each has its own, and behind them, once,
+ * those with matrices from the file. */
 static bool options_part(struct problem *p)
 {
     for (int32_t u = 0; u < p->instance.n_units; u++) {
         struct unit *unit = &p->instance.units[u];
-        struct option *own = arena_alloc(&p->arena, (size_t)unit->n_options, sizeof *own);
+        int32_t n = unit->n_options;
+        while (n && unit->options[n - 1].filed)
+            n--;
+        struct option *own = arena_alloc(&p->arena, (size_t)(n + p->n_devices), sizeof *own);
         if (!own)
             return false;
-        memcpy(own, unit->options, (size_t)unit->n_options * sizeof *own);
+        memcpy(own, unit->options, (size_t)n * sizeof *own);
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (unit_files(p, u, d)) {
+                own[n] = own[d];
+                own[n].filed = true;
+                own[n++].stream = (int16_t)d;
+            }
         unit->options = own;
+        unit->n_options = n;
     }
     return true;
 }
 
-/* The host's option of each unit, as what is streamed makes it: storage and arithmetic overlap, so
- * the slower one counts. */
+/* Adds an operator to its unit's option on device d. Storage, copies and arithmetic overlap, so the
+ * slowest counts. */
+static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, struct option *o)
+{
+    const struct op_price *own = &p->price[i * p->n_devices + d];
+    const double passes = (double)request_prefill_steps(&p->request) * p->request.batch;
+    const double bytes = (double)stored_bytes(p, i, d);
+    const double read_ns = bytes / profile_storage_rate(p->profile) * 1e9;
+    const double copy_ns = cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes);
+    const double ns = stored ? fmax(read_ns, copy_ns) : 0;
+    const struct price price =
+        request_price(&p->request, max_i64(own->prefill_ns, whole_ns(ns * passes)),
+                      max_i64(own->decode_ns, whole_ns(ns)));
+    price_add(&o->price, &price);
+    o->bytes[d] += own->kv_bytes + (stored ? 0 : own->weight_bytes);
+}
+
+/* The options that what is streamed changes: each unit's on the host, and those from the file. */
 static void options_set(struct problem *p)
 {
     const int32_t host = p->instance.host;
-    const double rate = profile_storage_rate(p->profile);
-    const double passes = (double)request_prefill_steps(&p->request) * p->request.batch;
-    for (int32_t u = 0; u < p->instance.n_units; u++) {
-        struct option *o = &p->instance.units[u].options[host];
-        o->bytes[host] = 0;
-        o->price = (struct price){0};
-    }
-    for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const struct op_price *own = &p->price[i * p->n_devices + host];
-        struct option *o = &p->instance.units[p->unit_of[i]].options[host];
-        const int64_t ns = p->stored[i] ? whole_ns((double)stored_bytes(p, i) / rate * 1e9) : 0;
-        const struct price price =
-            request_price(&p->request, max_i64(own->prefill_ns, whole_ns((double)ns * passes)),
-                          max_i64(own->decode_ns, ns));
-        price_add(&o->price, &price);
-        o->bytes[host] += own->kv_bytes + (p->stored[i] ? 0 : own->weight_bytes);
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        for (int32_t k = 0; k < p->instance.units[u].n_options; k++) {
+            struct option *o = &p->instance.units[u].options[k];
+            const int32_t d = o->filed ? o->stream : k;
+            if (d != host && !o->filed)
+                continue;
+            o->bytes[d] = 0;
+            o->price = (struct price){0};
+            for (int32_t i = p->first_op[u]; i < p->graph.n_ops; i++)
+                if (p->unit_of[i] == u)
+                    op_add(p, i, d, o->filed ? can_be_filed(p, i) : p->stored[i], o);
+        }
+}
+
+/* What streaming to each accelerator takes, before it is known which operators are: its staging
+ * room, which holds two records' matrices, and its ring. */
+static void rooms_set(struct problem *p, struct stream_group *room)
+{
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        uint64_t most = 0;
+        for (int32_t i = 0; i < p->graph.n_ops && !p->instance.is_host[d]; i++)
+            if (can_be_filed(p, i) && stored_bytes(p, i, d) > most)
+                most = stored_bytes(p, i, d);
+        p->instance.staging[d] = 2 * most;
+        p->instance.filing[d] = most ? ring_of(p, NULL, d, room) : 0;
     }
 }
 
@@ -140,14 +227,16 @@ static void ring_set(struct problem *p, uint64_t bytes)
         p->instance.usable[host] ? least_bytes(p->budget[host] - p->reserve[host], BYTES_MAX) : 0;
 }
 
-oato_status storage_set(struct problem *p, struct oato_error *err)
+oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err)
 {
     struct stream_group *room = calloc((size_t)p->graph.n_ops + 1, sizeof *room);
     if (!room || !options_part(p)) {
         free(room);
         return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *room, "streaming");
     }
-    ring_set(p, ring_of(p, room));
+    ring_set(p, rings_of(p, place, room));
+    if (!place)
+        rooms_set(p, room);
     options_set(p);
     free(room);
     return OATO_OK;
@@ -167,20 +256,22 @@ oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_
     }
     const int32_t host = p->instance.host;
     for (int32_t i = 0; i < p->graph.n_ops; i++)
-        p->stored[i] = can_be_stored(&p->graph.ops[i]) && (!place || place[p->unit_of[i]] == host);
+        p->stored[i] = !place || place[p->unit_of[i]] == host
+                           ? can_be_stored(&p->graph.ops[i])
+                           : reader_of(p, place, i) != host && can_be_filed(p, i);
     const uint64_t all =
         p->budget[host] - least_bytes(p->reserve[host] - p->ring_bytes, p->budget[host]);
-    const int32_t many = candidates_list(p, c);
+    const int32_t many = candidates_list(p, place, c);
     uint64_t resident = resident_bytes(p, place);
     for (int32_t i = 0; i < many; i++) {
         const uint64_t more = p->price[c[i].op * p->n_devices + host].weight_bytes;
         p->stored[c[i].op] = false;
-        if (resident + more + ring_of(p, room) <= all)
+        if (resident + more + rings_of(p, place, room) <= all)
             resident += more;
         else
             p->stored[c[i].op] = true;
     }
     free(c);
     free(room);
-    return storage_set(p, err);
+    return storage_set(p, place, err);
 }

@@ -305,11 +305,11 @@ static const struct {
     {{GATE(0, 512, 1, 0, 1)}, "streamed from the host to another device, not from sim:0 to cpu:0"},
     {{{"blk.0.ffn_norm", AXIS_ROWS, 0, 128, 3, 1, 0}},
      "has no matrix that could be streamed from cpu:0 to sim:0"},
-    /* from a file to the host, in both phases */
+    /* from a file, in both phases */
     {{GATE(0, 512, 3, 0, HOME_FILE), DOWN(0, 512, 3, 0, HOME_FILE)}, NULL},
     {{GATE(0, 192, 3, 0, HOME_FILE), GATE(192, 512, 3, 0, 0)}, NULL},
-    {{GATE(0, 512, 3, 1, HOME_FILE)}, "from a file to the host, in both phases, not to sim:0"},
-    {{GATE(0, 512, 1, 0, HOME_FILE), GATE(0, 512, 2, 0, 0)}, "not to cpu:0 in phases 0x1"},
+    {{GATE(0, 512, 3, 1, HOME_FILE)}, NULL},
+    {{GATE(0, 512, 1, 0, HOME_FILE), GATE(0, 512, 2, 0, 0)}, "both phases, not in phases 0x1"},
     {{{"blk.0.ffn_norm", AXIS_ROWS, 0, 128, 3, 0, HOME_FILE}},
      "has no matrix that could be streamed from a file to cpu:0"},
 #undef GATE

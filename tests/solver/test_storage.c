@@ -1,7 +1,9 @@
 /*
  * test_storage.c - plans for memory that the model does not fit into: what is streamed from the
  * file fits with the rest into the budget, no more is streamed than must be, and more memory never
- * makes a plan slower. Where storage was not measured, or nothing may be streamed, nothing fits.
+ * makes a plan slower. Where the host computes a chunk for longer than it reads, an accelerator too
+ * small for the weights has them streamed to it. Where storage was not measured, or nothing may be
+ * streamed, nothing fits.
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
@@ -25,7 +27,9 @@ static int setup(void **state)
     struct oato_error err;
     struct random_model m = random_model_default();
     m.dtype = DT_Q4_0;
-    m.layers = 12;
+    m.layers = 8;
+    m.width = 256;
+    m.ffn = 512;
     return random_model_open(&m, &model, &err) ? 1 : 0;
 }
 
@@ -36,10 +40,10 @@ static int teardown(void **state)
     return 0;
 }
 
-static void profile_make(struct profile *p, double sim_speed, double rate)
+static void profile_make(struct profile *p, double sim_speed, double scale, double rate)
 {
     const struct fixture_options o = {
-        .sim_speed = sim_speed, .link_latency_ns = 2000, .scale = 1, .fused_factor = 0.9};
+        .sim_speed = sim_speed, .link_latency_ns = 2000, .scale = scale, .fused_factor = 0.9};
     const struct profile_storage rows[] = {
         {.depth = 1, .bytes = 4096, .direct = true, .bytes_per_s = rate / 9, .latency_ns = 9},
         {.depth = 8, .bytes = 1 << 20, .direct = true, .bytes_per_s = rate, .latency_ns = 9}};
@@ -98,7 +102,7 @@ static void what_does_not_fit_is_streamed(void **state)
     (void)state;
     struct profile p;
     struct oato_error err;
-    profile_make(&p, 0, RATE);
+    profile_make(&p, 0, 1, RATE);
     const uint64_t all = all_bytes(&p);
     uint64_t before_ns = UINT64_MAX;
     int plans = 0;
@@ -138,39 +142,48 @@ static void what_does_not_fit_is_streamed(void **state)
 }
 
 /* As it is read back, from bytes and by its own prices. */
-static void a_plan_that_streams_is_priced_again_alike(void **state)
+static void priced_again_alike(const struct plan *plan, const struct profile *p)
 {
-    (void)state;
-    struct profile p;
     struct oato_error err;
-    struct plan plan, again;
+    struct plan again;
     uint8_t *data = NULL;
     size_t bytes;
-    profile_make(&p, 0, RATE);
-    const struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
-    if (planner_make(model, &p, &o, &plan, NULL, &err) || plan_encode(&plan, &data, &bytes, &err) ||
-        plan_load_memory(data, bytes, "plan", &again, &err))
-        fail_msg("%s", err.text);
     struct problem *problem;
     int32_t *place;
-    if (problem_of_plan(model, &p, &again, &problem, &place, &err))
+    if (plan_encode(plan, &data, &bytes, &err) ||
+        plan_load_memory(data, bytes, "plan", &again, &err) ||
+        problem_of_plan(model, p, &again, &problem, &place, &err))
         fail_msg("%s", err.text);
     uint64_t need[SOLVER_DEVICES];
     problem_memory(problem, place, need);
-    assert_int_equal(need[0], plan.devices[0].planned_bytes);
-    assert_int_equal(instance_price(&problem->instance, place).objective_ns, plan.objective_ns);
+    for (int32_t d = 0; d < plan->n_devices; d++)
+        assert_int_equal(need[d], plan->devices[d].planned_bytes);
+    assert_int_equal(instance_price(&problem->instance, place).objective_ns, plan->objective_ns);
     struct text t;
     text_init(&t);
     report_plan(&again, problem, false, &t);
     assert_non_null(strstr(t.data, "streamed from the file"));
     text_free(&t);
-    if (report_check(&again, model, &p, 0.01, 0, true, &t, &err))
+    if (report_check(&again, model, p, 0.01, 0, true, &t, &err))
         fail_msg("%s", err.text);
     text_free(&t);
     problem_free(problem);
     plan_free(&again);
-    plan_free(&plan);
     free(data);
+}
+
+static void a_plan_that_streams_is_priced_again_alike(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    struct plan plan;
+    profile_make(&p, 0, 1, RATE);
+    const struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
+    if (planner_make(model, &p, &o, &plan, NULL, &err))
+        fail_msg("%s", err.text);
+    priced_again_alike(&plan, &p);
+    plan_free(&plan);
     profile_free(&p);
 }
 
@@ -179,9 +192,9 @@ static void an_accelerator_is_filled_first(void **state)
     (void)state;
     struct profile p;
     struct oato_error err;
-    profile_make(&p, 8, RATE);
+    profile_make(&p, 8, 1, RATE);
     struct planner_options o = options_with(0);
-    o.budgets[1] = (struct device_budget){"sim:0", 64 << 20};
+    o.budgets[1] = (struct device_budget){"sim:0", o.budgets[0].bytes * 35 / 50};
     o.n_budgets = 2;
     o.budgets[0].bytes = 64 << 20;
     struct plan plan;
@@ -205,18 +218,56 @@ static void an_accelerator_is_filled_first(void **state)
     profile_free(&p);
 }
 
+/* Matrices that are read from the file for each device. */
+static void count_filed(const struct plan *plan, int32_t filed[2])
+{
+    filed[0] = filed[1] = 0;
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        if (plan->parts[k].home == HOME_FILE)
+            filed[plan->parts[k].device]++;
+}
+
+static void an_accelerator_computes_what_is_streamed_where_the_host_is_slower(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    struct plan plan;
+    int32_t filed[2];
+    profile_make(&p, 0, 1, RATE);
+    const uint64_t all = all_bytes(&p);
+    profile_free(&p);
+    struct planner_options o = options_with(all / 2);
+    o.budgets[1] = (struct device_budget){"sim:0", all * 3 / 10};
+    o.n_budgets = 2;
+    o.time_limit_s = 2;
+    for (int slow = 0; slow < 2; slow++) { /* storage, or the host */
+        profile_make(&p, 8, slow ? 1000 : 1, RATE * 1000);
+        if (planner_make(model, &p, &o, &plan, NULL, &err))
+            fail_msg("%s", err.text);
+        count_filed(&plan, filed);
+        assert_true(filed[slow] > 0);
+        assert_int_equal(filed[!slow], 0);
+        for (int32_t d = 0; d < plan.n_devices; d++)
+            assert_in_range(plan.devices[d].planned_bytes, 1, o.budgets[d].bytes);
+        priced_again_alike(&plan, &p);
+        plan_free(&plan);
+        profile_free(&p);
+    }
+}
+
 static void nothing_is_streamed_unless_it_may_be(void **state)
 {
     (void)state;
     struct profile p;
     struct oato_error err;
     struct plan plan;
-    profile_make(&p, 0, RATE);
+    profile_make(&p, 0, 1, RATE);
     struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
     o.resident_only = true;
     assert_int_equal(planner_make(model, &p, &o, &plan, NULL, &err), OATO_EFIT);
     profile_free(&p);
-    profile_make(&p, 0, 0);
+    profile_make(&p, 0, 1, 0);
     o.resident_only = false;
     assert_int_equal(planner_make(model, &p, &o, &plan, NULL, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "oato-profile"));
@@ -229,6 +280,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_streamed),
         cmocka_unit_test(a_plan_that_streams_is_priced_again_alike),
         cmocka_unit_test(an_accelerator_is_filled_first),
+        cmocka_unit_test(an_accelerator_computes_what_is_streamed_where_the_host_is_slower),
         cmocka_unit_test(nothing_is_streamed_unless_it_may_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
