@@ -165,7 +165,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     return status;
 }
 
-static void device_close(struct engine_device *d)
+static void device_close(struct engine_device *d, struct oato_device *host)
 {
     if (!d->device)
         return;
@@ -182,6 +182,8 @@ static void device_close(struct engine_device *d)
         ops->free(d->device, d->arena, d->arena_bytes);
     if (d->staging)
         ops->free(d->device, d->staging, d->lowered->staging_bytes);
+    if (d->ring)
+        host->ops->free(host, d->ring, d->lowered->ring_bytes);
     file_unmap(&d->prepared);
     if (d->stored.path)
         direct_close(&d->stored);
@@ -200,11 +202,12 @@ void engine_close(struct engine *e)
     if (!e)
         return;
     ranks_end(e);
+    struct oato_device *host = e->host < 0 ? NULL : e->device[e->host].device;
     spares_free(e);                      /* before the devices: the memory may be theirs */
     for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
-                device_close(&e->device[i]);
+                device_close(&e->device[i], host);
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);

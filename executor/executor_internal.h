@@ -20,6 +20,7 @@ struct engine_device {
     struct direct_file stored; /* the same file, if weights are streamed from it; path NULL: none */
     uint64_t *hashes;          /* parallel to the slots: of those weights in it */
     void *staging;             /* room for streamed weights */
+    void *ring;                /* the host's: weights from the file on their way to the device */
     uint64_t kv_bytes;
     struct kv_cache *kv;
     void *arena;

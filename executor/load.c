@@ -327,13 +327,22 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
+/* Room for what is streamed to the device; of the host also the rings of the others. */
+static uint64_t room_bytes(const struct engine *e, const struct engine_device *d)
+{
+    uint64_t bytes = d->lowered->staging_bytes;
+    for (int32_t i = 0; i < e->n_devices && d == &e->device[e->host]; i++)
+        bytes += e->device[i].lowered->ring_bytes;
+    return bytes;
+}
+
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
     const struct lowered_device *low = d->lowered;
     const uint64_t work = d->arena_bytes + (d == &e->device[e->host] ? e->kept_bytes : 0);
-    const uint64_t need =
-        low->weight_bytes + low->staging_bytes + d->kv_bytes + work + low->workspace_bytes;
+    const uint64_t room = room_bytes(e, d);
+    const uint64_t need = low->weight_bytes + room + d->kv_bytes + work + low->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
         have = d->budget_bytes;
@@ -345,7 +354,7 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
                      "use a smaller --context (now %d)",
                      d->info.id, (double)need / MIB, (double)low->weight_bytes / MIB,
-                     (double)low->staging_bytes / MIB, (double)d->kv_bytes / MIB,
+                     (double)room / MIB, (double)d->kv_bytes / MIB,
                      (double)work / MIB, (double)low->workspace_bytes / MIB, (double)have / MIB,
                      (double)(need - have) / MIB, e->context);
 }
@@ -422,6 +431,8 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
             source.stored.file = &d->stored;
             source.stored.offset = (uint64_t)((const uint8_t *)kept - d->prepared.data);
             source.stored.hash = d->hashes[i];
+            source.stored.ring = d->ring;
+            source.stored.ring_offset = s->ring_offset;
         }
         if (!status)
             status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,
@@ -458,19 +469,22 @@ uint64_t stored_bytes(const struct lowered_device *low)
 
 void stored_count(const struct engine *e, struct engine_stats *out)
 {
-    const struct engine_device *host = &e->device[e->host];
-    out->stored_bytes = stored_bytes(host->lowered);
-    out->stored_read_bytes =
-        host->device->ops->stored_read ? host->device->ops->stored_read(host->device) : 0;
+    for (int32_t i = 0; i < e->n_devices; i++) {
+        const struct engine_device *d = &e->device[i];
+        out->stored_bytes += stored_bytes(d->lowered);
+        if (d->device->ops->stored_read)
+            out->stored_read_bytes += d->device->ops->stored_read(d->device);
+    }
 }
 
 static oato_status device_allocate(const struct engine *e, struct engine_device *d,
                                    struct oato_error *err)
 {
     const struct device_ops *ops = d->device->ops;
+    const struct engine_device *host = &e->device[e->host];
     const bool stored = stored_bytes(d->lowered);
-    const bool keeps = (e->options->prepared_cache || stored) && ops->weight_data && ops->layout &&
-                       ops->layout(d->device);
+    const bool keeps = ((e->options->prepared_cache && d->info.is_host) || stored) &&
+                       ops->weight_data && ops->layout && ops->layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));
@@ -478,10 +492,10 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     d->hashes = calloc(n, sizeof *d->hashes);
     if (!d->weights || !d->kept || !d->gathered || !d->hashes)
         return oato_fail_memory(err, n * sizeof(void *), "the table of weights");
-    if (stored && !keeps)
+    if (stored && (!keeps || !ops->stored_read))
         return oato_fail(err, OATO_EFILE,
-                         "%s: the plan streams weights from a file, but they have no layout there; "
-                         "run oato-plan again without a budget",
+                         "%s: the plan streams weights from a file to it, which it cannot do; run "
+                         "oato-plan again without it (--devices) or with a larger --budget",
                          d->info.id);
     if (keeps)
         prepared_map(e, d, false);
@@ -499,6 +513,8 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
         status = ops->alloc(d->device, d->arena_bytes, &d->arena, err);
     if (!status && d->lowered->staging_bytes)
         status = ops->alloc(d->device, d->lowered->staging_bytes, &d->staging, err);
+    if (!status && d->lowered->ring_bytes)
+        status = host->device->ops->alloc(host->device, d->lowered->ring_bytes, &d->ring, err);
     return status;
 }
 

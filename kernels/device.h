@@ -112,11 +112,15 @@ struct weight_source {
     const void *prepared; /* these rows as weight_data returned them on a device of the same layout,
                              64-byte aligned; read through this pointer until weight_free, instead
                              of preparing. NULL: prepare the rows */
-    /* device_ops.stage on a host device: where these prepared bytes lie in a file, up to a multiple
-     * of READ_ALIGN, and the hash of all that. Read until weight_free. file NULL: nowhere */
+    /* device_ops.stage: where these prepared bytes lie in a file, up to a multiple of READ_ALIGN,
+     * and the hash of all that. Read until weight_free. file NULL: nowhere. A device that is no
+     * host copies them from ring + ring_offset in host memory, where they arrive at every step; the
+     * ring is all its weights'. */
     struct {
         const struct direct_file *file;
         uint64_t offset, hash;
+        uint8_t *ring;
+        uint64_t ring_offset;
     } stored;
 };
 /* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
@@ -201,9 +205,10 @@ struct device_ops {
      * staging + offset (memory from alloc, at least prepared_bytes), where it is valid until
      * something else is streamed there. The copy's source is source->prepared, in this device's
      * layout, or else the rows in the file, converted on arrival; either is read until weight_free.
-     * On a host device it stays in the file source->stored, and may be read before its record, as
-     * soon as its place is free. Weights are staged in the order of their records, which is the
-     * same in all programs. NULL: this device cannot stream weights. */
+     * On a host device, and where source->stored names one, it stays in a file instead, and may be
+     * read from there before its record, as soon as its place is free. Weights are staged in the
+     * order of their records, which is the same in all programs. NULL: this device cannot stream
+     * weights. */
     oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
     /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the
@@ -255,7 +260,7 @@ struct device_ops {
     uint64_t (*clock_ns)(const struct oato_device *d);
     /* How long, on that clock, its steps have waited for other devices; host devices only. */
     uint64_t (*waited_ns)(const struct oato_device *d);
-    /* Bytes that it has read from files of staged weights; host devices only. */
+    /* Bytes that it has read from files of staged weights. NULL: it cannot stage from a file. */
     uint64_t (*stored_read)(const struct oato_device *d);
     /* For profilers, between steps. Until it is set back to CLOCK_USUAL, the clock values at a
      * step's signals are of the given kind once finish has returned. False, with the reason in *why

@@ -127,7 +127,6 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         if (r->streams && slot.use != WEIGHT_VECTOR && slot.use != WEIGHT_LOOKUP) {
             slot.streamed = true;
             slot.stored = part.placed->stored;
-            slot.staging_offset = offset; /* the record's place is added later */
         }
         r->record.weight[i] = weight_slot_find(l, device, &slot);
         if (failed(l))

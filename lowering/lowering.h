@@ -170,6 +170,7 @@ struct weight_slot {
     bool cached;             /* slots of a cache: at first the experts of these rows */
     bool spare;              /* no record reads it; files of prepared weights have it */
     uint64_t staging_offset; /* streamed: where in the device's staging room */
+    uint64_t ring_offset;    /* stored, not the host's: where in its ring in the host's memory */
     uint64_t bytes;          /* as the device keeps it */
 };
 /* How many members the slot gathers. */
@@ -245,11 +246,12 @@ struct lowered_device {
     uint64_t weight_bytes;               /* of slots that are not streamed */
     uint64_t arena_bytes, staging_bytes; /* maxima of the phases; of a host: the ring for what is
                                             read from a file */
+    uint64_t ring_bytes;                 /* that ring, of another device, in the host's memory */
     uint64_t workspace_bytes;            /* of one record */
     struct lowered_program phase[PHASE_COUNT];
 };
 
-/* What a record streams from a file to the host. */
+/* What a record streams from a file. */
 struct stream_group {
     int32_t layer;  /* of the record's operator */
     uint64_t bytes; /* of its weights, each up to a multiple of READ_ALIGN */

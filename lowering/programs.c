@@ -7,9 +7,10 @@
  * program. A device that runs records in order then finds the place free, and one with a copy
  * engine copies while the records in between compute.
  *
- * What the host reads from a file has a ring instead, with places one behind the other. It is read
- * ahead in a circle, the first weights of a step during the one before, so both phases have the
- * same slots at the same places.
+ * What comes from a file has a ring in the host's memory, with places one behind the other. It is
+ * read ahead in a circle, the first weights of a step during the one before, so both phases have
+ * the same slots at the same places. The host computes with them there, so its staging room is that
+ * ring; from another device's they are copied to its staging room.
  */
 #include "lowering/lowering_internal.h"
 
@@ -152,6 +153,19 @@ static struct weight_slot *slot_streamed(const struct lowered_device *d,
     return !known && d->slots[slot].streamed ? &d->slots[slot] : NULL;
 }
 
+/* A record's weights lie one behind the other, in the staging room or in the device's ring. */
+static void record_place(const struct lowered_device *d, const struct program_record *r,
+                         uint64_t at, bool in_ring)
+{
+    for (int w = 0; w < r->n_weights; w++) {
+        struct weight_slot *s = slot_streamed(d, r, w);
+        if (!s)
+            continue;
+        *(in_ring ? &s->ring_offset : &s->staging_offset) = at;
+        at = size_align(at + s->bytes, s->stored ? READ_ALIGN : STAGING_ALIGN);
+    }
+}
+
 /* Assigns staging places to the weights of each record that streams; after[i]: how many of these
  * records must be done before the i-th one's weights may be copied. */
 static void streams_place(const struct lowering *l, int32_t device, uint64_t *after)
@@ -163,10 +177,7 @@ static void streams_place(const struct lowering *l, int32_t device, uint64_t *af
         room.half = q->records[i].stream_bytes > room.half ? q->records[i].stream_bytes : room.half;
     for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1)) {
         const struct queued *r = &q->records[i];
-        const uint64_t offset = staging_place(&room, r->stream_bytes, after++);
-        for (int w = 0; w < r->record.n_weights; w++)
-            if (slot_streamed(d, &r->record, w))
-                slot_streamed(d, &r->record, w)->staging_offset += offset;
+        record_place(d, &r->record, staging_place(&room, r->stream_bytes, after++), false);
     }
     d->staging_bytes = 2 * room.half > d->staging_bytes ? 2 * room.half : d->staging_bytes;
 }
@@ -182,29 +193,19 @@ uint64_t stream_ring_bytes(const struct stream_group *g, int32_t n)
     return most + largest;
 }
 
-static void record_in_ring(const struct lowered_device *d, const struct program_record *r,
-                           uint64_t at)
-{
-    for (int w = 0; w < r->n_weights; w++) {
-        struct weight_slot *s = slot_streamed(d, r, w);
-        if (!s)
-            continue;
-        s->staging_offset = at;
-        at += size_align(s->bytes, READ_ALIGN);
-    }
-}
-
 /* A place in the ring. */
 struct ring_piece {
     uint64_t begin, end;
 };
 
-/* Streams_place for the host: each record's weights lie behind those of the one before, or at the
- * ring's beginning. */
+/* Places in the ring: each record's weights lie behind those of the one before, or at the ring's
+ * beginning. after[i] as in streams_place, of the host, which has no other room for them; else
+ * NULL. */
 static void ring_place(const struct lowering *l, int32_t device, uint64_t *after)
 {
     const struct queue *q = &l->queue[device];
     struct lowered_device *d = &l->out->device[device];
+    uint64_t *bytes = after ? &d->staging_bytes : &d->ring_bytes;
     const size_t n = (size_t)l->streams[device];
     struct stream_group *group = calloc(n + 1, sizeof *group);
     struct ring_piece *p = calloc(n + 1, sizeof *p);
@@ -222,16 +223,36 @@ static void ring_place(const struct lowering *l, int32_t device, uint64_t *after
     for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1), k++) {
         at = at + group[k].bytes > ring ? 0 : at;
         p[k] = (struct ring_piece){at, at + group[k].bytes};
-        record_in_ring(d, &q->records[i].record, at);
-        for (int32_t j = k; j-- > 0 && !after[k];)
+        record_place(d, &q->records[i].record, at, !after);
+        for (int32_t j = k; after && j-- > 0 && !after[k];)
             if (p[j].begin < p[k].end && p[k].begin < p[j].end)
                 after[k] = (uint64_t)j + 1;
         at = p[k].end;
     }
-    d->staging_bytes = ring > d->staging_bytes ? ring : d->staging_bytes;
+    *bytes = ring > *bytes ? ring : *bytes;
 out:
     free(group);
     free(p);
+}
+
+/* Whether what is streamed to the device comes from a file: all of it, or none, since the places of
+ * both phases must be the same. */
+static bool is_stored(struct lowering *l, int32_t device)
+{
+    const struct queue *q = &l->queue[device];
+    const struct lowered_device *d = &l->out->device[device];
+    int stored = 0, others = 0;
+    for (int32_t i = streamed_next(q, 0); i < q->n; i = streamed_next(q, i + 1))
+        for (int w = 0; w < q->records[i].record.n_weights; w++) {
+            const struct weight_slot *s = slot_streamed(d, &q->records[i].record, w);
+            *(s && s->stored ? &stored : &others) += s != NULL;
+        }
+    if (stored && others)
+        oato_fail(l->err, OATO_EFILE,
+                  "%s: weights are streamed to it both from a file and from the host; run "
+                  "oato-plan again",
+                  l->in->facts->id[device]);
+    return stored;
 }
 
 static void program_finish(struct lowering *l, int32_t device)
@@ -249,10 +270,13 @@ static void program_finish(struct lowering *l, int32_t device)
         free(after);
         return;
     }
-    if (device == l->in->facts->host)
+    if (device == l->in->facts->host) {
         ring_place(l, device, after);
-    else
+    } else {
         streams_place(l, device, after);
+        if (is_stored(l, device))
+            ring_place(l, device, NULL);
+    }
     uint32_t put = 0;
     uint64_t streams = 0, read = 0;       /* stream records and reading records written so far */
     int32_t reader = streamed_next(q, 0); /* of the next stream */

@@ -67,7 +67,7 @@ static void cpu_close(struct oato_device *base)
     if (d->aside)
         job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
-    cpu_stream_free(d->stream);
+    file_stream_free(d->stream);
     cpu_slabs_free(d);
     free(d);
 }
@@ -169,7 +169,7 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
 
 static uint64_t cpu_stored_read(const struct oato_device *d)
 {
-    return cpu_stream_read(cpu_of(d)->stream);
+    return file_stream_read(cpu_of(d)->stream);
 }
 
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,

@@ -261,15 +261,21 @@ static struct cpu_weight *weight_new(const struct cpu_device *d, const struct we
 }
 
 /* It is in no list: a look-up would find in its place what is there at that time. */
-oato_status cpu_weight_stage(struct cpu_device *d, const struct weight_source *s, const uint8_t *at,
-                             struct oato_weight **out, struct oato_error *err)
+oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
+                      uint64_t offset, struct oato_weight **out, struct oato_error *err)
 {
-    struct cpu_weight *owner = weight_new(d, s, err);
+    struct cpu_device *d = cpu_of(base);
+    struct cpu_weight *owner = weight_new(d, source, err);
     if (!owner)
         return err->status;
     owner->staged = true;
-    owner->weight.data = at;
-    owner->weight.bytes = cpu_source_bytes(d->kernels, s);
+    owner->weight.data = (uint8_t *)staging + offset;
+    owner->weight.bytes = cpu_source_bytes(d->kernels, source);
+    if (file_stream_add(&d->stream, d->id, &owner->weight, owner->weight.bytes, source, staging,
+                        offset, err)) {
+        cpu_weight_free(base, &owner->weight);
+        return err->status;
+    }
     *out = &owner->weight;
     return OATO_OK;
 }

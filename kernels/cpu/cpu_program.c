@@ -25,7 +25,7 @@ struct compiled {
     struct rope_table rope;
     struct cpu_barrier barrier;
     uint32_t waits_for; /* bit i: some record waits for device i of the engine */
-    uint32_t *needs;    /* per record: see cpu_stream_compile; NULL: nothing is streamed */
+    uint32_t *needs;    /* per record: see file_stream_compile; NULL: nothing is streamed */
 };
 
 enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
@@ -89,8 +89,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
     const uint32_t needs = streamed_for(x, r);
     if (needs) {
         cores_give(x);
-        cpu_stream_want(x->device->stream, needs);
-        const bool arrived = cpu_stream_wait(x->device->stream, needs, &x->failed);
+        file_stream_want(x->device->stream, needs);
+        const bool arrived = file_stream_wait(x->device->stream, needs, &x->failed);
         step_cores_take(x->step);
         if (!arrived)
             return false;
@@ -106,7 +106,7 @@ static void record_signal(struct running *x, const struct program_record *r)
     if (atomic_load_explicit(&x->failed, memory_order_relaxed))
         return;
     if (used)
-        cpu_stream_used(x->device->stream, used);
+        file_stream_used(x->device->stream, used);
     if (r->signal)
         timeline_raise(&x->device->queue.timeline, x->step->timeline_base[x->c->self] + r->signal,
                        clock_now(x));
@@ -206,11 +206,12 @@ static void run_step(void *arg, int thread)
                 record_signal(x, r - 1);
         }
         const bool waits = r->n_waits || streamed_before(x, r);
-        if (thread == 0 && waits && !record_wait(x, r))
+        /* after a failure of its own nobody else gets on, so nothing is worth waiting for */
+        if (thread == 0 && waits && !atomic_load(&x->failed) && !record_wait(x, r))
             atomic_store(&x->failed, true);
         const uint32_t needs = streamed_for(x, r);
         if (thread && needs)
-            cpu_stream_wait(x->device->stream, needs, &x->failed);
+            file_stream_wait(x->device->stream, needs, &x->failed);
         if (waits)
             wake_all(x, thread, read_after(x, i, thread));
         else if (!solo && before_solo) /* what thread 0 computed is there */
@@ -291,7 +292,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         return err->status;
     }
     if (atomic_load(&x.failed)) {
-        const bool stream = cpu_stream_failed(d->stream, err);
+        const bool stream = file_stream_failed(d->stream, err);
         timeline_fail(&d->queue.timeline, stream ? TIMELINE_DIED : TIMELINE_STRANDED);
         if (stream)
             return err->status;
@@ -334,7 +335,7 @@ void cpu_release(struct oato_device *base, struct compiled *c)
     struct cpu_device *d = cpu_of(base);
     if (!c)
         return;
-    cpu_stream_stop(d->stream);
+    file_stream_stop(d->stream);
     free(c->needs);
     cpu_pages_return(d, c->context.workspace, c->context.workspace_bytes);
     cpu_pages_return(d, c->rope.cos_sin, c->rope.floats * sizeof(float));
@@ -412,7 +413,7 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
         c->rope.cos_sin = memory;
     }
     if (!status)
-        status = cpu_stream_compile(d, p, &c->needs, err);
+        status = file_stream_compile(d->stream, p, RECORD_RUN, &c->needs, err);
     if (status) {
         cpu_release(base, c);
         return status;

@@ -196,7 +196,10 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
         return err->status;
     }
     w->real.data = w->block->real;
-    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
+    if (source->prepared)
+        memcpy(w->block->real, source->prepared, w->real.bytes);
+    else
+        cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
@@ -222,12 +225,31 @@ static oato_status sim_stage(struct oato_device *d, const struct weight_source *
     }
     dtype_row_bytes(source->dtype, source->k, &row);
     w->source = *source;
-    w->stream_bytes = source->prepared ? w->real.bytes : (uint64_t)w->real.rows * row;
+    if (source->stored.file) {
+        w->source.prepared = source->stored.ring + source->stored.ring_offset;
+        if (file_stream_add(&s->stream, s->id, &w->handle, w->real.bytes, source,
+                            source->stored.ring, source->stored.ring_offset, err)) {
+            free(w);
+            return err->status;
+        }
+    }
+    w->stream_bytes = w->source.prepared ? w->real.bytes : (uint64_t)w->real.rows * row;
     w->real.data = real;
     w->handle = w->real;
     w->handle.data = (uint8_t *)staging + offset;
     *out = &w->handle;
     return OATO_OK;
+}
+
+static const void *sim_weight_data(const struct oato_device *d, const struct oato_weight *w)
+{
+    (void)d;
+    return ((const struct sim_weight *)w)->real.data;
+}
+
+static uint64_t sim_stored_read(const struct oato_device *d)
+{
+    return file_stream_read(sim_of(d)->stream);
 }
 
 /* The host prepares for the same layout, so its bytes are copied as they are. */
@@ -429,7 +451,9 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err)) {
+    if (find_peers(s, c, err) ||
+        file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
+        free(c->needs);
         free(c);
         return err->status;
     }
@@ -444,9 +468,11 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     if (!c)
         return;
     job_queue_cancel(&sim_of(d)->queue);
+    file_stream_stop(sim_of(d)->stream);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    free(c->needs);
     free(c);
 }
 
@@ -458,6 +484,7 @@ static void sim_close(struct oato_device *d)
     while (s->programs)
         sim_release(d, s->programs);
     job_queue_close(&s->queue);
+    file_stream_free(s->stream);
     while (s->memory.blocks)
         sim_memory_free(&s->memory, s->memory.blocks);
     free(s->rope.cos_sin);
@@ -512,6 +539,7 @@ const struct device_ops sim_device_ops = {
     .transfers = sim_transfers,
     .weight_free = sim_weight_free,
     .layout = sim_layout,
+    .weight_data = sim_weight_data,
     .kv_create = sim_kv_create,
     .kv_free = sim_kv_free,
     .compile = sim_compile,
@@ -521,5 +549,6 @@ const struct device_ops sim_device_ops = {
     .reaches = sim_reaches,
     .timeline = sim_timeline,
     .clock_ns = sim_clock_ns,
+    .stored_read = sim_stored_read,
     .inject_error = sim_inject_error,
 };

@@ -7,6 +7,7 @@
 #define OATO_SIM_INTERNAL_H
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
@@ -67,6 +68,7 @@ struct compiled {
     struct kv_cache kv;            /* the program's, readable */
     uint8_t *arena;                /* its real address */
     uint8_t *peer[DEVICES_MAX];    /* real arenas of other devices; NULL: not reachable */
+    uint32_t *needs;               /* per record: see file_stream_compile */
     int self;
 };
 
@@ -85,6 +87,7 @@ struct sim_device {
     struct rope_table rope;
     _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
     uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
+    struct file_stream *stream; /* NULL: nothing is streamed from a file */
     struct timeline transfers; /* of copies by that engine beside steps */
     uint64_t transfers_asked;  /* the value that it will reach */
 };

@@ -8,7 +8,8 @@
  *             those that some row has active
  *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
- *             reached and the stream before it is done; who reads the weight waits for the end
+ *             reached and the stream before it is done; who reads the weight waits for the end.
+ *             What comes from a file begins when it is there: storage is real, and so is that wait
  *   refill    the same engine, from when it was asked for
  *   wait      to the clock of the awaited event, if that is later
  *   step      to the host's clock at its begin, if that is later
@@ -185,6 +186,21 @@ static void run_copy(struct sim_device *s, const struct compiled *c, const struc
         s, copy_cost(&s->spec, bytes, peer ? s->spec.peer_bytes_per_s : s->spec.link_bytes_per_s));
 }
 
+/* Waits until what the record copies has arrived from the file. */
+static bool wait_for_file(struct sim_device *s, uint32_t needs)
+{
+    const uint64_t begin_ns = now_ns();
+    struct oato_error err;
+    file_stream_want(s->stream, needs);
+    if (file_stream_wait(s->stream, needs, &s->queue.stop)) {
+        clock_add(s, (double)(now_ns() - begin_ns) * 1e-9);
+        return true;
+    }
+    if (file_stream_failed(s->stream, &err))
+        return job_queue_fail(&s->queue, TIMELINE_DIED, &err);
+    return job_queue_fail_text(&s->queue, TIMELINE_DIED, "a step was cancelled");
+}
+
 /* To the staging room, which nothing reads any more: the records before this one are done. */
 static void run_stream(struct sim_device *s, const struct program *p,
                        const struct program_record *r)
@@ -225,6 +241,9 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
     }
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies && !step->n_state_copies : !record_rows(r, step);
+    const uint32_t needs = c->needs ? c->needs[index] : 0;
+    if (needs && !wait_for_file(s, needs))
+        return false;
     step_cores_take(step);
     if (!empty && r->kind == RECORD_RUN)
         run_op(s, c, r, step);
@@ -233,6 +252,8 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
     else if (!empty)
         run_copy(s, c, r, step);
     step_cores_give(step);
+    if (needs)
+        file_stream_used(s->stream, needs);
     if (r->signal)
         timeline_signal(&s->queue.timeline, step->timeline_base[c->self] + r->signal,
                         atomic_load(&s->clock_ns));

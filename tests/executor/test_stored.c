@@ -22,14 +22,14 @@ static int setup(void **state)
     return mkdtemp(folder) ? 0 : 1;
 }
 
-/* The file of prepared weights; false: there is none. */
-static bool find_file(void)
+/* The file of prepared weights that `skip` come before; false: there is none. */
+static bool find_file(int skip)
 {
     DIR *d = opendir(folder);
     bool found = false;
     assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        if (e->d_name[0] == '.')
+    for (struct dirent *e; !found && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.' || skip-- > 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         found = true;
@@ -38,37 +38,34 @@ static bool find_file(void)
     return found;
 }
 
+static void unlink_files(void)
+{
+    while (find_file(0))
+        unlink(path);
+}
+
 static int teardown(void **state)
 {
     (void)state;
-    while (find_file())
-        unlink(path);
+    unlink_files();
     return rmdir(folder);
 }
 
-/* Everything on the CPU; of the matrices one of `of` is resident, in two parts now and then. */
-static void plan_stored(struct plan *p, const struct model *m, struct graph *fused, uint32_t of,
-                        uint64_t seed)
+/* On the CPU and `sims` simulated devices; of the matrices one of `of` is resident. */
+static void plan_stored(struct plan *p, const struct model *m, struct graph *fused, int sims,
+                        uint32_t of, uint64_t seed)
 {
     struct random r = {seed};
-    plan_begin(p, m, 0, "");
+    plan_begin(p, m, sims, "vram=64MiB");
     plan_fuse_all(p, m, fused);
-    for (int32_t i = 0; i < fused->n_ops; i++) {
-        const struct graph_op *o = &fused->ops[i];
-        const bool matrix = op_weight_use(&o->op) == WEIGHT_MATRIX && o->n_weights;
-        const int64_t cut =
-            o->op.kind == OP_MUL_MAT && o->op.n > 64 && random_below(&r, 3) == 0 ? 64 : o->op.n;
-        if (o->op.kind == OP_KV_STORE)
-            p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, o->op.kv_heads, 0};
-        plan_add_part(p, o->name, 0, cut, 0);
-        if (matrix && random_below(&r, of))
-            p->parts[p->n_parts - 1].home = HOME_FILE;
-        if (cut == o->op.n)
-            continue;
-        plan_add_part(p, o->name, cut, o->op.n, 0);
-        if (matrix && random_below(&r, of))
-            p->parts[p->n_parts - 1].home = HOME_FILE;
-    }
+    plan_place_randomly(p, fused, &r);
+    for (int32_t k = 0; k < p->n_parts; k++)
+        for (int32_t i = 0; i < fused->n_ops; i++) {
+            const struct graph_op *o = &fused->ops[i];
+            if (!strcmp(o->name, p->parts[k].op) && op_weight_use(&o->op) == WEIGHT_MATRIX &&
+                o->n_weights && random_below(&r, of))
+                p->parts[k].home = HOME_FILE;
+        }
 }
 
 static const struct engine_options options = {
@@ -105,7 +102,8 @@ static void expect_same(const struct model *m, const struct plan *p, const float
     struct engine_stats stats;
     struct engine *e = open_engine(m, p, options);
     engine_get_stats(e, &stats);
-    assert_true(stats.device[0].staging_bytes > 0);
+    for (int32_t d = 0; d < p->n_devices; d++)
+        assert_true(stats.device[d].staging_bytes > 0);
     assert_true(stats.stream_bytes[PHASE_DECODE] > 0);
     for (int i = 0; i < 2; i++) {
         float *got = run(e, m);
@@ -128,26 +126,25 @@ static void the_bits_are_those_of_resident_weights(void **state)
                   {"qwen3moe", DT_Q4_0}};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         struct model *m = tiny_model_of(models[i].architecture, models[i].dtype, 3 + i);
-        for (uint32_t of = 2; of <= 64; of *= 32) {
+        for (int sims = 0; sims < 3; sims++) {
+            const uint32_t of = sims == 1 ? 2 : 64;
             struct plan p;
             struct graph fused;
-            plan_stored(&p, m, &fused, of, 9 * i + of);
+            plan_stored(&p, m, &fused, sims, of, 9 * i + of);
             struct plan resident = p;
             struct plan_part *parts = malloc((size_t)p.n_parts * sizeof *parts);
             assert_non_null(parts);
             memcpy(parts, p.parts, (size_t)p.n_parts * sizeof *parts);
             resident.parts = parts;
             for (int32_t k = 0; k < p.n_parts; k++)
-                parts[k].home = 0;
+                parts[k].home = parts[k].device;
             struct engine *e = open_engine(m, &resident, options);
             float *expected = run(e, m);
             engine_close(e);
             expect_same(m, &p, expected); /* from the file that the other run has made */
-            while (find_file())
-                unlink(path);
+            unlink_files();
             expect_same(m, &p, expected); /* and from its own */
-            while (find_file())
-                unlink(path);
+            unlink_files();
             free(expected);
             free(parts);
             plan_free(&p);
@@ -164,10 +161,10 @@ struct stored {
     struct graph fused;
 };
 
-static void stored_begin(struct stored *x)
+static void stored_begin(struct stored *x, int sims)
 {
     x->m = tiny_model(DT_Q4_0, 3);
-    plan_stored(&x->p, x->m, &x->fused, 64, 1);
+    plan_stored(&x->p, x->m, &x->fused, sims, 64, 1);
 }
 
 static void stored_end(struct stored *x)
@@ -199,14 +196,13 @@ static uint64_t read_by_step(struct engine *e, const int32_t *seqs, int n_seqs, 
 }
 
 /* A chunk of a prompt, a token, and a token of each of two sequences take one pass each. */
-static void a_step_reads_what_is_streamed_once(void **state)
+static void reads_once(int sims)
 {
-    (void)state;
     struct oato_error err;
     struct engine_stats stats;
     struct stored x;
     int32_t seqs[2];
-    stored_begin(&x);
+    stored_begin(&x, sims);
     setenv("OATO_READ_AHEAD", "0", 1);
     struct engine *e = open_engine(x.m, &x.p, options);
     unsetenv("OATO_READ_AHEAD");
@@ -233,6 +229,15 @@ static void a_step_reads_what_is_streamed_once(void **state)
     stored_end(&x);
 }
 
+static void a_step_reads_what_is_streamed_once(void **state)
+{
+    (void)state;
+    for (int sims = 0; sims < 2; sims++) {
+        reads_once(sims);
+        unlink_files();
+    }
+}
+
 /* Steps until one fails. */
 static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
 {
@@ -242,20 +247,30 @@ static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
         fail_msg("%s", err->text);
     const struct engine_input in = {.seq = seq, .ids = &id, .n = 1, .logits = LOGITS_LAST};
     oato_status status = OATO_OK;
-    for (int i = 0; i < 100 && !status; i++)
+    for (int i = 0; i < 50 && !status; i++)
         status = engine_step(e, &in, 1, err);
     return status;
 }
 
-static void a_file_that_is_cut_off_ends_the_step(void **state)
+/* The host's file, or that of either device. */
+static void for_each_file(void (*check)(int sims, int file))
 {
-    (void)state;
+    check(0, 0);
+    unlink_files();
+    for (int file = 0; file < 2; file++) {
+        check(1, file);
+        unlink_files();
+    }
+}
+
+static void cut_off(int sims, int file)
+{
     struct oato_error err = {.text = ""};
     struct stat st;
     struct stored x;
-    stored_begin(&x);
+    stored_begin(&x, sims);
     struct engine *e = open_engine(x.m, &x.p, options);
-    assert_true(find_file());
+    assert_true(find_file(file));
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(truncate(path, st.st_size / 2 / 4096 * 4096), 0);
     assert_int_equal(step_until_it_fails(e, &err), OATO_EFILE);
@@ -265,30 +280,52 @@ static void a_file_that_is_cut_off_ends_the_step(void **state)
     stored_end(&x);
 }
 
-/* What is streamed is checked when it is read for the first time. */
-static void a_damaged_file_ends_the_first_step(void **state)
+static void a_file_that_is_cut_off_ends_the_step(void **state)
 {
     (void)state;
+    for_each_file(cut_off);
+}
+
+static void flip_byte(long at)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    const int byte = fgetc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    fputc(byte ^ 1, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* What is streamed is checked when it is read for the first time; a file with damage in what is
+ * resident is made anew. */
+static void damaged(int sims, int file)
+{
     struct oato_error err = {.text = ""};
     struct stat st;
     struct stored x;
-    stored_begin(&x);
+    oato_status status = OATO_OK;
+    stored_begin(&x, sims);
     engine_close(open_engine(x.m, &x.p, options));
-    assert_true(find_file());
+    assert_true(find_file(file));
     assert_int_equal(stat(path, &st), 0);
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, st.st_size - 4096, SEEK_SET), 0);
-    const int byte = fgetc(f);
-    assert_int_equal(fseek(f, st.st_size - 4096, SEEK_SET), 0);
-    fputc(byte ^ 1, f);
-    assert_int_equal(fclose(f), 0);
-    struct engine *e = open_engine(x.m, &x.p, options);
-    assert_int_equal(step_until_it_fails(e, &err), OATO_EFILE);
+    for (long at = st.st_size - 4096; !status; at -= 4096) {
+        assert_true(at > 0);
+        flip_byte(at);
+        struct engine *e = open_engine(x.m, &x.p, options);
+        status = step_until_it_fails(e, &err);
+        engine_close(e);
+    }
+    assert_int_equal(status, OATO_EFILE);
     assert_non_null(strstr(err.text, path));
     assert_non_null(strstr(err.text, "damaged"));
-    engine_close(e);
     stored_end(&x);
+}
+
+static void a_damaged_file_ends_the_first_step(void **state)
+{
+    (void)state;
+    for_each_file(damaged);
 }
 
 int main(void)

@@ -4,7 +4,7 @@
  * registers for each level of instructions that the processor has (bench_peaks.c). --bandwidth
  * stops after the first, in a second: beside a measurement, where the machine is shared. --rows
  * reads one row of ten, too, as sparse products do. --file reads a file from end to end instead,
- * past the page cache, as cpu_stream.c does.
+ * past the page cache, as file_stream.c does.
  */
 #include "tests/kernels/bench_cpu.h"
 

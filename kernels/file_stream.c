@@ -1,7 +1,8 @@
 /*
- * cpu_stream.c - weights of the cpu device that stay in a file of prepared weights and pass through
- * a ring in memory at every step. Steps read them in the same order, so one thread reads ahead in a
- * circle: while the last layers of a step compute, the first ones of the next arrive.
+ * file_stream.c - weights of a device that stay in a file of prepared weights and pass through a
+ * ring in the host's memory at every step. Steps read them in the same order, so one thread reads
+ * ahead in a circle: while the last layers of a step compute, the first ones of the next arrive.
+ * A host device computes with them there, another one copies them from there.
  *
  * A piece is one weight, at its own place in the ring. It may be read again once all pieces before
  * it, in the circle, that overlap its place have been used. Two counters rise for ever: pieces that
@@ -12,7 +13,7 @@
  * OATO_READ_AHEAD=0 reads a weight only when a record waits for it: to measure what reading ahead
  * brings.
  */
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/file_stream.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ struct piece {
     uint32_t left; /* chunks on their way or still to ask for */
 };
 
-struct cpu_stream {
+struct file_stream {
     const char *id; /* of the device */
     struct piece *pieces;
     size_t n, cap;
@@ -53,7 +54,7 @@ struct reading_on {
     uint64_t at; /* bytes of the next one that were asked for */
 };
 
-static struct piece *piece_at(const struct cpu_stream *s, uint64_t number)
+static struct piece *piece_at(const struct file_stream *s, uint64_t number)
 {
     return &s->pieces[number % s->n];
 }
@@ -64,14 +65,14 @@ static uint64_t least_u64(uint64_t a, uint64_t b)
 }
 
 /* How many pieces must have been used before the next one may be read. */
-static uint64_t used_before(const struct cpu_stream *s, const struct reading_on *x)
+static uint64_t used_before(const struct file_stream *s, const struct reading_on *x)
 {
     const uint64_t back = piece_at(s, x->asked)->back;
     return x->asked < back ? 0 : x->asked - back + 1;
 }
 
 /* Asks for chunks until the ring is full, or enough reads are on their way. */
-static void chunks_ask(struct cpu_stream *s, struct reading_on *x)
+static void chunks_ask(struct file_stream *s, struct reading_on *x)
 {
     for (;;) {
         struct piece *p = piece_at(s, x->asked);
@@ -103,7 +104,7 @@ static oato_status piece_check(const struct piece *p, struct oato_error *err)
 }
 
 /* One more chunk is there, and perhaps a piece or more with it. */
-static oato_status chunk_take(struct cpu_stream *s, struct reading_on *x, struct oato_error *err)
+static oato_status chunk_take(struct file_stream *s, struct reading_on *x, struct oato_error *err)
 {
     uint64_t number;
     oato_status status = reader_wait(s->reader, &number, err);
@@ -125,7 +126,7 @@ static oato_status chunk_take(struct cpu_stream *s, struct reading_on *x, struct
 
 static void *stream_main(void *arg)
 {
-    struct cpu_stream *s = arg;
+    struct file_stream *s = arg;
     struct reading_on x = {0};
     oato_status status = OATO_OK;
     while (!status && !atomic_load(&s->stop)) {
@@ -144,45 +145,34 @@ static void *stream_main(void *arg)
 
 /* ------------------------------------------------------------------------- stage, compile -- */
 
-static struct cpu_stream *stream_of(struct cpu_device *d)
+oato_status file_stream_add(struct file_stream **stream, const char *id,
+                            const struct oato_weight *w, uint64_t bytes,
+                            const struct weight_source *source, void *ring, uint64_t offset,
+                            struct oato_error *err)
 {
-    if (d->stream)
-        return d->stream;
-    d->stream = calloc(1, sizeof *d->stream);
-    if (d->stream)
-        d->stream->id = d->id;
-    return d->stream;
-}
-
-oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
-                      uint64_t offset, struct oato_weight **out, struct oato_error *err)
-{
-    struct cpu_device *d = cpu_of(base);
-    const uint64_t bytes = cpu_source_bytes(d->kernels, source);
     if (!source->stored.file)
-        return oato_fail(err, OATO_EDEVICE, "%s: weights can be streamed only from a file", d->id);
+        return oato_fail(err, OATO_EDEVICE, "%s: weights can be streamed only from a file", id);
     if ((source->stored.offset | offset) % READ_ALIGN)
         return oato_fail(
             err, OATO_EDEVICE,
             "%s: a streamed weight at %llu of the file and %llu of the ring; both must "
             "be multiples of %d",
-            d->id, (unsigned long long)source->stored.offset, (unsigned long long)offset,
-            READ_ALIGN);
-    struct cpu_stream *s = stream_of(d);
+            id, (unsigned long long)source->stored.offset, (unsigned long long)offset, READ_ALIGN);
+    if (!*stream)
+        *stream = calloc(1, sizeof **stream);
+    struct file_stream *s = *stream;
     struct piece *room = s ? array_room(s->pieces, s->n, &s->cap, sizeof *room) : NULL;
     if (!room)
         return oato_fail_memory(err, sizeof *room, "a streamed weight");
+    s->id = id;
     s->pieces = room;
-    oato_status status = cpu_weight_stage(d, source, (uint8_t *)staging + offset, out, err);
-    if (status)
-        return status;
-    s->ring = staging;
-    s->pieces[s->n++] = (struct piece){.weight = *out,
+    s->ring = ring;
+    s->pieces[s->n++] = (struct piece){.weight = w,
                                        .file = source->stored.file,
                                        .offset = source->stored.offset,
                                        .hash = source->stored.hash,
                                        .bytes = size_align(bytes, READ_ALIGN),
-                                       .to = (uint8_t *)staging + offset};
+                                       .to = s->ring + offset};
     return OATO_OK;
 }
 
@@ -191,7 +181,7 @@ static bool pieces_overlap(const struct piece *a, const struct piece *b)
     return a->to < b->to + b->bytes && b->to < a->to + a->bytes;
 }
 
-static oato_status stream_start(struct cpu_stream *s, struct oato_error *err)
+static oato_status stream_start(struct file_stream *s, struct oato_error *err)
 {
     size_t ring_bytes = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -221,7 +211,7 @@ static oato_status stream_start(struct cpu_stream *s, struct oato_error *err)
 }
 
 /* Whether the weight is the next piece; *n: pieces so far. */
-static bool is_next(const struct cpu_stream *s, const struct oato_weight *w, size_t *n)
+static bool is_next(const struct file_stream *s, const struct oato_weight *w, size_t *n)
 {
     if (*n == s->n || s->pieces[*n].weight != w)
         return false;
@@ -229,7 +219,7 @@ static bool is_next(const struct cpu_stream *s, const struct oato_weight *w, siz
     return true;
 }
 
-static bool is_streamed(const struct cpu_stream *s, const struct oato_weight *w)
+static bool is_streamed(const struct file_stream *s, const struct oato_weight *w)
 {
     for (size_t i = 0; i < s->n; i++)
         if (s->pieces[i].weight == w)
@@ -237,10 +227,9 @@ static bool is_streamed(const struct cpu_stream *s, const struct oato_weight *w)
     return false;
 }
 
-oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, uint32_t **needs,
-                               struct oato_error *err)
+oato_status file_stream_compile(struct file_stream *s, const struct program *p,
+                                enum record_kind kind, uint32_t **needs, struct oato_error *err)
 {
-    struct cpu_stream *s = d->stream;
     size_t n = 0;
     *needs = NULL;
     if (!s)
@@ -250,7 +239,7 @@ oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, ui
         return oato_fail_memory(err, p->n_records * sizeof **needs, "a program");
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        for (int w = 0; w < r->n_weights && r->kind == RECORD_RUN; w++) {
+        for (int w = 0; w < r->n_weights && r->kind == kind; w++) {
             const uint32_t slot = r->weight[w];
             if (slot == UINT32_MAX || (w && slot == r->weight[w - 1]) ||
                 !is_streamed(s, p->weights[slot]))
@@ -259,37 +248,37 @@ oato_status cpu_stream_compile(struct cpu_device *d, const struct program *p, ui
                 return oato_fail(err, OATO_EDEVICE,
                                  "%s: record %u: streamed weights are used in another order than "
                                  "they were staged in",
-                                 d->id, i);
+                                 s->id, i);
             (*needs)[i] = (uint32_t)n;
         }
     }
     if (n != s->n)
-        return oato_fail(err, OATO_EDEVICE, "%s: a program uses %zu of %zu streamed weights", d->id,
+        return oato_fail(err, OATO_EDEVICE, "%s: a program uses %zu of %zu streamed weights", s->id,
                          n, s->n);
     return s->started ? OATO_OK : stream_start(s, err);
 }
 
 /* ------------------------------------------------------------------------------- steps ----- */
 
-void cpu_stream_want(struct cpu_stream *s, uint32_t pieces)
+void file_stream_want(struct file_stream *s, uint32_t weights)
 {
     if (s->on_demand)
-        timeline_signal(&s->wanted, s->begun + pieces, 0);
+        timeline_signal(&s->wanted, s->begun + weights, 0);
 }
 
-bool cpu_stream_wait(struct cpu_stream *s, uint32_t pieces, const _Atomic bool *stop)
+bool file_stream_wait(struct file_stream *s, uint32_t weights, const _Atomic bool *stop)
 {
-    return timeline_wait_unless(&s->arrived, s->begun + pieces, NULL, stop);
+    return timeline_wait_unless(&s->arrived, s->begun + weights, NULL, stop);
 }
 
-void cpu_stream_used(struct cpu_stream *s, uint32_t pieces)
+void file_stream_used(struct file_stream *s, uint32_t weights)
 {
-    timeline_signal(&s->used, s->begun + pieces, 0);
-    if (pieces == s->n)
+    timeline_signal(&s->used, s->begun + weights, 0);
+    if (weights == s->n)
         s->begun += s->n;
 }
 
-bool cpu_stream_failed(struct cpu_stream *s, struct oato_error *err)
+bool file_stream_failed(struct file_stream *s, struct oato_error *err)
 {
     if (!s || !atomic_load(&s->arrived.failed))
         return false;
@@ -297,12 +286,12 @@ bool cpu_stream_failed(struct cpu_stream *s, struct oato_error *err)
     return true;
 }
 
-uint64_t cpu_stream_read(struct cpu_stream *s)
+uint64_t file_stream_read(const struct file_stream *s)
 {
     return s ? atomic_load_explicit(&s->read, memory_order_relaxed) : 0;
 }
 
-void cpu_stream_stop(struct cpu_stream *s)
+void file_stream_stop(struct file_stream *s)
 {
     if (!s || !s->started)
         return;
@@ -315,11 +304,11 @@ void cpu_stream_stop(struct cpu_stream *s)
     s->reader = NULL;
 }
 
-void cpu_stream_free(struct cpu_stream *s)
+void file_stream_free(struct file_stream *s)
 {
     if (!s)
         return;
-    cpu_stream_stop(s);
+    file_stream_stop(s);
     reader_free(s->reader);
     free(s->pieces);
     free(s);
