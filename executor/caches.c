@@ -25,7 +25,7 @@
 /* The device brings rows of the file to its own layout. */
 static bool converts(const struct oato_device *d)
 {
-    return !d->ops->layout || !d->ops->layout(d);
+    return d->ops->convert || !d->ops->layout || !d->ops->layout(d);
 }
 
 bool caches_possible(const struct engine *e, const struct engine_device *d)

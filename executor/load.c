@@ -354,8 +354,8 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
                      "use a smaller --context (now %d)",
                      d->info.id, (double)need / MIB, (double)low->weight_bytes / MIB,
-                     (double)room / MIB, (double)d->kv_bytes / MIB,
-                     (double)work / MIB, (double)low->workspace_bytes / MIB, (double)have / MIB,
+                     (double)room / MIB, (double)d->kv_bytes / MIB, (double)work / MIB,
+                     (double)low->workspace_bytes / MIB, (double)have / MIB,
                      (double)(need - have) / MIB, e->context);
 }
 
@@ -484,7 +484,7 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     const struct engine_device *host = &e->device[e->host];
     const bool stored = stored_bytes(d->lowered);
     const bool keeps = ((e->options->prepared_cache && d->info.is_host) || stored) &&
-                       ops->weight_data && ops->layout && ops->layout(d->device);
+                       (ops->weight_data || ops->convert) && ops->layout && ops->layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));

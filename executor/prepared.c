@@ -125,7 +125,8 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     struct prepared_header *h = &p->header;
     for (uint32_t i = 0; i < d->lowered->n_slots; i++) {
         const struct weight_slot *s = &d->lowered->slots[i];
-        if (s->use == WEIGHT_LOOKUP || (s->streamed && !s->stored) || s->cached)
+        const bool others = s->use == WEIGHT_LOOKUP || (s->streamed && !s->stored) || s->cached;
+        if (others || (!d->info.is_host && !s->stored))
             continue; /* the model's file or the host's weights are used */
         struct prepared_row *row = &p->rows[h->n];
         *row = (struct prepared_row){.dtype = (uint32_t)s->tensor->dtype,
@@ -302,7 +303,8 @@ static const uint8_t zeros[ALIGN];
 /* A weight that a row of the table is written from: the device's, or one prepared for it. */
 struct written {
     const uint8_t *data;
-    struct oato_weight *own; /* NULL: the device's */
+    struct oato_weight *own; /* NULL: the device's, */
+    void *converted;         /* or in no device's memory */
     void *gathered;
 };
 
@@ -318,6 +320,11 @@ static oato_status written_get(const struct engine_device *d, uint32_t slot, str
         slot_prefetch(s);
         status = slot_source(s, NULL, &source, &out->gathered, err);
     }
+    if (!status && ops->convert) {
+        out->data = out->converted = malloc(s->bytes);
+        return out->data ? ops->convert(d->device, &source, out->converted, err)
+                         : oato_fail_memory(err, s->bytes, s->tensor->name);
+    }
     if (!status && !d->weights[slot])
         status = ops->prepare(d->device, &source, &out->own, err);
     if (!status)
@@ -329,6 +336,7 @@ static void written_free(const struct engine_device *d, struct written *w)
 {
     if (w->own)
         d->device->ops->weight_free(d->device, w->own);
+    free(w->converted);
     free(w->gathered);
 }
 
@@ -364,7 +372,9 @@ static oato_status row_write(struct prepared *p, const struct engine_device *d, 
     for (uint64_t at = 0, n; at < r->bytes && !status; at += n) {
         n = r->bytes - at < SYNC_BYTES ? r->bytes - at : SYNC_BYTES;
         status = outfile_write(f, w.data + at, n, err);
-        p->unsynced += w.own ? n : 0; /* else the memory holds all of it, and may keep the pages */
+        p->unsynced += w.own || w.converted
+                           ? n
+                           : 0; /* else the memory holds all of it, and may keep the pages */
         if (p->unsynced < SYNC_BYTES)
             continue;
         pages_drop(f);

@@ -213,9 +213,9 @@ struct device_ops {
                          uint64_t offset, struct oato_weight **out, struct oato_error *err);
     /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the
      * steps that are submitted after it, which must not read them until the transfer queue's event
-     * has reached *value. A device with a layout id copies the source's prepared bytes; another one
-     * converts its rows, neighbours in the file. Either is read until then. begin_ns: on the
-     * devices' clock, for simulated devices. Between steps, by a device with a program whose
+     * has reached *value. A device with the host's layout id copies the source's prepared bytes;
+     * another one converts its rows, neighbours in the file. Either is read until then. begin_ns:
+     * on the devices' clock, for simulated devices. Between steps, by a device with a program whose
      * experts lie in a cache. NULL: this device cannot. */
     oato_status (*refill)(struct oato_device *d, struct oato_weight *w, int64_t row,
                           const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
@@ -229,6 +229,11 @@ struct device_ops {
     /* The prepared bytes of w (prepared_bytes of them) in host memory, to save in a file or to
      * stream from. NULL: they cannot be read. */
     const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
+
+    /* The prepared bytes of a source (source_bytes of them) in host memory, to save in a file.
+     * NULL: weight_data has those of a prepared weight. */
+    oato_status (*convert)(struct oato_device *d, const struct weight_source *source, void *to,
+                           struct oato_error *err);
 
     /* Pages [0, pages) for each of n layers whose shape does not say how many; dtype F16, F32 or,
      * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. */

@@ -33,11 +33,14 @@ struct file_stream {
     struct piece *pieces;
     size_t n, cap;
     uint8_t *ring;
+    size_t ring_bytes;
     struct reader *reader;
     struct timeline arrived, used;
     bool on_demand;         /* only pieces that something waits for are read, */
     struct timeline wanted; /* up to this one */
-    uint64_t begun;         /* pieces used when the step began */
+    uint64_t begun;         /* pieces of the steps before the one that waits for some, */
+    uint64_t ended;         /* and before the one that has used some: perhaps on another thread */
+    bool stepped;           /* it is not the first one */
     pthread_t thread;
     bool started;
     _Atomic bool stop;
@@ -183,11 +186,10 @@ static bool pieces_overlap(const struct piece *a, const struct piece *b)
 
 static oato_status stream_start(struct file_stream *s, struct oato_error *err)
 {
-    size_t ring_bytes = 0;
     for (size_t i = 0; i < s->n; i++) {
         struct piece *p = &s->pieces[i];
         const size_t end = (size_t)(p->to - s->ring) + p->bytes;
-        ring_bytes = end > ring_bytes ? end : ring_bytes;
+        s->ring_bytes = end > s->ring_bytes ? end : s->ring_bytes;
         for (p->back = 1; p->back < s->n; p->back++) /* its own place at the latest */
             if (pieces_overlap(p, &s->pieces[(i + s->n - p->back) % s->n]))
                 break;
@@ -197,8 +199,9 @@ static oato_status stream_start(struct file_stream *s, struct oato_error *err)
     timeline_init(&s->wanted);
     const char *ahead = getenv("OATO_READ_AHEAD");
     s->on_demand = ahead && !strcmp(ahead, "0");
-    s->begun = 0;
-    if (reader_create(s->ring, ring_bytes, READS_AHEAD, false, &s->reader, err))
+    s->begun = s->ended = 0;
+    s->stepped = false;
+    if (reader_create(s->ring, s->ring_bytes, READS_AHEAD, false, &s->reader, err))
         return err->status;
     atomic_store(&s->stop, false);
     const int e = pthread_create(&s->thread, NULL, stream_main, s);
@@ -260,6 +263,14 @@ oato_status file_stream_compile(struct file_stream *s, const struct program *p,
 
 /* ------------------------------------------------------------------------------- steps ----- */
 
+void file_stream_begin(struct file_stream *s)
+{
+    if (!s)
+        return;
+    s->begun += s->stepped ? s->n : 0;
+    s->stepped = true;
+}
+
 void file_stream_want(struct file_stream *s, uint32_t weights)
 {
     if (s->on_demand)
@@ -273,9 +284,20 @@ bool file_stream_wait(struct file_stream *s, uint32_t weights, const _Atomic boo
 
 void file_stream_used(struct file_stream *s, uint32_t weights)
 {
-    timeline_signal(&s->used, s->begun + weights, 0);
+    timeline_signal(&s->used, s->ended + weights, 0);
     if (weights == s->n)
-        s->begun += s->n;
+        s->ended += s->n;
+}
+
+bool file_stream_arrived(struct file_stream *s, uint32_t weights)
+{
+    return timeline_reached(&s->arrived, s->begun + weights);
+}
+
+void *file_stream_ring(const struct file_stream *s, uint64_t *bytes)
+{
+    *bytes = s ? s->ring_bytes : 0;
+    return s ? s->ring : NULL;
 }
 
 bool file_stream_failed(struct file_stream *s, struct oato_error *err)

@@ -271,6 +271,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
     if (d->fail_record > 0)
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
     c->rope.step_serial = ++d->step_serial;
+    file_stream_begin(d->stream);
     if (x.virtual_clock)
         clock_begin(&x);
     x.due_ns = clock_now(&x);

@@ -61,6 +61,18 @@ static const char *warning(const struct oato_device *base)
     return *text ? text : NULL;
 }
 
+/* cuda_layout.h: another id with every change of the planes. */
+static const char *layout(const struct oato_device *base)
+{
+    (void)base;
+    return "cuda1";
+}
+
+static uint64_t stored_read(const struct oato_device *base)
+{
+    return file_stream_read(cuda_of(base)->file);
+}
+
 static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
                           struct oato_error *err)
 {
@@ -104,6 +116,8 @@ const struct device_ops cuda_device_ops = {
     .refill = cuda_refill,
     .transfers = cuda_transfers,
     .weight_free = cuda_weight_free,
+    .layout = layout,
+    .convert = cuda_convert,
     .kv_create = cuda_kv_create,
     .kv_free = cuda_kv_free,
     .compile = cuda_compile,
@@ -114,6 +128,7 @@ const struct device_ops cuda_device_ops = {
     .timeline = timeline,
     .clock_ns = clock_ns,
     .measure = cuda_measure,
+    .stored_read = stored_read,
     .read_rate = cuda_read_rate,
     .both_rates = cuda_both_rates,
     .warning = warning,

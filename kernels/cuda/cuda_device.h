@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
+#include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>
@@ -197,6 +198,7 @@ struct cuda_device {
     cu_module module[CUDA_MODULES];
     struct cuda_queue queue;
     struct cuda_streams streams;
+    struct file_stream *file; /* streamed weights that come from a file; NULL: none */
     struct cuda_crew crew;
     struct cuda_streams refills;  /* of caches of experts; opened with the first program with one */
     struct cuda_refill *refilled; /* in flight, or not freed yet; the newest first */
@@ -248,6 +250,8 @@ oato_status cuda_prepare(struct oato_device *base, const struct weight_source *s
                          struct oato_weight **out, struct oato_error *err);
 oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
                        uint64_t offset, struct oato_weight **out, struct oato_error *err);
+oato_status cuda_convert(struct oato_device *base, const struct weight_source *source, void *to,
+                         struct oato_error *err);
 /* cuda_refill.c: see struct device_ops. */
 oato_status cuda_refill(struct oato_device *base, struct oato_weight *handle, int64_t row,
                         const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
@@ -314,6 +318,12 @@ struct cuda_record {
 struct cuda_graphs; /* of cuda_graph.c */
 
 /* A program compiled by this device. */
+/* What a RECORD_STREAM copies from the ring of a file. */
+struct cuda_file_use {
+    struct file_stream *file;
+    uint32_t weights; /* how many of the step have been used behind it; 0: it copies none */
+};
+
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
@@ -333,7 +343,9 @@ struct compiled {
     int32_t pages_most, copies_most;
     int32_t *cached; /* experts in each table of step.cached, 0: not read here; NULL: no caches */
     int32_t cached_most;
-    bool slots_sent; /* the tables, which are sent only when they change */
+    bool slots_sent;                 /* the tables, which are sent only when they change */
+    struct cuda_file_use *file_uses; /* per record; NULL: nothing comes from a file */
+    bool ring_pinned;
 };
 
 /* Where the table of a cache of experts is in a step's arrays. */

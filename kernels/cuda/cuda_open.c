@@ -144,6 +144,7 @@ void cuda_close(struct oato_device *base)
         cuda_release(base, d->programs);
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_queue_close(&d->queue);
+    file_stream_free(d->file);
     cuda_enter(d);
     cuda_refills_close(d);
     cuda_streams_close(d, &d->streams);

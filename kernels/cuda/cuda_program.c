@@ -237,6 +237,26 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
 }
 
 /* What the caller did not allocate itself is found in no list here: the program's word is taken. */
+/* What comes from a file, and its ring in memory that cannot be moved. */
+static oato_status find_files(struct cuda_device *d, struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    uint32_t *needs;
+    uint64_t bytes;
+    oato_status status = file_stream_compile(d->file, p, RECORD_STREAM, &needs, err);
+    if (!status && needs) {
+        c->file_uses = calloc((size_t)p->n_records + 1, sizeof *c->file_uses);
+        if (!c->file_uses)
+            status = oato_fail_memory(err, p->n_records * sizeof *c->file_uses, "a program");
+    }
+    for (uint32_t i = 0; c->file_uses && i < p->n_records; i++)
+        c->file_uses[i] = (struct cuda_file_use){d->file, needs[i]};
+    void *ring = file_stream_ring(d->file, &bytes);
+    c->ring_pinned = !status && ring && cuda_pin(d, ring, bytes);
+    free(needs);
+    return status;
+}
+
 oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
                          struct compiled **out, struct oato_error *err)
 {
@@ -264,8 +284,8 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
     if (cuda_join_records(d, c, err))
         goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (cuda_graphs_create(c, err) || find_caches(d, c, err) || make_step(d, c, err) ||
-        upload_turns(base, c, err))
+    if (find_files(d, c, err) || cuda_graphs_create(c, err) || find_caches(d, c, err) ||
+        make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;
@@ -286,7 +306,16 @@ void cuda_release(struct oato_device *base, struct compiled *c)
         at = &(*at)->next;
     *at = c->next;
     cuda_enter(d);
+    if (c->file_uses)
+        cuda_streams_wait(d, &d->streams); /* for what the driver's thread has still to call */
+    file_stream_stop(d->file);
     cuda_graphs_free(d, c);
+    if (c->ring_pinned) {
+        uint64_t bytes;
+        void *ring = file_stream_ring(d->file, &bytes);
+        cuda_unpin(d, ring, bytes);
+    }
+    free(c->file_uses);
     if (c->pinned)
         cuda_unpin(d, c->program->host_arena, c->program->host_arena_bytes);
     cuda_return(d, c->turns, c->turns_bytes);

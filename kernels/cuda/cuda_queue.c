@@ -159,10 +159,29 @@ static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint
 
 /* --------------------------------------------------------------------------------- jobs --- */
 
+/* Sleeps where nobody waits for a signal of the GPU's: who reads the file may need the core. */
+static bool wait_for_file(struct cuda_queue *q, struct file_stream *file, uint32_t weights)
+{
+    struct oato_error error;
+    file_stream_want(file, weights);
+    for (int spins = 0; !file_stream_arrived(file, weights);) {
+        if (q->passed == q->recorded)
+            file_stream_wait(file, weights, &q->base.stop);
+        if (file_stream_failed(file, &error))
+            return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+        if (!pump_again(q, &spins))
+            return false;
+    }
+    return true;
+}
+
 static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
                          const struct program_record *r)
 {
+    const uint32_t weights = c->file_uses ? c->file_uses[r - c->program->records].weights : 0;
     cu_result result;
+    if (weights && !wait_for_file(q, q->device->file, weights))
+        return false;
     for (int spins = 0; (result = cuda_stream_room(q->device)) == CU_ERROR_NOT_READY;)
         if (!pump_again(q, &spins))
             return false;
@@ -179,7 +198,7 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
     const struct program_record *r = &c->program->records[index];
     struct oato_error error;
     if (r->kind == RECORD_STREAM)
-        return !record_rows(r, step) || begin_stream(q, c, r);
+        return (!record_rows(r, step) && !c->file_uses) || begin_stream(q, c, r);
     const cu_result result = cuda_stream_await(q->device, c, r);
     if (result)
         return driver_fail(q, result, "waiting for weights");
@@ -210,6 +229,7 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     if (cuda_step_upload(q->device, c, step, &error))
         return job_queue_fail(&q->base, TIMELINE_DIED, &error);
     cuda_graphs_begin(q->device, c, step);
+    file_stream_begin(q->device->file);
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;

@@ -5,7 +5,8 @@
  *   fill   the driver's thread calls the host, which fills a pinned buffer with a piece
  *   copy   the piece goes to its place in device memory
  *
- * (what is kept as it is sent needs no filling) and events between them: a buffer is filled when
+ * (what is kept as it is sent needs no filling, nor does what comes from a file: the queue's thread
+ * begins its copy when it has arrived) and events between them: a buffer is filled when
  * its last piece has been sent, sent when it is filled. The first copy of a RECORD_STREAM waits
  * until the computing stream has passed what stood before the record, so nothing reads the staging
  * room any more; filling runs ahead of that. Behind the last copy the weight's own event is
@@ -38,9 +39,10 @@ cu_result cuda_piece_send(const struct cuda_piece *p)
 cu_result cuda_weight_send(const struct cuda_weight *w)
 {
     struct cuda_device *d = w->device;
+    const void *whole = w->kept ? w->kept : w->source.prepared;
     cu_result result = CU_OK;
-    if (w->kept)
-        return d->cu->upload((cu_address)(uintptr_t)w->weight.data, w->kept, w->weight.bytes,
+    if (whole)
+        return d->cu->upload((cu_address)(uintptr_t)w->weight.data, whole, w->weight.bytes,
                              d->streams.copy);
     for (uint32_t i = 0; i < w->n_pieces && !result; i++)
         result = cuda_piece_send(&w->pieces[i]);
@@ -66,9 +68,17 @@ cu_result cuda_stream_room(struct cuda_device *d)
     return d->cu->event_query(*behind(&d->streams));
 }
 
+/* On the driver's thread, behind the copies of a record. */
+static void file_used(void *user)
+{
+    const struct cuda_file_use *use = user;
+    file_stream_used(use->file, use->weights);
+}
+
 cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
                           const struct program_record *r)
 {
+    struct cuda_file_use *use = c->file_uses ? &c->file_uses[r - c->program->records] : NULL;
     const struct cuda_driver *cu = d->cu;
     struct cuda_streams *s = &d->streams;
     cu_result result = cu->event_record(s->passed, d->queue.stream);
@@ -80,6 +90,8 @@ cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
         if (!result)
             result = cu->event_record(w->arrived, s->copy);
     }
+    if (!result && use && use->weights)
+        result = cu->host_call(s->copy, file_used, use);
     if (!result)
         result = cu->event_record(*behind(s), s->copy);
     s->records++;

@@ -7,7 +7,8 @@
  *
  * A streamed weight is sent each time that it is wanted. It is kept converted in pinned memory,
  * from which a link is at its fastest, as long as a quarter of the host's memory stays free; what
- * finds no room there goes the same way as others each time.
+ * finds no room there goes the same way as others each time. What comes from a file is sent from
+ * the ring in which it arrives.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -234,11 +235,31 @@ oato_status cuda_stage(struct oato_device *base, const struct weight_source *sou
         weight_delete(w);
         return err->status;
     }
-    if (keep_converted(w, err)) {
-        weight_delete(w);
-        return err->status;
+    oato_status status;
+    if (source->stored.file) {
+        w->source.prepared = source->stored.ring + source->stored.ring_offset;
+        status = file_stream_add(&d->file, d->id, &w->weight, w->weight.bytes, source,
+                                 source->stored.ring, source->stored.ring_offset, err);
+    } else {
+        status = keep_converted(w, err);
     }
-    *out = &w->weight;
+    if (status)
+        weight_delete(w);
+    else
+        *out = &w->weight;
+    return status;
+}
+
+oato_status cuda_convert(struct oato_device *base, const struct weight_source *source, void *to,
+                         struct oato_error *err)
+{
+    struct cuda_weight *w = weight_create(cuda_of(base), source, err);
+    if (!w)
+        return err->status;
+    struct cuda_piece all = {
+        .weight = w, .to = to, .end = (uint64_t)w->weight.rows, .bytes = w->weight.bytes};
+    cuda_piece_fill(&all);
+    weight_delete(w);
     return OATO_OK;
 }
 

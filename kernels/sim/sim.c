@@ -196,10 +196,7 @@ static oato_status sim_prepare(struct oato_device *d, const struct weight_source
         return err->status;
     }
     w->real.data = w->block->real;
-    if (source->prepared)
-        memcpy(w->block->real, source->prepared, w->real.bytes);
-    else
-        cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
+    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
     w->handle = w->real;
     w->handle.data = w->block->address;
     w->block->handle = w;
@@ -451,8 +448,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) ||
-        file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
+    if (find_peers(s, c, err) || file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
         free(c->needs);
         free(c);
         return err->status;

@@ -85,11 +85,11 @@ struct sim_device {
      * queue is empty. */
     struct sim_block *workspace; /* NULL: none */
     struct rope_table rope;
-    _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
-    uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
+    _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
+    uint64_t stream_ns;         /* virtual: when the streaming copy engine becomes free */
     struct file_stream *stream; /* NULL: nothing is streamed from a file */
-    struct timeline transfers; /* of copies by that engine beside steps */
-    uint64_t transfers_asked;  /* the value that it will reach */
+    struct timeline transfers;  /* of copies by that engine beside steps */
+    uint64_t transfers_asked;   /* the value that it will reach */
 };
 
 /* The caller has set queue.id, spec and kernels. Close with job_queue_close. */

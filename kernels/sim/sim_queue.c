@@ -292,6 +292,7 @@ static void run_job(struct job_queue *base, const struct job *job)
     }
     clock_to(s, job->step->clock_ns);
     s->rope.step_serial++;
+    file_stream_begin(s->stream);
     for (uint32_t i = 0; i < c->program->n_records; i++)
         if (!run_record(s, c, i, job->step))
             return;
