@@ -165,7 +165,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     return status;
 }
 
-static void device_close(struct engine_device *d, struct oato_device *host)
+static void device_close(const struct engine *e, struct engine_device *d)
 {
     if (!d->device)
         return;
@@ -182,8 +182,7 @@ static void device_close(struct engine_device *d, struct oato_device *host)
         ops->free(d->device, d->arena, d->arena_bytes);
     if (d->staging)
         ops->free(d->device, d->staging, d->lowered->staging_bytes);
-    if (d->ring)
-        host->ops->free(host, d->ring, d->lowered->ring_bytes);
+    ring_free(e, d);
     file_unmap(&d->prepared);
     if (d->stored.path)
         direct_close(&d->stored);
@@ -202,12 +201,11 @@ void engine_close(struct engine *e)
     if (!e)
         return;
     ranks_end(e);
-    struct oato_device *host = e->host < 0 ? NULL : e->device[e->host].device;
     spares_free(e);                      /* before the devices: the memory may be theirs */
     for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
         for (int i = 0; i < e->n_devices; i++)
             if ((i == e->host) == (pass == 1))
-                device_close(&e->device[i], host);
+                device_close(e, &e->device[i]);
     lowered_free(&e->lowered);
     placements_free(&e->placements);
     graph_free(&e->graph);
@@ -559,7 +557,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
                                          .kv_bytes = d->kv_bytes,
                                          .arena_bytes = d->arena_bytes,
                                          .workspace_bytes = d->lowered->workspace_bytes,
-                                         .staging_bytes = d->lowered->staging_bytes};
+                                         .staging_bytes = engine_room_bytes(e, d)};
     }
     out->pages = e->pool.pages[KV_ALL].n;
     out->pages_free = e->pool.pages[KV_ALL].n_free;

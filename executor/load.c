@@ -327,8 +327,7 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
-/* Room for what is streamed to the device; of the host also the rings of the others. */
-static uint64_t room_bytes(const struct engine *e, const struct engine_device *d)
+uint64_t engine_room_bytes(const struct engine *e, const struct engine_device *d)
 {
     uint64_t bytes = d->lowered->staging_bytes;
     for (int32_t i = 0; i < e->n_devices && d == &e->device[e->host]; i++)
@@ -341,7 +340,7 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
 {
     const struct lowered_device *low = d->lowered;
     const uint64_t work = d->arena_bytes + (d == &e->device[e->host] ? e->kept_bytes : 0);
-    const uint64_t room = room_bytes(e, d);
+    const uint64_t room = engine_room_bytes(e, d);
     const uint64_t need = low->weight_bytes + room + d->kv_bytes + work + low->workspace_bytes;
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
@@ -516,6 +515,14 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     if (!status && d->lowered->ring_bytes)
         status = host->device->ops->alloc(host->device, d->lowered->ring_bytes, &d->ring, err);
     return status;
+}
+
+void ring_free(const struct engine *e, struct engine_device *d)
+{
+    if (d->ring) {
+        struct oato_device *host = e->device[e->host].device;
+        host->ops->free(host, d->ring, d->lowered->ring_bytes);
+    }
 }
 
 /* Binds lowering's programs to the memory that the device and the engine allocated for them. */

@@ -372,9 +372,8 @@ static oato_status row_write(struct prepared *p, const struct engine_device *d, 
     for (uint64_t at = 0, n; at < r->bytes && !status; at += n) {
         n = r->bytes - at < SYNC_BYTES ? r->bytes - at : SYNC_BYTES;
         status = outfile_write(f, w.data + at, n, err);
-        p->unsynced += w.own || w.converted
-                           ? n
-                           : 0; /* else the memory holds all of it, and may keep the pages */
+        /* else the memory holds all of it, and may keep the pages */
+        p->unsynced += w.own || w.converted ? n : 0;
         if (p->unsynced < SYNC_BYTES)
             continue;
         pages_drop(f);
