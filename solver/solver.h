@@ -93,8 +93,8 @@ struct option {
     int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
-    bool filed;             /* nothing of it is the host's: whole on `stream` in both phases, its
-                               matrices from a file by way of the host's memory */
+    bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
+                                 matrices from a file by way of the host's memory */
     bool allowed;
     uint8_t uses;                   /* devices in use, a bit each */
     uint8_t dense;                  /* devices whose part skips no neurons, a bit each */
@@ -306,11 +306,11 @@ struct problem {
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only, by_ranks;
-    bool *stored;        /* per operator: its matrices stream from a file, if it is the host's or its
-                            option is `filed`; NULL: nothing does */
-    uint64_t ring_bytes; /* for that, part of the host's reserve */
-    int32_t *unit_of;    /* per operator */
-    int32_t *first_op;   /* per unit */
+    bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
+                     option is `filed`; NULL: nothing does */
+    uint64_t ring_bytes;       /* for that, part of the host's reserve */
+    int32_t *unit_of;          /* per operator */
+    int32_t *first_op;         /* per unit */
     struct division *division; /* per unit */
     struct divided *divided;   /* units whose options others can share (divide.c) */
     struct layer_flow *flow;   /* per layer, from -1 to n_layers */

@@ -50,17 +50,22 @@ static int32_t reader_of(const struct problem *p, const int32_t *place, int32_t 
     return o->filed ? o->stream : p->instance.host;
 }
 
-/* The ring of a device for those operators that are streamed to it, without a placement for all
- * that could be; 0: none are. */
+/* Whether the device's ring has room for an operator's matrices; without a placement an
+ * accelerator's has for all that could be streamed to it. */
+static bool is_read_by(const struct problem *p, const int32_t *place, int32_t i, int32_t d)
+{
+    if (place)
+        return p->stored[i] && reader_of(p, place, i) == d;
+    return d == p->instance.host ? p->stored[i] : can_be_filed(p, i);
+}
+
+/* The ring of a device; 0: nothing is streamed to it. */
 static uint64_t ring_of(const struct problem *p, const int32_t *place, int32_t d,
                         struct stream_group *room)
 {
-    const bool host = d == p->instance.host;
     int32_t n = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++)
-        if (place  ? p->stored[i] && reader_of(p, place, i) == d
-            : host ? p->stored[i]
-                   : can_be_filed(p, i))
+        if (is_read_by(p, place, i, d))
             room[n++] = (struct stream_group){p->graph.ops[i].layer, stored_bytes(p, i, d)};
     return stream_ring_bytes(room, n);
 }
@@ -151,7 +156,7 @@ static bool options_part(struct problem *p)
         int32_t n = unit->n_options;
         while (n && unit->options[n - 1].filed)
             n--;
-        struct option *own = arena_alloc(&p->arena, (size_t)(n + p->n_devices), sizeof *own);
+        struct option *own = arena_alloc(&p->arena, (size_t)n + (size_t)p->n_devices, sizeof *own);
         if (!own)
             return false;
         memcpy(own, unit->options, (size_t)n * sizeof *own);

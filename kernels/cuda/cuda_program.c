@@ -249,7 +249,7 @@ static oato_status find_files(struct cuda_device *d, struct compiled *c, struct 
         if (!c->file_uses)
             status = oato_fail_memory(err, p->n_records * sizeof *c->file_uses, "a program");
     }
-    for (uint32_t i = 0; c->file_uses && i < p->n_records; i++)
+    for (uint32_t i = 0; c->file_uses && needs && i < p->n_records; i++)
         c->file_uses[i] = (struct cuda_file_use){d->file, needs[i]};
     void *ring = file_stream_ring(d->file, &bytes);
     c->ring_pinned = !status && ring && cuda_pin(d, ring, bytes);

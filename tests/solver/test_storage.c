@@ -148,8 +148,8 @@ static void priced_again_alike(const struct plan *plan, const struct profile *p)
     struct plan again;
     uint8_t *data = NULL;
     size_t bytes;
-    struct problem *problem;
-    int32_t *place;
+    struct problem *problem = NULL;
+    int32_t *place = NULL;
     if (plan_encode(plan, &data, &bytes, &err) ||
         plan_load_memory(data, bytes, "plan", &again, &err) ||
         problem_of_plan(model, p, &again, &problem, &place, &err))
