@@ -296,6 +296,8 @@ uint64_t slot_prefetch(const struct weight_slot *s);
 
 /* load.c: what each step reads from the file of prepared weights. */
 uint64_t stored_bytes(const struct lowered_device *low);
+/* The experts of a stored slot, if a step of the host can read some of them alone; else 0. */
+uint32_t slot_slices(const struct engine_device *d, const struct weight_slot *s);
 void ring_free(const struct engine *e, struct engine_device *d); /* the device uses it no more */
 /* Room for what is streamed to the device; of the host also the rings of the others. */
 uint64_t engine_room_bytes(const struct engine *e, const struct engine_device *d);

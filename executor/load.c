@@ -432,6 +432,7 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
             source.stored.hash = d->hashes[i];
             source.stored.ring = d->ring;
             source.stored.ring_offset = s->ring_offset;
+            source.stored.slices = d->info.is_host ? slot_slices(d, s) : 0;
         }
         if (!status)
             status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,

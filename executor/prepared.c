@@ -158,11 +158,10 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
 /* --------------------------------------------------------------------------------- checks */
 
 /* Threads check the weights' hashes until all are done or one is wrong. What is streamed is checked
- * when it is read for the first time. */
+ * when it is read for the first time, unless that is never whole. */
 struct data_check {
     const struct prepared *p;
-    const struct weight_slot *slots;
-    const uint8_t *file;
+    const struct engine_device *device;
     uint32_t n;
     _Atomic uint32_t next;
     _Atomic bool bad;
@@ -173,17 +172,22 @@ static void *data_check_run(void *arg)
     struct data_check *c = arg;
     for (uint32_t i; !atomic_load(&c->bad) && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
         const struct prepared_row *r = &c->p->rows[i];
-        if (!c->slots[c->p->slots[i]].stored &&
-            hash_bytes(c->file + r->offset, size_align(r->bytes, ALIGN)) != r->hash)
+        const struct mapped_file *f = &c->device->prepared;
+        const struct weight_slot *s = &c->device->lowered->slots[c->p->slots[i]];
+        const size_t bytes = size_align(r->bytes, ALIGN);
+        if (s->stored && !slot_slices(c->device, s))
+            continue;
+        if (hash_bytes(f->data + r->offset, bytes) != r->hash)
             atomic_store(&c->bad, true);
+        if (s->stored)
+            file_release(f, r->offset, bytes);
     }
     return NULL;
 }
 
 static bool data_is_good(const struct prepared *p, const struct engine_device *d)
 {
-    struct data_check c = {
-        .p = p, .slots = d->lowered->slots, .file = d->prepared.data, .n = p->header.n};
+    struct data_check c = {.p = p, .device = d, .n = p->header.n};
     const int threads = d->info.threads;
     pthread_t thread[CHECKERS_MAX];
     int started = 0;

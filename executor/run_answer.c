@@ -128,7 +128,7 @@ void answer_times_print(const struct session *s)
     if (stats.experts.caches)
         fprintf(stderr, "; %.1f %% of the experts in caches", 100 * expert_hits(&stats.experts));
     if (stats.stored_bytes && stats.clock_ns)
-        fprintf(stderr, "; %.1f MiB a step from the file, %.1f %% of the time waiting for it",
+        fprintf(stderr, "; up to %.1f MiB a step from the file, %.1f %% of the time waiting for it",
                 (double)stats.stored_bytes / (1 << 20),
                 100 - 100 * (double)stats.host_busy_ns / (double)stats.clock_ns);
     fputc('\n', stderr);

@@ -267,8 +267,8 @@ static void report_experts(const struct bench *b, const struct engine_expert_sta
 
 static void report_storage(const struct bench *b, double decode, const struct engine_stats *stats)
 {
-    const double bytes = (double)stats->stored_bytes;
-    if (bytes > 0 && decode > 0)
+    const double bytes = read_bytes_per_s(b) * decode * 1e-9 / b->args->generate;
+    if (stats->stored_bytes && decode > 0)
         printf(
             "storage  %.1f MiB a step from the file, %.2f GB/s, %.1f %% of decode waiting for it\n",
             bytes / (1 << 20), read_bytes_per_s(b) / 1e9, 100 * host_idle(b));

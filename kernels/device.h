@@ -115,10 +115,12 @@ struct weight_source {
     /* device_ops.stage: where these prepared bytes lie in a file, up to a multiple of READ_ALIGN,
      * and the hash of all that. Read until weight_free. file NULL: nowhere. A device that is no
      * host copies them from ring + ring_offset in host memory, where they arrive at every step; the
-     * ring is all its weights'. */
+     * ring is all its weights'. slices, on a host device: of so many equal ones, multiples of
+     * READ_ALIGN, those experts are read that a step chooses, and none is checked; 0: all is */
     struct {
         const struct direct_file *file;
         uint64_t offset, hash;
+        uint32_t slices;
         uint8_t *ring;
         uint64_t ring_offset;
     } stored;

@@ -10,6 +10,9 @@
  *
  * What the file holds is checked against its hash when it arrives for the first time.
  *
+ * A weight may be slices, of experts, of which a step needs a few. It is not read before it is
+ * known which ones, nor is what follows it.
+ *
  * OATO_READ_AHEAD=0 reads a weight only when a record waits for it: to measure what reading ahead
  * brings.
  */
@@ -24,8 +27,11 @@ struct piece {
     const struct direct_file *file;
     uint64_t offset, bytes, hash; /* bytes: up to a multiple of READ_ALIGN */
     uint8_t *to;
-    uint32_t back; /* how many pieces before it the last one is that overlaps its place */
-    uint32_t left; /* chunks on their way or still to ask for */
+    uint32_t back;   /* how many pieces before it the last one is that overlaps its place */
+    uint32_t left;   /* chunks on their way */
+    uint64_t asked;  /* bytes that were asked for this time */
+    uint32_t slices; /* 0: it is one */
+    uint8_t *chosen; /* per slice */
 };
 
 struct file_stream {
@@ -38,6 +44,7 @@ struct file_stream {
     struct timeline arrived, used;
     bool on_demand;         /* only pieces that something waits for are read, */
     struct timeline wanted; /* up to this one */
+    struct timeline chosen; /* pieces whose slices are known */
     uint64_t begun;         /* pieces of the steps before the one that waits for some, */
     uint64_t ended;         /* and before the one that has used some: perhaps on another thread */
     bool stepped;           /* it is not the first one */
@@ -74,23 +81,55 @@ static uint64_t used_before(const struct file_stream *s, const struct reading_on
     return x->asked < back ? 0 : x->asked - back + 1;
 }
 
+/* Whether it is known what of the next piece is needed. */
+static bool is_chosen(struct file_stream *s, const struct reading_on *x)
+{
+    return !piece_at(s, x->asked)->slices || timeline_reached(&s->chosen, x->asked + 1);
+}
+
+static bool may_begin(struct file_stream *s, const struct reading_on *x)
+{
+    const uint64_t before = used_before(s, x);
+    if (s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
+        return false;
+    return x->landed >= before && timeline_reached(&s->used, before) && is_chosen(s, x);
+}
+
+/* From `at` on the next byte that is needed; the piece's bytes: none is. */
+static uint64_t next_needed(const struct piece *p, uint64_t at)
+{
+    const uint64_t slice = p->slices ? p->bytes / p->slices : p->bytes;
+    while (p->slices && at < p->bytes && !p->chosen[at / slice])
+        at = (at / slice + 1) * slice;
+    return at;
+}
+
+/* How far all bytes from `at` on are needed, which one is. */
+static uint64_t needed_until(const struct piece *p, uint64_t at)
+{
+    const uint64_t slice = p->slices ? p->bytes / p->slices : p->bytes;
+    do
+        at = (at / slice + 1) * slice;
+    while (at < p->bytes && p->chosen[at / slice]);
+    return at;
+}
+
 /* Asks for chunks until the ring is full, or enough reads are on their way. */
 static void chunks_ask(struct file_stream *s, struct reading_on *x)
 {
-    for (;;) {
+    while (x->at || may_begin(s, x)) {
         struct piece *p = piece_at(s, x->asked);
-        const uint64_t before = used_before(s, x);
-        if (!x->at && s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
-            return;
-        if (!x->at && (x->landed < before || !timeline_reached(&s->used, before)))
-            return;
-        const uint64_t bytes = least_u64(READ_CHUNK, p->bytes - x->at);
-        if (!x->at)
-            p->left = (uint32_t)((p->bytes + READ_CHUNK - 1) / READ_CHUNK);
-        if (!reader_start(s->reader, p->file, p->offset + x->at, p->to + x->at, bytes,
-                          x->asked % s->n))
-            return;
-        x->at += bytes;
+        p->asked = x->at ? p->asked : 0;
+        x->at = next_needed(p, x->at);
+        if (x->at < p->bytes) {
+            const uint64_t bytes = least_u64(READ_CHUNK, needed_until(p, x->at) - x->at);
+            if (!reader_start(s->reader, p->file, p->offset + x->at, p->to + x->at, bytes,
+                              x->asked % s->n))
+                return;
+            p->left++;
+            p->asked += bytes;
+            x->at += bytes;
+        }
         if (x->at < p->bytes)
             continue;
         x->at = 0;
@@ -106,25 +145,41 @@ static oato_status piece_check(const struct piece *p, struct oato_error *err)
                            p->file->path, (unsigned long long)p->offset);
 }
 
+/* Pieces of which nothing is missing any more. */
+static oato_status pieces_land(struct file_stream *s, struct reading_on *x, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (; x->landed < x->asked && !piece_at(s, x->landed)->left; x->landed++) {
+        const struct piece *p = piece_at(s, x->landed);
+        if (x->landed < s->n && !p->slices && (status = piece_check(p, err)))
+            return status;
+        atomic_fetch_add_explicit(&s->read, p->asked, memory_order_relaxed);
+    }
+    if (!timeline_reached(&s->arrived, x->landed))
+        timeline_signal(&s->arrived, x->landed, now_ns());
+    return OATO_OK;
+}
+
 /* One more chunk is there, and perhaps a piece or more with it. */
-static oato_status chunk_take(struct file_stream *s, struct reading_on *x, struct oato_error *err)
+static oato_status chunk_take(struct file_stream *s, struct oato_error *err)
 {
     uint64_t number;
-    oato_status status = reader_wait(s->reader, &number, err);
-    if (status)
-        return status;
-    s->pieces[number].left--;
-    while (x->landed < x->asked && !piece_at(s, x->landed)->left) {
-        if (x->landed < s->n)
-            status = piece_check(piece_at(s, x->landed), err);
-        if (status)
-            break;
-        atomic_fetch_add_explicit(&s->read, piece_at(s, x->landed)->bytes, memory_order_relaxed);
-        x->landed++;
-    }
-    if (!status && !timeline_reached(&s->arrived, x->landed))
-        timeline_signal(&s->arrived, x->landed, now_ns());
+    const oato_status status = reader_wait(s->reader, &number, err);
+    if (!status)
+        s->pieces[number].left--;
     return status;
+}
+
+/* Nothing is on its way, and nothing can be asked for. */
+static void wait_for_more(struct file_stream *s, const struct reading_on *x)
+{
+    const uint64_t before = used_before(s, x);
+    struct timeline *t = &s->used;
+    if (s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
+        t = &s->wanted;
+    else if (timeline_reached(&s->used, before))
+        t = &s->chosen;
+    timeline_wait_unless(t, t == &s->used ? before : x->asked + 1, NULL, &s->stop);
 }
 
 static void *stream_main(void *arg)
@@ -135,11 +190,11 @@ static void *stream_main(void *arg)
     while (!status && !atomic_load(&s->stop)) {
         chunks_ask(s, &x);
         if (reader_on_way(s->reader))
-            status = chunk_take(s, &x, &s->error);
-        else if (s->on_demand && !timeline_reached(&s->wanted, x.asked + 1))
-            timeline_wait_unless(&s->wanted, x.asked + 1, NULL, &s->stop);
-        else
-            timeline_wait_unless(&s->used, used_before(s, &x), NULL, &s->stop);
+            status = chunk_take(s, &s->error);
+        else if (x.landed == x.asked)
+            wait_for_more(s, &x);
+        if (!status)
+            status = pieces_land(s, &x, &s->error);
     }
     if (status)
         timeline_fail(&s->arrived, TIMELINE_DIED);
@@ -170,7 +225,13 @@ oato_status file_stream_add(struct file_stream **stream, const char *id,
     s->id = id;
     s->pieces = room;
     s->ring = ring;
+    const uint32_t slices = source->stored.slices;
+    uint8_t *chosen = slices ? calloc(slices, 1) : NULL;
+    if (slices && !chosen)
+        return oato_fail_memory(err, slices, "a streamed weight");
     s->pieces[s->n++] = (struct piece){.weight = w,
+                                       .slices = slices,
+                                       .chosen = chosen,
                                        .file = source->stored.file,
                                        .offset = source->stored.offset,
                                        .hash = source->stored.hash,
@@ -197,6 +258,7 @@ static oato_status stream_start(struct file_stream *s, struct oato_error *err)
     timeline_init(&s->arrived);
     timeline_init(&s->used);
     timeline_init(&s->wanted);
+    timeline_init(&s->chosen);
     const char *ahead = getenv("OATO_READ_AHEAD");
     s->on_demand = ahead && !strcmp(ahead, "0");
     s->begun = s->ended = 0;
@@ -277,6 +339,23 @@ void file_stream_want(struct file_stream *s, uint32_t weights)
         timeline_signal(&s->wanted, s->begun + weights, 0);
 }
 
+void file_stream_choose(struct file_stream *s, const struct oato_weight *w, const uint8_t *slices)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->pieces[i].weight == w && s->pieces[i].slices)
+            memcpy(s->pieces[i].chosen, slices, s->pieces[i].slices);
+}
+
+void file_stream_chosen(struct file_stream *s, uint32_t weights)
+{
+    timeline_signal(&s->chosen, s->begun + weights, 0);
+}
+
+bool file_stream_is_chosen(struct file_stream *s, uint32_t weights)
+{
+    return timeline_reached(&s->chosen, s->begun + weights);
+}
+
 bool file_stream_wait(struct file_stream *s, uint32_t weights, const _Atomic bool *stop)
 {
     return timeline_wait_unless(&s->arrived, s->begun + weights, NULL, stop);
@@ -320,6 +399,7 @@ void file_stream_stop(struct file_stream *s)
     atomic_store(&s->stop, true);
     timeline_wake(&s->used);
     timeline_wake(&s->wanted);
+    timeline_wake(&s->chosen);
     pthread_join(s->thread, NULL);
     s->started = false;
     reader_free(s->reader);
@@ -332,6 +412,8 @@ void file_stream_free(struct file_stream *s)
         return;
     file_stream_stop(s);
     reader_free(s->reader);
+    for (size_t i = 0; i < s->n; i++)
+        free(s->pieces[i].chosen);
     free(s->pieces);
     free(s);
 }

@@ -27,6 +27,12 @@ void file_stream_begin(struct file_stream *s);
  * *stop. */
 void file_stream_want(struct file_stream *s, uint32_t weights);
 bool file_stream_wait(struct file_stream *s, uint32_t weights, const _Atomic bool *stop);
+/* Of a weight of several slices the step needs those whose byte is not 0. Before
+ * file_stream_chosen, which says that the choice is made for the step's first so many weights:
+ * until then nothing is read from a weight with slices on. */
+void file_stream_choose(struct file_stream *s, const struct oato_weight *w, const uint8_t *slices);
+void file_stream_chosen(struct file_stream *s, uint32_t weights);
+bool file_stream_is_chosen(struct file_stream *s, uint32_t weights);
 /* Whether they are there; does not wait. */
 bool file_stream_arrived(struct file_stream *s, uint32_t weights);
 /* So many weights of the step are no longer needed; all: its last ones. From one thread at a time,

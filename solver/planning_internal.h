@@ -137,6 +137,10 @@ int32_t problem_op_device(const struct problem *p, int32_t op, const struct opti
 oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err);
 /* The same for what p->stored says already. */
 oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err);
+/* The share of an operator's matrices, of so many bytes as the host keeps them, that it reads from
+ * the file for a step of so many tokens: of experts, where each is whole blocks, those that are
+ * chosen. */
+double storage_share(const struct graph_op *o, uint64_t bytes, int32_t tokens);
 
 /* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
  * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.

@@ -48,8 +48,11 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
                 continue; /* what is only streamed here has its home elsewhere */
             const bool stored = t->home == HOME_FILE;
             const double share = part_share(&op->op, t->axis, t->begin, t->end);
+            const bool host = problem->profile->devices[problem->device[d]].is_host;
+            const double read =
+                stored && host ? storage_share(op, price->weight_bytes, problem->request.batch) : 1;
             *(stored ? &s.stored_bytes : &s.weight_bytes) +=
-                (uint64_t)((double)price->weight_bytes * share);
+                (uint64_t)((double)price->weight_bytes * share * read);
             s.stored += stored;
             s.kv_bytes += price->kv_bytes;
         }

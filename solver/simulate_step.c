@@ -290,7 +290,8 @@ static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct p
     const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
     const uint64_t all =
         cost_prepared_bytes(x->s->cost, x->s->device[d], &o->op, problem_file_bytes(o));
-    return (uint64_t)((double)all * placed_share(o, placed, r->part));
+    const double chosen = d == x->s->host ? storage_share(o, all, x->step->size.tokens) : 1;
+    return (uint64_t)((double)all * placed_share(o, placed, r->part) * chosen);
 }
 
 /* Prepared weights on their way from storage, once `before` is done. */

@@ -3,11 +3,12 @@
  * step. Weights of a dense model are read once a step, so each byte that is resident saves the same
  * time wherever it lies; what counts is that the ring is small, that as much as possible is
  * resident, and that what is not is spread over the layers, so that storage never waits for a place
- * while a run of resident layers computes.
+ * while a run of resident layers computes. Of experts the host reads those alone that a step
+ * chooses, so a byte of them saves less.
  *
  * All matrices of the host are streamed at first. Then those outside of layers become resident, for
- * their size decides about the ring, then the larger ones, each in layers as far from each other as
- * can be, as long as all of it fits.
+ * their size decides about the ring, then those that are read whole, then the larger ones, each in
+ * layers as far from each other as can be, as long as all of it fits.
  *
  * An accelerator may compute what is streamed, for the price of one more copy: where a chunk of a
  * prompt takes the host longer than reading does. Each has a ring of its own in the host's memory.
@@ -41,6 +42,21 @@ static uint64_t stored_bytes(const struct problem *p, int32_t i, int32_t d)
 {
     const uint64_t bytes = p->price[i * p->n_devices + d].weight_bytes;
     return bytes + (uint64_t)p->graph.ops[i].n_weights * READ_ALIGN;
+}
+
+double storage_share(const struct graph_op *o, uint64_t bytes, int32_t tokens)
+{
+    const int32_t held = op_has_experts(&o->op) ? op_experts_held(&o->op) : 0;
+    if (!held || !o->n_weights || bytes % ((uint64_t)held * (uint64_t)o->n_weights * READ_ALIGN))
+        return 1;
+    return fmin(op_experts_read(&o->op, tokens) / held, 1);
+}
+
+/* The same of an operator of the host. */
+static double share_read(const struct problem *p, int32_t i, int32_t tokens)
+{
+    const uint64_t bytes = p->price[i * p->n_devices + p->instance.host].weight_bytes;
+    return storage_share(&p->graph.ops[i], bytes, tokens);
 }
 
 /* The device that reads the matrices of an operator from the file, if they are there. */
@@ -82,6 +98,7 @@ static uint64_t rings_of(const struct problem *p, const int32_t *place, struct s
 /* An operator in the order in which they become resident. */
 struct candidate {
     bool layered;
+    double share; /* of it that a step reads */
     uint64_t bytes;
     uint32_t spread; /* of its layer, bits reversed */
     int32_t op;
@@ -92,6 +109,8 @@ static int by_turn(const void *va, const void *vb)
     const struct candidate *a = va, *b = vb;
     if (a->layered != b->layered)
         return a->layered ? 1 : -1;
+    if (a->share != b->share)
+        return a->share > b->share ? -1 : 1;
     if (a->bytes != b->bytes)
         return a->bytes > b->bytes ? -1 : 1;
     const int order = order_i64(a->spread, b->spread);
@@ -114,8 +133,9 @@ static int32_t candidates_list(const struct problem *p, const int32_t *place, st
         const bool layered = is_layered(p, i);
         const uint32_t layer = (uint32_t)p->graph.ops[i].layer;
         if (p->stored[i] && (!place || reader_of(p, place, i) == host))
-            c[n++] = (struct candidate){layered, stored_bytes(p, i, host),
-                                        layered ? bits_reversed(layer) : 0, i};
+            c[n++] =
+                (struct candidate){layered, share_read(p, i, p->request.batch),
+                                   stored_bytes(p, i, host), layered ? bits_reversed(layer) : 0, i};
     }
     qsort(c, (size_t)n, sizeof *c, by_turn);
     return n;
@@ -178,13 +198,17 @@ static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, s
 {
     const struct op_price *own = &p->price[i * p->n_devices + d];
     const double passes = (double)request_prefill_steps(&p->request) * p->request.batch;
-    const double bytes = (double)stored_bytes(p, i, d);
+    const double bytes = stored ? (double)stored_bytes(p, i, d) : 0;
     const double read_ns = bytes / profile_storage_rate(p->profile) * 1e9;
-    const double copy_ns = cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes);
-    const double ns = stored ? fmax(read_ns, copy_ns) : 0;
-    const struct price price =
-        request_price(&p->request, max_i64(own->prefill_ns, whole_ns(ns * passes)),
-                      max_i64(own->decode_ns, whole_ns(ns)));
+    const double copy_ns =
+        stored ? cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) : 0;
+    const bool host = d == p->instance.host;
+    const int32_t chunk = (int32_t)min_i64(p->request.prompt, p->request.ubatch);
+    const double prompt = host ? share_read(p, i, chunk) : 1;
+    const double step = host ? share_read(p, i, p->request.batch) : 1;
+    const struct price price = request_price(
+        &p->request, max_i64(own->prefill_ns, whole_ns(fmax(read_ns * prompt, copy_ns) * passes)),
+        max_i64(own->decode_ns, whole_ns(fmax(read_ns * step, copy_ns))));
     price_add(&o->price, &price);
     o->bytes[d] += own->kv_bytes + (stored ? 0 : own->weight_bytes);
 }

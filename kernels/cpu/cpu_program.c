@@ -67,6 +67,38 @@ static uint32_t streamed_for(const struct running *x, const struct program_recor
     return record_rows(r, x->step) ? streamed_before(x, r) : 0;
 }
 
+/* Which of a record's experts some row has chosen, for who reads the file. */
+static void experts_tell(struct running *x, const struct program_record *r)
+{
+    const struct program *p = x->c->program;
+    const float *choice = (const float *)(const void *)((const uint8_t *)p->arena + r->in[1]);
+    const int32_t used = r->op.experts_used, rows = record_rows(r, x->step);
+    uint8_t chosen[EXPERTS_MAX] = {0};
+    for (int32_t i = 0; i < rows * used; i++) {
+        const int32_t e = (int32_t)choice[i / used * 2 * used + i % used] - r->op.expert_first;
+        if (e >= 0 && e < op_experts_held(&r->op))
+            chosen[e] = 1;
+    }
+    for (int w = 0; w < r->n_weights; w++)
+        if (r->weight[w] != UINT32_MAX)
+            file_stream_choose(x->device->stream, p->weights[r->weight[w]], chosen);
+    file_stream_chosen(x->device->stream, streamed_before(x, r));
+}
+
+/* Thread 0: the choice is there, for this record and those behind it that read it too. */
+static void experts_choose(struct running *x, const struct program_record *r)
+{
+    const struct program_record *end = x->c->program->records + x->n_records;
+    for (const struct program_record *e = r; e < end && e < r + LOOK_AHEAD; e++) {
+        for (int i = 0; i < e->n_out; i++)
+            if (e->out[i] == r->in[1])
+                return; /* another choice */
+        if (e->kind == RECORD_RUN && op_has_experts(&e->op) && e->in[1] == r->in[1] &&
+            !file_stream_is_chosen(x->device->stream, streamed_before(x, e)))
+            experts_tell(x, e);
+    }
+}
+
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
@@ -87,6 +119,8 @@ static bool record_wait(struct running *x, const struct program_record *r)
             x->due_ns = event_ns;
     }
     const uint32_t needs = streamed_for(x, r);
+    if (streamed_before(x, r) && op_has_experts(&r->op))
+        experts_choose(x, r);
     if (needs) {
         cores_give(x);
         file_stream_want(x->device->stream, needs);

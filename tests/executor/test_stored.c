@@ -141,11 +141,8 @@ static void the_bits_are_those_of_resident_weights(void **state)
     static const struct {
         const char *architecture;
         oato_dtype dtype;
-    } models[] = {{"llama", DT_Q4_0},
-                  {"llama", DT_Q6_K},
-                  {"llama", DT_F16},
-                  {"phi3", DT_Q8_0},
-                  {"qwen3moe", DT_Q4_0}};
+    } models[] = {{"llama", DT_Q4_0}, {"llama", DT_Q6_K},    {"llama", DT_F16},
+                  {"phi3", DT_Q8_0},  {"qwen3moe", DT_Q4_0}, {"qwen3moe", DT_F16}};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         struct model *m = tiny_model_of(models[i].architecture, models[i].dtype, 3 + i);
         for (int sims = GPU; sims < 3; sims++) {
@@ -264,6 +261,42 @@ static void a_step_reads_what_is_streamed_once(void **state)
     }
 }
 
+/* Of experts that are whole blocks of the file a step reads those that its tokens choose: of one
+ * token as many as it uses, of three no more than three times as many. */
+static void a_step_reads_the_experts_that_it_chooses(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct stored x = {.m = tiny_model_of("qwen3moe", DT_F16, 3)};
+    plan_stored(&x.p, x.m, &x.fused, 0, UINT32_MAX, 1);
+    uint64_t each = 0, experts = 0, used = 0;
+    for (int32_t i = 0; i < x.fused.n_ops; i++) {
+        const struct oato_op *op = &x.fused.ops[i].op;
+        if (!op_has_experts(op))
+            continue;
+        for (int w = 0; w < x.fused.ops[i].n_weights; w++)
+            each += x.fused.ops[i].weight[w]->bytes / (uint64_t)op->experts;
+        experts = (uint64_t)op->experts;
+        used = (uint64_t)op->experts_used;
+    }
+    assert_true(each && used * 2 < experts);
+    setenv("OATO_READ_AHEAD", "0", 1);
+    struct engine *e = open_engine(x.m, &x.p, options);
+    unsetenv("OATO_READ_AHEAD");
+    struct engine_stats stats;
+    engine_get_stats(e, &stats);
+    int32_t seq;
+    if (engine_seq_create(e, &seq, &err))
+        fail_msg("%s", err.text);
+    const uint64_t dense = read_by_step(e, &seq, 1, 1) - used * each;
+    assert_in_range(dense, stats.stored_bytes - experts * each,
+                    stats.stored_bytes - experts * each + 64 * READ_ALIGN);
+    const uint64_t three = read_by_step(e, &seq, 1, 3) - dense;
+    assert_in_range(three, used * each, 3 * used * each);
+    engine_close(e);
+    stored_end(&x);
+}
+
 /* Steps until one fails. */
 static oato_status step_until_it_fails(struct engine *e, struct oato_error *err)
 {
@@ -349,6 +382,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_bits_are_those_of_resident_weights, setup, teardown),
         cmocka_unit_test_setup_teardown(a_step_reads_what_is_streamed_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_step_reads_the_experts_that_it_chooses, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_that_is_cut_off_ends_the_step, setup, teardown),
         cmocka_unit_test_setup_teardown(a_damaged_file_ends_the_first_step, setup, teardown),
     };

@@ -218,6 +218,45 @@ static void an_accelerator_is_filled_first(void **state)
     profile_free(&p);
 }
 
+/* A step of one token reads the experts that it chooses, and a prompt nearly all. What is read
+ * whole becomes resident first. */
+static void experts_are_read_when_they_are_chosen(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct model *dense = model;
+    struct random_model m = random_model_default();
+    struct profile p;
+    struct plan plan;
+    struct problem *problem;
+    m.architecture = "qwen3moe";
+    m.dtype = DT_F16; /* 64 KiB an expert's matrix */
+    m.layers = 8;
+    m.width = m.ffn = 256;
+    m.experts = 16;
+    m.experts_used = 2;
+    if (random_model_open(&m, &model, &err))
+        fail_msg("%s", err.text);
+    profile_make(&p, 0, 1, RATE * 100);
+    const struct planner_options o = options_with(all_bytes(&p) / 2);
+    if (planner_make(model, &p, &o, &plan, &problem, &err))
+        fail_msg("%s", err.text);
+    double resident, stored, least;
+    sums(&plan, problem, &resident, &stored, &least);
+    for (int32_t k = 0; k < plan.n_parts; k++)
+        assert_true(plan.parts[k].home != HOME_FILE || strstr(plan.parts[k].op, "exps"));
+    const double all_ns = stored / (RATE * 100) * 1e9;
+    assert_true((double)plan.decode_ns > 0.99 * all_ns * 2 / 16);
+    assert_true((double)plan.decode_ns < 1.5 * all_ns * 2 / 16);
+    assert_true((double)plan.prefill_ns > 2 * 0.95 * all_ns); /* two chunks of 32 */
+    priced_again_alike(&plan, &p);
+    problem_free(problem);
+    plan_free(&plan);
+    profile_free(&p);
+    model_close(model);
+    model = dense;
+}
+
 /* Matrices that are read from the file for each device. */
 static void count_filed(const struct plan *plan, int32_t filed[2])
 {
@@ -280,6 +319,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_streamed),
         cmocka_unit_test(a_plan_that_streams_is_priced_again_alike),
         cmocka_unit_test(an_accelerator_is_filled_first),
+        cmocka_unit_test(experts_are_read_when_they_are_chosen),
         cmocka_unit_test(an_accelerator_computes_what_is_streamed_where_the_host_is_slower),
         cmocka_unit_test(nothing_is_streamed_unless_it_may_be),
     };
