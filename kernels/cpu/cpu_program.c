@@ -85,18 +85,17 @@ static void experts_tell(struct running *x, const struct program_record *r)
     file_stream_chosen(x->device->stream, streamed_before(x, r));
 }
 
-/* Thread 0: the choice is there, for this record and those behind it that read it too. */
+/* Thread 0: the choice is there, for this record and those behind it of the same experts. Others
+ * may find another choice at the same place, which a device has put there meanwhile. */
 static void experts_choose(struct running *x, const struct program_record *r)
 {
     const struct program_record *end = x->c->program->records + x->n_records;
-    for (const struct program_record *e = r; e < end && e < r + LOOK_AHEAD; e++) {
-        for (int i = 0; i < e->n_out; i++)
-            if (e->out[i] == r->in[1])
-                return; /* another choice */
-        if (e->kind == RECORD_RUN && op_has_experts(&e->op) && e->in[1] == r->in[1] &&
+    const uint32_t last = r->graph_op + (r->op.kind == OP_EXPERT_GATE_UP);
+    for (const struct program_record *e = r; e < end && e < r + LOOK_AHEAD; e++)
+        if (e->kind == RECORD_RUN && op_has_experts(&e->op) && e->graph_op >= r->graph_op &&
+            e->graph_op <= last && e->in[1] == r->in[1] &&
             !file_stream_is_chosen(x->device->stream, streamed_before(x, e)))
             experts_tell(x, e);
-    }
 }
 
 /* Thread 0: everything that the record waits for. */

@@ -59,8 +59,8 @@ static int teardown(void **state)
     return rmdir(folder);
 }
 
-/* All on a GPU, or on a simulated device but for the matrices of one kind. */
-enum { GPU = -1, MOST = -2 };
+/* All on a GPU, or on a simulated device but for the matrices of one kind, or for experts. */
+enum { GPU = -1, MOST = -2, BUT_EXPERTS = -3 };
 
 /* On the CPU and `sims` simulated devices; of the matrices one of `of` is resident. */
 static void plan_stored(struct plan *p, const struct model *m, struct graph *fused, int sims,
@@ -70,15 +70,15 @@ static void plan_stored(struct plan *p, const struct model *m, struct graph *fus
     if (sims == GPU) {
         plan_begin_gpu(p, m, fused);
     } else {
-        plan_begin(p, m, sims == MOST ? 1 : sims, "vram=64MiB");
+        plan_begin(p, m, sims < 0 ? 1 : sims, "vram=64MiB");
         plan_fuse_all(p, m, fused);
     }
     if (sims < 0)
         plan_on_gpu(p, fused, false);
     else
         plan_place_randomly(p, fused, &r);
-    for (int32_t k = 0; k < p->n_parts && sims == MOST; k++)
-        if (strstr(p->parts[k].op, "ffn_down"))
+    for (int32_t k = 0; k < p->n_parts && sims < GPU; k++)
+        if (strstr(p->parts[k].op, sims == MOST ? "ffn_down" : "exps"))
             p->parts[k].device = p->parts[k].home = 0;
     for (int32_t k = 0; k < p->n_parts; k++)
         for (int32_t i = 0; i < fused->n_ops; i++) {
@@ -145,8 +145,8 @@ static void the_bits_are_those_of_resident_weights(void **state)
                   {"phi3", DT_Q8_0},  {"qwen3moe", DT_Q4_0}, {"qwen3moe", DT_F16}};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         struct model *m = tiny_model_of(models[i].architecture, models[i].dtype, 3 + i);
-        for (int sims = GPU; sims < 3; sims++) {
-            if (sims == GPU && (i % 3 || !gpu_is_there()))
+        for (int sims = BUT_EXPERTS; sims < 3; sims++) {
+            if (sims == MOST || (sims == GPU && (i % 3 || !gpu_is_there())))
                 continue;
             const uint32_t of = sims == 1 ? 2 : 64;
             struct plan p;
