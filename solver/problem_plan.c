@@ -76,14 +76,12 @@ static bool has_shares(const struct problem *p, int32_t unit, const struct optio
     return !memcmp(planned, wanted, sizeof wanted);
 }
 
-/* Whether a unit's matrices are in a file. */
-static bool is_filed(const struct problem *p, const struct plan *plan, int32_t unit)
+/* Whether a unit has matrices in a file. */
+static bool is_filed(const struct problem *p, int32_t unit)
 {
-    for (int32_t k = 0; k < plan->n_parts; k++)
-        for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE;
-             i++)
-            if (p->unit_of[i] == unit && !strcmp(plan->parts[k].op, p->graph.ops[i].name))
-                return true;
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && p->stored; i++)
+        if (p->unit_of[i] == unit && p->stored[i])
+            return true;
     return false;
 }
 
@@ -100,7 +98,7 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
     if (last < 0)
         return p->instance.host;
     for (int32_t i = p->n_devices; i < u->n_options; i++)
-        if (u->options[i].filed && u->options[i].stream == last && is_filed(p, plan, unit))
+        if (u->options[i].filed && u->options[i].stream == last && is_filed(p, unit))
             return i;
     if (p->whole_only || u->n_options == p->n_devices)
         return last;
