@@ -88,12 +88,19 @@ struct profile_restore {
 };
 
 /* A sum that ranks of a cluster make together (kernels/collective.h), as many on each host. */
+enum profile_exchange {
+    EXCHANGE_SUM,
+    EXCHANGE_MESSAGE, /* from one host to another, one way */
+    EXCHANGE_STEP,    /* what a step exchanges beside its sums: rank 0 tells what to do, and
+                         gathers logits of which each rank has as many */
+};
+
 struct profile_sum {
     int32_t ranks, hosts;
-    bool message; /* no sum: a message from one host to another, one way */
-    enum sum_way way;
-    oato_dtype wire; /* of what goes between hosts: F32, F16 or Q8_0 */
-    uint64_t bytes;  /* of the F32 values that are summed, or of the message */
+    enum profile_exchange what;
+    enum sum_way way; /* of a sum */
+    oato_dtype wire;  /* of what goes between hosts: F32, F16 or Q8_0 */
+    uint64_t bytes;   /* of the F32 values that are summed, of the message, of all logits */
     double median_ns;
 };
 

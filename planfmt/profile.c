@@ -228,7 +228,8 @@ double profile_storage_rate(const struct profile *p)
 
 /* ---------------------------------------------------------------------------------- sums --- */
 
-static const char message[] = "message"; /* as a way to sum */
+/* As ways to sum; NULL: it is one. */
+static const char *const exchange_name[] = {NULL, "message", "step"};
 
 static bool sum_ok(const struct profile_sum *s)
 {
@@ -238,10 +239,12 @@ static bool sum_ok(const struct profile_sum *s)
 
 bool sum_text_read(struct sum_text *t)
 {
-    int way = 0;
-    t->row.message = !strcmp(t->by, message);
-    while (!t->row.message && way < SUM_WAYS && strcmp(t->by, sum_way_name[way]) != 0)
+    int way = 0, what = EXCHANGE_STEP;
+    while (what && strcmp(t->by, exchange_name[what]) != 0)
+        what--;
+    while (!what && way < SUM_WAYS && strcmp(t->by, sum_way_name[way]) != 0)
         way++;
+    t->row.what = (enum profile_exchange)what;
     t->row.way = (enum sum_way)way;
     return dtype_parse(t->wire, &t->row.wire) && sum_ok(&t->row);
 }
@@ -250,7 +253,8 @@ bool sum_text_write(struct sum_text *t)
 {
     if (!sum_ok(&t->row))
         return false;
-    snprintf(t->by, sizeof t->by, "%s", t->row.message ? message : sum_way_name[t->row.way]);
+    snprintf(t->by, sizeof t->by, "%s",
+             t->row.what ? exchange_name[t->row.what] : sum_way_name[t->row.way]);
     snprintf(t->wire, sizeof t->wire, "%s", dtype_name(t->row.wire));
     return true;
 }
@@ -407,7 +411,7 @@ uint64_t profile_hash(const struct profile *p)
     for (int32_t i = 0; i < p->n_sums; i++) {
         const struct profile_sum *s = &p->sums[i];
         in_u64(&h, (uint64_t)s->ranks << 32 | (uint64_t)s->hosts);
-        in_u64(&h, (uint64_t)s->message << 32 | (uint64_t)s->way << 16 | (uint64_t)s->wire);
+        in_u64(&h, (uint64_t)s->what << 32 | (uint64_t)s->way << 16 | (uint64_t)s->wire);
         in_u64(&h, s->bytes);
         in_f64(&h, s->median_ns);
     }

@@ -425,7 +425,7 @@ static oato_status read_sum(struct reader *r)
     if (!sum_text_read(&t))
         return fail_at(r, m.begin,
                        "sum: numbers must be above 0, hosts at most ranks, wire F32, F16 or Q8_0, "
-                       "and by tree, allreduce, reduce or message");
+                       "and by tree, allreduce, reduce, message or step");
     p->sums = array_of(r, p->sums, PROFILE_SUMS_MAX, sizeof t.row);
     if (!p->sums)
         return r->err->status;

@@ -1,7 +1,10 @@
 /*
  * sums.c - how long sums of all ranks take (kernels/collective.h), by each way to make them and of
- * each size that the model's steps have, and messages between the first and the last host. All
- * ranks make the same calls; rank 0 keeps the times.
+ * each size that the model's steps have, messages between the first and the last host, and what a
+ * step exchanges beside its sums. All ranks make the same calls; rank 0 keeps the times.
+ *
+ * Whoever else uses the network or the cores disturbs for seconds, so all rows are measured several
+ * times, one after the other, and the median counts.
  */
 #include "profiler/profiler_internal.h"
 
@@ -10,96 +13,144 @@
 
 enum {
     TOKENS_MOST = 512, /* of a step; sizes are powers of two up to it */
+    LOGITS_MOST = 8,   /* rows of them */
+    HEAD_BYTES = 512,  /* of the message that begins a step (executor/ranks.c) */
     WARM = 3,
-    BATCHES = 5, /* whose median counts; each is a mean */
+    PASSES = 5, /* whose median counts; each is a mean */
     ROWS = 64,
 };
 #define BATCH_NS 20e6
 
+struct row {
+    struct profile_sum sum;
+    int32_t calls;
+    double ns[PASSES];
+};
+
 struct measuring {
     struct collective *ranks;
-    const float *own;
-    float *sum;
-    struct profile_sum row[ROWS];
+    int32_t vocab;
+    float *own, *sum;
+    struct row row[ROWS];
     int32_t n;
 };
+
+/* As a step begins and ends; each rank has as many of the logits. */
+static oato_status step_exchange(const struct measuring *m, const struct profile_sum *s,
+                                 struct oato_error *err)
+{
+    const int32_t ranks = s->ranks, rank = collective_rank(m->ranks);
+    const int32_t rows = (int32_t)(s->bytes / sizeof(float) / (uint64_t)m->vocab);
+    const int32_t own =
+        (int32_t)((int64_t)m->vocab * (rank + 1) / ranks - (int64_t)m->vocab * rank / ranks);
+    const oato_status status = collective_broadcast(m->ranks, m->sum, HEAD_BYTES, WAITS_NAPS, err);
+    return status ? status
+                  : collective_gather(m->ranks, m->own, own, m->sum, m->vocab, rows, true, err);
+}
 
 static oato_status call(const struct measuring *m, const struct profile_sum *s,
                         struct oato_error *err)
 {
-    return s->message ? collective_ping(m->ranks, m->sum, s->bytes, err)
-                      : collective_reduce(m->ranks, m->own, m->sum, s->bytes / sizeof(float),
-                                          s->wire, err);
+    switch (s->what) {
+    case EXCHANGE_MESSAGE: return collective_ping(m->ranks, m->sum, s->bytes, err);
+    case EXCHANGE_STEP: return step_exchange(m, s, err);
+    case EXCHANGE_SUM: break;
+    }
+    return collective_reduce(m->ranks, m->own, m->sum, s->bytes / sizeof(float), s->wire, err);
 }
 
 /* So many calls, one behind the other; *ns: of each. */
 static oato_status batch(const struct measuring *m, const struct profile_sum *s, int32_t calls,
                          double *ns, struct oato_error *err)
 {
+    const struct sum_choice choice = {UINT64_MAX, s->way, s->wire};
+    oato_status status = collective_choose(m->ranks, &choice, 1, err);
     const uint64_t begin_ns = now_ns();
-    oato_status status = OATO_OK;
     for (int32_t i = 0; i < calls && !status; i++)
         status = call(m, s, err);
-    *ns = (double)(now_ns() - begin_ns) / calls / (s->message ? 2 : 1);
+    *ns = (double)(now_ns() - begin_ns) / calls / (s->what == EXCHANGE_MESSAGE ? 2 : 1);
     if (!status && oato_interrupted)
         status = oato_fail(err, OATO_NEGATIVE, "interrupted");
     return status;
 }
 
-static oato_status row_measure(struct measuring *m, struct profile_sum s, bool quick,
+static oato_status row_measure(const struct measuring *m, struct row *r, int pass, bool quick,
                                struct oato_error *err)
 {
-    double ns[BATCHES];
-    const struct sum_choice choice = {UINT64_MAX, s.way, s.wire};
-    oato_status status = collective_choose(m->ranks, &choice, 1, err);
-    if (!status)
-        status = batch(m, &s, WARM, ns, err);
-    int32_t calls = status ? 1 : (int32_t)fmin(fmax(BATCH_NS / (quick ? 10 : 1) / ns[0], 3), 100);
-    if (!status)
-        status = collective_broadcast(m->ranks, &calls, sizeof calls, WAITS_EVER, err);
-    for (int i = 0; i < BATCHES && !status; i++)
-        status = batch(m, &s, calls, &ns[i], err);
-    if (status)
-        return status;
-    s.median_ns = readable_ns(quantile(ns, BATCHES, 0.5));
-    m->row[m->n++] = s;
-    return OATO_OK;
+    oato_status status = OATO_OK;
+    if (!pass) {
+        double ns;
+        status = batch(m, &r->sum, WARM, &ns, err);
+        r->calls = status ? 1 : (int32_t)fmin(fmax(BATCH_NS / (quick ? 4 : 1) / ns, 3), 100);
+        if (!status)
+            status = collective_broadcast(m->ranks, &r->calls, sizeof r->calls, WAITS_EVER, err);
+    }
+    return status ? status : batch(m, &r->sum, r->calls, &r->ns[pass], err);
 }
 
-static oato_status rows_measure(struct measuring *m, int32_t width, int32_t hosts, bool quick,
-                                struct oato_error *err)
+static void row_add(struct measuring *m, const struct profile_sum *s)
 {
-    static const oato_dtype wires[] = {DT_F32, DT_F16, DT_Q8_0};
+    m->row[m->n++].sum = *s;
+}
+
+static void rows_list(struct measuring *m, int32_t width, int32_t hosts, bool quick)
+{
+    static const oato_dtype wires[] = {DT_F16, DT_Q8_0};
     struct profile_sum s = {.ranks = collective_ranks(m->ranks), .hosts = hosts};
-    oato_status status = OATO_OK;
-    for (int32_t tokens = 1; tokens <= TOKENS_MOST && !status; tokens *= quick ? 8 : 2) {
+    for (int32_t tokens = 1; tokens <= TOKENS_MOST; tokens *= quick ? 8 : 2) {
         s.bytes = (uint64_t)width * (uint64_t)tokens * sizeof(float);
-        for (int way = 0; way < SUM_WAYS && !status; way++) {
+        for (int way = 0; way < SUM_WAYS; way++) {
             s.way = (enum sum_way)way;
-            status = row_measure(m, s, quick, err);
+            row_add(m, &s);
         }
         s.way = SUM_TREE;
-        for (size_t i = 1; i < ARRAY_LEN(wires) && hosts > 1 && !status; i++) {
+        for (size_t i = 0; i < ARRAY_LEN(wires) && hosts > 1; i++) {
             s.wire = wires[i];
             if (sum_wire_ok(s.wire, width))
-                status = row_measure(m, s, quick, err);
+                row_add(m, &s);
         }
         s.wire = DT_F32;
-        s.message = true;
-        if (hosts > 1 && !status)
-            status = row_measure(m, s, quick, err);
-        s.message = false;
+        s.what = EXCHANGE_MESSAGE;
+        if (hosts > 1)
+            row_add(m, &s);
+        s.what = EXCHANGE_SUM;
     }
+    s.what = EXCHANGE_STEP;
+    for (int32_t rows = 1; rows <= LOGITS_MOST; rows *= LOGITS_MOST) {
+        s.bytes = (uint64_t)m->vocab * (uint64_t)rows * sizeof(float);
+        row_add(m, &s);
+    }
+}
+
+static oato_status rows_measure(struct measuring *m, bool quick, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int pass = 0; pass < PASSES; pass++)
+        for (int32_t i = 0; i < m->n && !status; i++)
+            status = row_measure(m, &m->row[i], pass, quick, err);
     return status;
+}
+
+static oato_status rows_put(struct measuring *m, struct profile *p, struct oato_error *err)
+{
+    struct profile_sum sums[ROWS];
+    for (int32_t i = 0; i < m->n; i++) {
+        sums[i] = m->row[i].sum;
+        sums[i].median_ns = readable_ns(quantile(m->row[i].ns, PASSES, 0.5));
+    }
+    return profile_put_sums(p, sums, m->n) ? OATO_OK
+                                           : oato_fail_memory(err, sizeof sums, "a profile");
 }
 
 oato_status sums_measure(struct profile *p, const struct model *model, struct collective *ranks,
                          bool quick, struct oato_error *err)
 {
     int32_t host[RANKS_MAX];
-    const size_t most = (size_t)model->shape.width * TOKENS_MOST;
+    const size_t hidden = (size_t)model->shape.width * TOKENS_MOST;
+    const size_t logits = (size_t)model->shape.vocab * LOGITS_MOST;
+    const size_t most = hidden > logits ? hidden : logits;
     const int32_t hosts = collective_hosts(ranks, host);
-    struct measuring m = {.ranks = ranks};
+    struct measuring m = {.ranks = ranks, .vocab = model->shape.vocab};
     float *own = calloc(2 * most, sizeof *own);
     oato_status status = collective_group(ranks, host, err);
     if (!status)
@@ -107,10 +158,11 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
             ranks, own ? OATO_OK : oato_fail_memory(err, 2 * most * sizeof *own, "sums"), err);
     m.own = own;
     m.sum = own ? own + most : NULL;
-    if (!status && (status = rows_measure(&m, model->shape.width, hosts, quick, err)))
+    rows_list(&m, model->shape.width, hosts, quick);
+    if (!status && (status = rows_measure(&m, quick, err)))
         collective_leave(ranks, err);
-    if (!status && !collective_rank(ranks) && !profile_put_sums(p, m.row, m.n))
-        status = oato_fail_memory(err, sizeof m.row, "a profile");
+    if (!status && !collective_rank(ranks))
+        status = rows_put(&m, p, err);
     free(own);
     return status;
 }

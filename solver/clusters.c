@@ -40,14 +40,24 @@ static double largest_share(const struct cut_op *c, int32_t devices)
     return fmin((double)most * unit / extent, 1);
 }
 
-/* Processes on a host's processor use the same cores. */
-static double crowd(const struct pricing *x, const struct cluster_size *s)
+/* Of the device that has most of it, with `fixed` of the time whatever its share; or, where that is
+ * longer, of all processes that share its host's cores, as ranks.c prices plans. */
+static double share_ns(const struct pricing *x, const struct cluster_size *s,
+                       const struct cut_op *c, double fixed, double ns)
 {
     const struct profile *profile = x->p->profile;
     const struct profile_device *d = &profile->devices[x->p->device[x->device]];
     const double cores = fmax(profile->machine.cores, d->threads);
-    const int32_t each = s->ranks.ranks / s->ranks.hosts;
-    return x->remote || cores <= 0 ? 1 : fmax(d->threads * (double)each / cores, 1);
+    const double each = (double)s->ranks.ranks / s->ranks.hosts;
+    const double alone = fixed + largest_share(c, s->ranks.ranks) * (ns - fixed);
+    if (x->remote || cores <= 0)
+        return alone;
+    double shares = each, owners = each;
+    if (c->cut) {
+        shares = largest_share(c, s->ranks.hosts);
+        owners = fmin(each, shares * c->cut[TWO] / c->cut[TWO + 1]);
+    }
+    return fmax(alone, (owners * fixed + shares * (ns - fixed)) * d->threads / cores);
 }
 
 static double there_and_back(const struct pricing *x, double bytes)
@@ -77,7 +87,6 @@ static void price_work(const struct pricing *x, struct cluster_size *s)
     const struct plan_request *q = &p->request;
     const struct profile_device *d = &p->profile->devices[p->device[x->device]];
     const struct price step = request_fixed(p, x->device);
-    const double slowness = crowd(x, s);
     double fixed_ns[PHASE_COUNT] = {[PHASE_DECODE] = d->record_overhead_ns}, steps = 0;
     double bytes = (double)p->reserve[x->device];
     for (int32_t i = 0; i < request_prefill_steps(q); i++)
@@ -91,7 +100,7 @@ static void price_work(const struct pricing *x, struct cluster_size *s)
             const double ns =
                 (double)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
             const double fixed = fmin(fixed_ns[phase], ns);
-            s->work_ns[phase] += (fixed + share * (ns - fixed)) * slowness;
+            s->work_ns[phase] += share_ns(x, s, &x->cuts.op[i], fixed, ns);
         }
     }
     /* ids of tokens there, logits back */

@@ -61,6 +61,8 @@ double rank_message_ns(const struct rank_options *o, bool between_hosts, double 
 /* What a step of ranks exchanges beside its sums: rank 0 says what the step is, and receives
  * logits, so many bytes from other hosts and from its own. */
 double rank_step_ns(const struct rank_options *o, double remote_bytes, double local_bytes);
+/* The same of 2 ranks or more, by what was measured of as many, if it was. */
+double rank_logits_ns(const struct rank_options *o, double remote_bytes, double local_bytes);
 /* plan->sums: the fastest way by size, if --links measured; a deterministic plan has the tree. */
 oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
                              struct oato_error *err);

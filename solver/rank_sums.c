@@ -33,19 +33,48 @@ static void point_add(struct points *x, const struct profile_sum *s)
     x->n++;
 }
 
-/* Of the first profile that has some. */
-static struct points points_of(const struct rank_options *o, enum sum_way way, bool message)
+/* Of the first profile that has some of these ranks and hosts. */
+static struct points points_of(const struct rank_options *o, const struct profile_sum *like)
 {
     struct points x = {.n = 0};
     for (int p = 0; p < o->n_profiles && !x.n; p++)
         for (int32_t i = 0; i < o->profiles[p]->n_sums; i++) {
             const struct profile_sum *s = &o->profiles[p]->sums[i];
-            if (s->message == message &&
-                (message ? s->hosts > 1
-                         : s->way == way && s->wire == o->wire && s->ranks == o->ranks &&
-                               s->hosts == o->hosts))
+            if (s->what == like->what && s->way == like->way && s->wire == like->wire &&
+                s->ranks == like->ranks && s->hosts == like->hosts)
                 point_add(&x, s);
         }
+    return x;
+}
+
+static struct points sums_of(const struct rank_options *o, enum sum_way way)
+{
+    return points_of(o, &(struct profile_sum){.ranks = o->ranks,
+                                              .hosts = o->hosts,
+                                              .what = EXCHANGE_SUM,
+                                              .way = way,
+                                              .wire = o->wire});
+}
+
+static struct points steps_of(const struct rank_options *o)
+{
+    return points_of(
+        o, &(struct profile_sum){
+               .ranks = o->ranks, .hosts = o->hosts, .what = EXCHANGE_STEP, .wire = DT_F32});
+}
+
+/* While as many ranks were there; else while others were. */
+static struct points messages_of(const struct rank_options *o)
+{
+    struct profile_sum like = {
+        .ranks = o->ranks, .hosts = o->hosts, .what = EXCHANGE_MESSAGE, .wire = DT_F32};
+    struct points x = points_of(o, &like);
+    for (int p = 0; p < o->n_profiles && !x.n; p++)
+        for (int32_t i = 0; i < o->profiles[p]->n_sums && !x.n; i++)
+            if (o->profiles[p]->sums[i].what == EXCHANGE_MESSAGE) {
+                like = o->profiles[p]->sums[i];
+                x = points_of(o, &like);
+            }
     return x;
 }
 
@@ -63,7 +92,7 @@ static double line_at(const struct points *x, double bytes)
 
 void rank_network(struct rank_options *o)
 {
-    const struct points x = points_of(o, SUM_TREE, true);
+    const struct points x = messages_of(o);
     if (o->network_given || x.n < 2 || x.ns[x.n - 1] <= x.ns[0])
         return;
     o->bytes_per_s = (x.bytes[x.n - 1] - x.bytes[0]) / (x.ns[x.n - 1] - x.ns[0]) * 1e9;
@@ -150,6 +179,15 @@ static bool is_measured(const struct rank_options *o, const struct points *x)
     return !o->network_given && x->n > 1;
 }
 
+double rank_logits_ns(const struct rank_options *o, double remote_bytes, double local_bytes)
+{
+    const struct points x = steps_of(o);
+    const double sent = remote_bytes + local_bytes;
+    return is_measured(o, &x) && sent > 0
+               ? line_at(&x, sent * o->ranks / (o->ranks - 1)) /* rank 0 sends nothing */
+               : rank_step_ns(o, remote_bytes, local_bytes);
+}
+
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes)
 {
     enum sum_way way = SUM_TREE;
@@ -158,7 +196,7 @@ double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double
         if (bytes <= (double)plan->sums[i].bytes)
             break;
     }
-    const struct points x = points_of(o, way, false);
+    const struct points x = sums_of(o, way);
     return is_measured(o, &x) ? line_at(&x, bytes) : formula_ns(o, bytes);
 }
 
@@ -167,7 +205,7 @@ oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
 {
     struct points way[SUM_WAYS];
     for (int w = 0; w < SUM_WAYS; w++)
-        way[w] = points_of(o, (enum sum_way)w, false);
+        way[w] = sums_of(o, (enum sum_way)w);
     const struct points *tree = &way[SUM_TREE];
     plan->sums = arena_alloc(&plan->arena, SUM_CHOICES, sizeof *plan->sums);
     if (!plan->sums)
@@ -195,6 +233,6 @@ oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
 
 bool rank_sums_measured(const struct rank_options *o)
 {
-    const struct points x = points_of(o, SUM_TREE, false);
+    const struct points x = sums_of(o, SUM_TREE);
     return is_measured(o, &x);
 }

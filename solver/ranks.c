@@ -89,8 +89,25 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
     }
 }
 
+/* The ranks of a host share its cores: together they take at least the time that all their work
+ * takes on all of these. Returns that time by what the slowest takes alone. */
+static double crowd_of(const struct rank_options *o, int32_t host, const double *alone_ns)
+{
+    double work_ns = 0, longest_ns = 0, cores = 0;
+    for (int32_t r = 0; r < o->ranks; r++) {
+        if (rank_host(o, r) != host)
+            continue;
+        const struct profile *p = o->profiles[rank_profile(o, r)];
+        const double threads = host_of(p)->threads;
+        cores = fmax(cores, fmax(p->machine.cores, threads));
+        work_ns += alone_ns[r] * threads;
+        longest_ns = fmax(longest_ns, alone_ns[r]);
+    }
+    return cores > 0 && longest_ns > 0 ? fmax(work_ns / cores / longest_ns, 1) : 1;
+}
+
 /* A rank's operator takes its share of the time, by its own speed, and all of what its records take
- * whatever they compute. */
+ * whatever they compute; and longer where other ranks of the host compute meanwhile. */
 static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHASE_COUNT])
 {
     const struct plan whole = *x->plan;
@@ -104,13 +121,16 @@ static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHA
     for (int32_t k = 0, i = 0; k < whole.n_costs; k++) {
         const struct plan_cost *from = &whole.costs[k];
         const double fixed = fmin(fixed_ns[from->phase], (double)from->ns);
-        double slowest = 0;
+        double alone_ns[SOLVER_DEVICES], slowest = 0;
         for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, from->op) != 0; n--)
             i = (i + 1) % x->g->n_ops;
         for (int32_t r = 0; r < x->o->ranks; r++) {
             const double share = share_of(x, i, r);
-            const double ns =
+            alone_ns[r] =
                 share > 0 ? (fixed + share * ((double)from->ns - fixed)) * x->o->slowness[r] : 0;
+        }
+        for (int32_t r = 0; r < x->o->ranks; r++) {
+            const double ns = alone_ns[r] * crowd_of(x->o, rank_host(x->o, r), alone_ns);
             struct plan_cost row = *from;
             row.device = r;
             row.ns = (uint64_t)ns;
@@ -134,7 +154,8 @@ static double messages_ns(const struct dealing *x, const struct plan *plan, doub
         *(rank_host(x->o, r) ? &remote : &local) +=
             share_of(x, logits->producer, r) * logits->width * sizeof(float) * rows;
     return x->n_sums[0] * rank_sum_ns(x->o, plan, width * tokens) +
-           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows) + rank_step_ns(x->o, remote, local);
+           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows) +
+           rank_logits_ns(x->o, remote, local);
 }
 
 static void fill_predictions(struct dealing *x, struct plan *plan)
@@ -299,17 +320,6 @@ static oato_status whole_costs(const struct problem *p, struct arena *a, struct 
 
 /* ----------------------------------------------------------------------------- the speeds --- */
 
-/* A host's ranks use the same cores. */
-static void ranks_crowd(struct rank_options *o)
-{
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const struct profile *p = o->profiles[rank_profile(o, r)];
-        const double threads = host_of(p)->threads, cores = fmax(p->machine.cores, threads);
-        if (cores > 0)
-            o->slowness[r] *= fmax(threads * ranks_of_host(o, rank_host(o, r)) / cores, 1);
-    }
-}
-
 /* The first rank with the same profile. */
 static int32_t first_alike(const struct rank_options *o, int32_t rank)
 {
@@ -354,11 +364,14 @@ static oato_status speeds_find(const struct model *m, const struct planner_optio
     return OATO_OK;
 }
 
+/* By their speed while all ranks of their host compute as long. */
 static void shares_find(struct rank_options *o)
 {
-    ranks_crowd(o);
+    double equal_ns[SOLVER_DEVICES];
     for (int32_t r = 0; r < o->ranks; r++)
-        o->share[r] = 1 / fmax(o->slowness[r], 1e-6);
+        equal_ns[r] = 1;
+    for (int32_t r = 0; r < o->ranks; r++)
+        o->share[r] = 1 / fmax(o->slowness[r] * crowd_of(o, rank_host(o, r), equal_ns), 1e-6);
 }
 
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,

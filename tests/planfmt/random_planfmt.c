@@ -213,11 +213,11 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
     for (int32_t i = 0; i < n_sums; i++) {
         sums[i] = (struct profile_sum){.ranks = (int32_t)rng_range(r, 2, 9),
                                        .hosts = (int32_t)rng_range(r, 1, 2),
-                                       .message = rng_range(r, 0, 3) == 0,
+                                       .what = (enum profile_exchange)rng_range(r, 0, 2),
                                        .wire = wires[rng_range(r, 0, 2)],
                                        .bytes = (uint64_t)rng_range(r, 1, 1 << 24),
                                        .median_ns = 1 + any_f64(r)};
-        if (!sums[i].message)
+        if (!sums[i].what)
             sums[i].way = (enum sum_way)rng_range(r, 0, SUM_WAYS - 1);
     }
     if (!profile_put_sums(out, sums, n_sums))

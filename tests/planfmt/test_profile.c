@@ -103,7 +103,7 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
     assert_int_equal(a->n_sums, b->n_sums);
     for (int32_t i = 0; i < a->n_sums; i++) {
         const struct profile_sum *s = &a->sums[i], *t = &b->sums[i];
-        assert_true(s->ranks == t->ranks && s->hosts == t->hosts && s->message == t->message);
+        assert_true(s->ranks == t->ranks && s->hosts == t->hosts && s->what == t->what);
         assert_true(s->way == t->way && s->wire == t->wire && s->bytes == t->bytes);
         assert_true(s->median_ns == t->median_ns);
     }

@@ -215,6 +215,44 @@ static void all_messages_of_a_step_are_priced(void **state)
     assert_true(fabs(link_bytes(4, 4) / four - 1) < 1e-3);
 }
 
+/* Messages that were measured beside other ranks do not count, nor does their rate. */
+static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **state)
+{
+    (void)state;
+    enum { SUM_NS = 50000, STEP_NS = 1700000, LOGITS = 4096 * 4 };
+    struct profile_sum sums[9];
+    int32_t n = 0;
+    for (uint64_t bytes = 1024 * 4; bytes <= 4096 * 4096; bytes *= 4096) {
+        sums[n++] = (struct profile_sum){
+            4, 2, EXCHANGE_SUM, SUM_TREE, DT_F32, bytes, SUM_NS * (double)(bytes / 4096)};
+        sums[n++] = (struct profile_sum){
+            4, 2, EXCHANGE_MESSAGE, SUM_TREE, DT_F32, bytes, 1e4 * (double)(bytes / 4096)};
+        sums[n++] = (struct profile_sum){
+            8, 2, EXCHANGE_MESSAGE, SUM_TREE, DT_F32, bytes, 1e8 * (double)(bytes / 4096)};
+    }
+    for (uint64_t rows = 1; rows <= 8; rows *= 8)
+        sums[n++] = (struct profile_sum){
+            4, 2, EXCHANGE_STEP, SUM_TREE, DT_F32, rows * LOGITS, STEP_NS * (double)rows};
+    struct profile measured = fast, unmeasured = fast;
+    measured.sums = sums;
+    measured.n_sums = n;
+    struct rank_options ranks = ranks_on(4, 2, NULL);
+    struct plan plan, free_plan;
+    ranks.profiles[0] = &measured;
+    made(&ranks, &plan);
+    ranks.profiles[0] = &unmeasured;
+    ranks.bytes_per_s = 1e18;
+    ranks.latency_ns = 0;
+    made(&ranks, &free_plan);
+    /* by the formula, each sum still passes the shared memory of a host, as do the logits of one
+     * of its ranks (rank_sums.c) */
+    const double here = 8 * (6e3 + 4096 / 2.0) + 6e3 + LOGITS / 4 / 2.0;
+    const double exchanged = (double)plan.decode_ns - (double)free_plan.decode_ns + here;
+    assert_true(fabs(exchanged / (8 * SUM_NS + STEP_NS) - 1) < 1e-3);
+    plan_free(&plan);
+    plan_free(&free_plan);
+}
+
 /* However small its part, a rank needs a record for it. */
 static void a_record_takes_its_time_on_every_rank(void **state)
 {
@@ -256,6 +294,48 @@ static void ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores(voi
     fast.machine.cores = slow.machine.cores = 0;
     plan_free(&two);
     plan_free(&four);
+}
+
+/* 4 ranks on one core, of which only one has heads: the others leave it the core meanwhile. */
+static void ranks_without_a_part_leave_their_host_s_cores_to_the_others(void **state)
+{
+    (void)state;
+    struct random_model shape = random_model_default();
+    struct fixture_options scale = {.scale = 1, .fused_factor = 0.9};
+    struct model *few_heads;
+    struct profile profile;
+    struct oato_error err;
+    const struct planner_options o = request();
+    shape.width = 1024;
+    shape.heads = 16;
+    shape.kv_heads = 2; /* of 8 ranks, two have one */
+    shape.ffn = 4096;
+    shape.vocab = 4096;
+    shape.dtype = DT_Q8_0;
+    shape.header_only = true;
+    assert_int_equal(random_model_open(&shape, &few_heads, &err), OATO_OK);
+    assert_true(fixture_profile(few_heads, &scale, &profile));
+    struct rank_options ranks = ranks_on(8, 2, NULL);
+    ranks.profiles[0] = &profile;
+    uint64_t attention_ns[2] = {0}, ffn_ns[2] = {0};
+    for (int crowded = 0; crowded < 2; crowded++) {
+        struct plan plan;
+        profile.devices[0].threads = 1;
+        profile.machine.cores = crowded ? 1 : 4;
+        assert_int_equal(ranks_plan(few_heads, &o, &ranks, NULL, &plan, &err), OATO_OK);
+        for (int32_t i = 0; i < plan.n_costs; i++) {
+            uint64_t *longest = !strcmp(plan.costs[i].op, "blk.0.attention")  ? attention_ns
+                                : !strcmp(plan.costs[i].op, "blk.0.ffn_down") ? ffn_ns
+                                                                              : NULL;
+            if (longest && plan.costs[i].ns > longest[crowded])
+                longest[crowded] = plan.costs[i].ns;
+        }
+        plan_free(&plan);
+    }
+    assert_true(attention_ns[0] > 0 && attention_ns[1] == attention_ns[0]);
+    assert_true(ffn_ns[0] > 0 && ffn_ns[1] >= 4 * ffn_ns[0] - 8 && ffn_ns[1] <= 4 * ffn_ns[0] + 8);
+    profile_free(&profile);
+    model_close(few_heads);
 }
 
 static void a_division_that_is_unknown_is_refused(void **state)
@@ -445,6 +525,8 @@ int main(void)
         cmocka_unit_test(all_messages_of_a_step_are_priced),
         cmocka_unit_test(a_record_takes_its_time_on_every_rank),
         cmocka_unit_test(ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores),
+        cmocka_unit_test(ranks_without_a_part_leave_their_host_s_cores_to_the_others),
+        cmocka_unit_test(what_a_step_exchanges_is_priced_as_measured_for_these_ranks),
         cmocka_unit_test(a_division_that_is_unknown_is_refused),
         cmocka_unit_test(a_host_is_left_out_if_the_others_are_faster_without_it),
         cmocka_unit_test(a_host_that_the_model_needs_is_kept),
