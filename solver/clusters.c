@@ -40,24 +40,24 @@ static double largest_share(const struct cut_op *c, int32_t devices)
     return fmin((double)most * unit / extent, 1);
 }
 
-/* Of the device that has most of it, with `fixed` of the time whatever its share; or, where that is
- * longer, of all processes that share its host's cores, as ranks.c prices plans. */
+/* Of the device that has most of it; or, where that is longer, of all processes that share its
+ * host's cores, as ranks.c prices plans. */
 static double share_ns(const struct pricing *x, const struct cluster_size *s,
-                       const struct cut_op *c, double fixed, double ns)
+                       const struct cut_op *c, const struct divided_work *w, double ns)
 {
     const struct profile *profile = x->p->profile;
     const struct profile_device *d = &profile->devices[x->p->device[x->device]];
     const double cores = fmax(profile->machine.cores, d->threads);
     const double each = (double)s->ranks.ranks / s->ranks.hosts;
-    const double alone = fixed + largest_share(c, s->ranks.ranks) * (ns - fixed);
+    const double alone = work_ns(w, ns, largest_share(c, s->ranks.ranks));
     if (x->remote || cores <= 0)
         return alone;
-    double shares = each, owners = each;
+    double share = each, owners = each;
     if (c->cut) {
-        shares = largest_share(c, s->ranks.hosts);
-        owners = fmin(each, shares * c->cut[TWO] / c->cut[TWO + 1]);
+        share = largest_share(c, s->ranks.hosts);
+        owners = fmin(each, share * c->cut[TWO] / c->cut[TWO + 1]);
     }
-    return fmax(alone, (owners * fixed + shares * (ns - fixed)) * d->threads / cores);
+    return fmax(alone, owners * work_ns(w, ns, share / owners) * d->threads / cores);
 }
 
 static double there_and_back(const struct pricing *x, double bytes)
@@ -81,27 +81,36 @@ static double logit_bytes(const struct pricing *x)
 
 /* ------------------------------------------------------------------------- division -------- */
 
+static double op_ns(const struct pricing *x, int32_t op, int phase)
+{
+    const struct op_price *price = &x->p->price[op * x->p->n_devices + x->device];
+    return (double)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
+}
+
 static void price_work(const struct pricing *x, struct cluster_size *s)
 {
     const struct problem *p = x->p;
     const struct plan_request *q = &p->request;
     const struct profile_device *d = &p->profile->devices[p->device[x->device]];
     const struct price step = request_fixed(p, x->device);
-    double fixed_ns[PHASE_COUNT] = {[PHASE_DECODE] = d->record_overhead_ns}, steps = 0;
-    double bytes = (double)p->reserve[x->device];
+    struct divided_work work[PHASE_COUNT] = {0};
+    double bytes = (double)p->reserve[x->device], steps = 0;
     for (int32_t i = 0; i < request_prefill_steps(q); i++)
         steps += (double)request_prefill_step(q, i).times;
-    fixed_ns[PHASE_PREFILL] = steps * d->record_overhead_ns;
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const double records_ns = d->record_overhead_ns * (phase == PHASE_PREFILL ? steps : 1);
+        work[phase].record_ns = x->remote ? 0 : records_ns;
+        for (int32_t i = 0; i < p->graph.n_ops; i++)
+            work_add(&work[phase], op_ns(x, i, phase));
+        if (x->remote)
+            work[phase].least_ns = records_ns;
+    }
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
         const struct op_price *price = &p->price[i * p->n_devices + x->device];
         const double share = largest_share(&x->cuts.op[i], s->ranks.ranks);
         bytes += share * (double)(price->weight_bytes + price->kv_bytes);
-        for (int phase = 0; phase < PHASE_COUNT; phase++) {
-            const double ns =
-                (double)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
-            const double fixed = fmin(fixed_ns[phase], ns);
-            s->work_ns[phase] += share_ns(x, s, &x->cuts.op[i], fixed, ns);
-        }
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            s->work_ns[phase] += share_ns(x, s, &x->cuts.op[i], &work[phase], op_ns(x, i, phase));
     }
     /* ids of tokens there, logits back */
     const double copies = there_and_back(x, logit_bytes(x) / s->ranks.ranks) / 2 +

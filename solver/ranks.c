@@ -30,14 +30,6 @@ static oato_status plan_room(struct dealing *x, struct plan *plan)
                : oato_fail_memory(x->err, n * ranks * sizeof *plan->parts, "the plan");
 }
 
-static const struct profile_device *host_of(const struct profile *p)
-{
-    for (int32_t d = 0; d < p->n_devices; d++)
-        if (p->devices[d].is_host)
-            return &p->devices[d];
-    return p->devices;
-}
-
 static oato_status fill_devices(struct dealing *x, struct plan *plan)
 {
     const struct plan whole = *x->plan;
@@ -45,7 +37,7 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
     const int32_t host = x->p->instance.host, n = x->p->n_devices;
     plan->n_devices = o->ranks;
     for (int32_t r = 0; r < o->ranks; r++) {
-        const struct profile_device *from = host_of(o->profiles[rank_profile(o, r)]);
+        const struct profile_device *from = profile_host(o->profiles[rank_profile(o, r)]);
         double need = (double)x->p->reserve[host];
         for (int32_t i = 0; i < x->g->n_ops; i++) {
             const struct op_price *price = &x->p->price[i * n + host];
@@ -89,48 +81,41 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
     }
 }
 
-/* The ranks of a host share its cores: together they take at least the time that all their work
- * takes on all of these. Returns that time by what the slowest takes alone. */
-static double crowd_of(const struct rank_options *o, int32_t host, const double *alone_ns)
+/* The operator of the cost; costs follow the order of operators. */
+static int32_t op_of_cost(const struct dealing *x, const struct plan_cost *cost, int32_t before)
 {
-    double work_ns = 0, longest_ns = 0, cores = 0;
-    for (int32_t r = 0; r < o->ranks; r++) {
-        if (rank_host(o, r) != host)
-            continue;
-        const struct profile *p = o->profiles[rank_profile(o, r)];
-        const double threads = host_of(p)->threads;
-        cores = fmax(cores, fmax(p->machine.cores, threads));
-        work_ns += alone_ns[r] * threads;
-        longest_ns = fmax(longest_ns, alone_ns[r]);
-    }
-    return cores > 0 && longest_ns > 0 ? fmax(work_ns / cores / longest_ns, 1) : 1;
+    int32_t i = before;
+    for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, cost->op) != 0; n--)
+        i = (i + 1) % x->g->n_ops;
+    return i;
 }
 
-/* A rank's operator takes its share of the time, by its own speed, and all of what its records take
- * whatever they compute; and longer where other ranks of the host compute meanwhile. */
+/* A rank's operator takes its share of the time by its own speed, and longer where other ranks of
+ * the host compute meanwhile. */
 static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHASE_COUNT])
 {
     const struct plan whole = *x->plan;
     const struct profile *profile = x->p->profile;
     const double record_ns = profile->devices[x->p->device[x->p->instance.host]].record_overhead_ns;
-    double fixed_ns[PHASE_COUNT] = {[PHASE_DECODE] = record_ns};
+    struct divided_work work[PHASE_COUNT] = {[PHASE_DECODE] = {.record_ns = record_ns}};
     for (int32_t i = 0; i < request_prefill_steps(&whole.request); i++)
-        fixed_ns[PHASE_PREFILL] +=
+        work[PHASE_PREFILL].record_ns +=
             record_ns * (double)request_prefill_step(&whole.request, i).times;
+    for (int32_t k = 0; k < whole.n_costs; k++)
+        work_add(&work[whole.costs[k].phase], (double)whole.costs[k].ns);
     saved_ns[PHASE_PREFILL] = saved_ns[PHASE_DECODE] = 0;
     for (int32_t k = 0, i = 0; k < whole.n_costs; k++) {
         const struct plan_cost *from = &whole.costs[k];
-        const double fixed = fmin(fixed_ns[from->phase], (double)from->ns);
         double alone_ns[SOLVER_DEVICES], slowest = 0;
-        for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, from->op) != 0; n--)
-            i = (i + 1) % x->g->n_ops;
+        i = op_of_cost(x, from, i);
         for (int32_t r = 0; r < x->o->ranks; r++) {
             const double share = share_of(x, i, r);
             alone_ns[r] =
-                share > 0 ? (fixed + share * ((double)from->ns - fixed)) * x->o->slowness[r] : 0;
+                share > 0 ? work_ns(&work[from->phase], (double)from->ns, share) * x->o->slowness[r]
+                          : 0;
         }
         for (int32_t r = 0; r < x->o->ranks; r++) {
-            const double ns = alone_ns[r] * crowd_of(x->o, rank_host(x->o, r), alone_ns);
+            const double ns = alone_ns[r] * ranks_crowd(x->o, rank_host(x->o, r), alone_ns);
             struct plan_cost row = *from;
             row.device = r;
             row.ns = (uint64_t)ns;
@@ -241,7 +226,7 @@ static oato_status plan_whole(const struct model *m, const struct profile *profi
         return oato_fail_memory(err, sizeof *wide, "the plan");
     if (profile_widen(profile, a, wide, err))
         return err->status;
-    o.devices = host_of(profile)->id;
+    o.devices = profile_host(profile)->id;
     o.solver = "cpu";
     o.whole_only = o.by_ranks = true;
     o.sparse = PLANNER_SPARSE_OFF;
@@ -280,7 +265,7 @@ static oato_status price_whole(const struct model *m, const struct profile *prof
     if (profile_widen(profile, a, wide, err))
         return err->status;
     *host = plan->devices[0];
-    snprintf(host->id, sizeof host->id, "%s", host_of(profile)->id);
+    snprintf(host->id, sizeof host->id, "%s", profile_host(profile)->id);
     host->budget_bytes = UINT64_C(1) << 46;
     one->devices = host;
     one->n_devices = 1;
@@ -371,7 +356,7 @@ static void shares_find(struct rank_options *o)
     for (int32_t r = 0; r < o->ranks; r++)
         equal_ns[r] = 1;
     for (int32_t r = 0; r < o->ranks; r++)
-        o->share[r] = 1 / fmax(o->slowness[r] * crowd_of(o, rank_host(o, r), equal_ns), 1e-6);
+        o->share[r] = 1 / fmax(o->slowness[r] * ranks_crowd(o, rank_host(o, r), equal_ns), 1e-6);
 }
 
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,

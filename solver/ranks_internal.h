@@ -1,6 +1,6 @@
 /*
- * ranks_internal.h - the work of a model divided between ranks: ranks_cut.c cuts it, ranks.c prices
- * it and makes plans of it.
+ * ranks_internal.h - the work of a model divided between ranks: ranks_cut.c cuts it, ranks_work.c
+ * prices what is cut, ranks.c makes plans of it.
  */
 #ifndef OATO_RANKS_INTERNAL_H
 #define OATO_RANKS_INTERNAL_H
@@ -34,6 +34,20 @@ oato_status dealing_cut(struct dealing *x);
 /* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
 oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
 
+/* All operators of a phase on one device, as they are priced undivided. */
+struct divided_work {
+    double record_ns;      /* of each operator's price what is for its records */
+    double all_ns, own_ns; /* of all, with and without that */
+    double least_ns;       /* of the shortest */
+};
+void work_add(struct divided_work *w, double ns);
+/* What an operator of that price takes where there is a share of it; added up with share 1, what
+ * all take. */
+double work_ns(const struct divided_work *w, double ns, double share);
+/* The ranks of a host share its cores: together they take at least as long as all their work on
+ * all of these. That time, the longest of alone_ns (by rank; what each takes alone) being 1. */
+double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns);
+
 /* ranks_hosts.c: of ranks whose slowness is known, each alone on its host. */
 void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,
                     struct rank_prices *out);
@@ -41,6 +55,14 @@ void pipeline_price(const struct rank_options *o, const struct graph *g, const s
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
                            const struct rank_options *options, double *slowness,
                            struct oato_error *err);
+
+static inline const struct profile_device *profile_host(const struct profile *p)
+{
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (p->devices[d].is_host)
+            return &p->devices[d];
+    return p->devices;
+}
 
 static inline int64_t begin_of(const struct cut_op *c, int32_t rank)
 {

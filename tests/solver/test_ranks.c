@@ -253,20 +253,47 @@ static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **s
     plan_free(&free_plan);
 }
 
-/* However small its part, a rank needs a record for it. */
-static void a_record_takes_its_time_on_every_rank(void **state)
+/* However small its part. */
+static void no_record_of_a_rank_is_shorter_than_the_shortest_operator(void **state)
 {
     (void)state;
-    const struct rank_options ranks = ranks_on(4, 4, NULL);
-    const double record_ns = fast.devices[0].record_overhead_ns;
+    const struct rank_options ranks = ranks_on(8, 8, NULL);
+    uint64_t divided_ns = UINT64_MAX, undivided_ns = UINT64_MAX;
     struct plan plan;
-    fast.devices[0].record_overhead_ns = 1e6;
     made(&ranks, &plan);
-    for (int32_t i = 0; i < plan.n_costs; i++)
-        if (plan.costs[i].phase == PHASE_DECODE)
-            assert_true(plan.costs[i].ns >= 999000);
-    fast.devices[0].record_overhead_ns = record_ns;
+    for (int32_t i = 0; i < plan.n_costs; i++) {
+        const struct plan_cost *c = &plan.costs[i];
+        uint64_t *least = is_divided(&plan, c->op) ? &divided_ns : &undivided_ns;
+        if (c->phase == PHASE_DECODE && c->ns < *least)
+            *least = c->ns;
+    }
+    assert_true(undivided_ns > 10);
+    assert_in_range(divided_ns, undivided_ns - 1, undivided_ns + undivided_ns / 2);
     plan_free(&plan);
+}
+
+static double decode_ns(int32_t ranks, double record_ns)
+{
+    struct rank_options o = ranks_on(ranks, ranks, NULL);
+    const double before_ns = fast.devices[0].record_overhead_ns;
+    struct plan plan;
+    o.bytes_per_s = 1e18;
+    o.latency_ns = 0;
+    fast.devices[0].record_overhead_ns = record_ns;
+    made(&o, &plan);
+    fast.devices[0].record_overhead_ns = before_ns;
+    const double ns = (double)plan.decode_ns - fast.devices[0].step_overhead_ns;
+    plan_free(&plan);
+    return ns;
+}
+
+static void what_a_step_takes_beyond_its_operators_is_divided_as_they_are(void **state)
+{
+    (void)state;
+    const double two = decode_ns(2, 1e6) / decode_ns(2, 0),
+                 eight = decode_ns(8, 1e6) / decode_ns(8, 0);
+    assert_true(two > 1.1);
+    assert_true(fabs(eight / two - 1) < 1e-3);
 }
 
 static void ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores(void **state)
@@ -523,7 +550,8 @@ int main(void)
         cmocka_unit_test(ranks_of_different_speed_take_equally_long),
         cmocka_unit_test(check_tells_what_no_longer_holds),
         cmocka_unit_test(all_messages_of_a_step_are_priced),
-        cmocka_unit_test(a_record_takes_its_time_on_every_rank),
+        cmocka_unit_test(no_record_of_a_rank_is_shorter_than_the_shortest_operator),
+        cmocka_unit_test(what_a_step_takes_beyond_its_operators_is_divided_as_they_are),
         cmocka_unit_test(ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores),
         cmocka_unit_test(ranks_without_a_part_leave_their_host_s_cores_to_the_others),
         cmocka_unit_test(what_a_step_exchanges_is_priced_as_measured_for_these_ranks),
