@@ -74,14 +74,14 @@ static oato_status batch(const struct measuring *m, const struct profile_sum *s,
     return status;
 }
 
-static oato_status row_measure(const struct measuring *m, struct row *r, int pass, bool quick,
+static oato_status row_measure(const struct measuring *m, struct row *r, int pass,
                                struct oato_error *err)
 {
     oato_status status = OATO_OK;
     if (!pass) {
         double ns;
         status = batch(m, &r->sum, WARM, &ns, err);
-        r->calls = status ? 1 : (int32_t)fmin(fmax(BATCH_NS / (quick ? 4 : 1) / ns, 3), 100);
+        r->calls = status ? 1 : (int32_t)fmin(fmax(BATCH_NS / ns, 3), 100);
         if (!status)
             status = collective_broadcast(m->ranks, &r->calls, sizeof r->calls, WAITS_EVER, err);
     }
@@ -122,12 +122,12 @@ static void rows_list(struct measuring *m, int32_t width, int32_t hosts, bool qu
     }
 }
 
-static oato_status rows_measure(struct measuring *m, bool quick, struct oato_error *err)
+static oato_status rows_measure(struct measuring *m, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     for (int pass = 0; pass < PASSES; pass++)
         for (int32_t i = 0; i < m->n && !status; i++)
-            status = row_measure(m, &m->row[i], pass, quick, err);
+            status = row_measure(m, &m->row[i], pass, err);
     return status;
 }
 
@@ -159,7 +159,7 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
     m.own = own;
     m.sum = own ? own + most : NULL;
     rows_list(&m, model->shape.width, hosts, quick);
-    if (!status && (status = rows_measure(&m, quick, err)))
+    if (!status && (status = rows_measure(&m, err)))
         collective_leave(ranks, err);
     if (!status && !collective_rank(ranks))
         status = rows_put(&m, p, err);

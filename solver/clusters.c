@@ -50,14 +50,12 @@ static double share_ns(const struct pricing *x, const struct cluster_size *s,
     const double cores = fmax(profile->machine.cores, d->threads);
     const double each = (double)s->ranks.ranks / s->ranks.hosts;
     const double alone = work_ns(w, ns, largest_share(c, s->ranks.ranks));
-    if (x->remote || cores <= 0)
+    if (x->remote || d->threads <= 0)
         return alone;
-    double share = each, owners = each;
-    if (c->cut) {
-        share = largest_share(c, s->ranks.hosts);
-        owners = fmin(each, share * c->cut[TWO] / c->cut[TWO + 1]);
-    }
-    return fmax(alone, owners * work_ns(w, ns, share / owners) * d->threads / cores);
+    const double host = c->cut ? largest_share(c, s->ranks.hosts) : each;
+    const double owners = c->cut ? fmin(each, host * c->cut[TWO] / c->cut[TWO + 1]) : each;
+    const double turns = ceil(owners / fmax(floor(cores / d->threads), 1));
+    return fmax(alone, turns * work_ns(w, ns, host / owners));
 }
 
 static double there_and_back(const struct pricing *x, double bytes)

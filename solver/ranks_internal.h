@@ -44,8 +44,9 @@ void work_add(struct divided_work *w, double ns);
 /* What an operator of that price takes where there is a share of it; added up with share 1, what
  * all take. */
 double work_ns(const struct divided_work *w, double ns, double share);
-/* The ranks of a host share its cores: together they take at least as long as all their work on
- * all of these. That time, the longest of alone_ns (by rank; what each takes alone) being 1. */
+/* The ranks of a host share its cores, and none moves to another one while it computes its part of
+ * an operator: when the last one is done, the longest of alone_ns (by rank; what each takes alone)
+ * being 1. */
 double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns);
 
 /* ranks_hosts.c: of ranks whose slowness is known, each alone on its host. */

@@ -26,17 +26,33 @@ double work_ns(const struct divided_work *w, double ns, double share)
                          : share * ns;
 }
 
-double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns)
+/* As many ranks as find cores of their own at the same time. */
+static int32_t ranks_at_once(const struct rank_options *o, int32_t host)
 {
-    double work_ns = 0, longest_ns = 0, cores = 0;
+    double cores = 0, threads = 0;
     for (int32_t r = 0; r < o->ranks; r++) {
+        const struct profile *p = o->profiles[rank_profile(o, r)];
         if (rank_host(o, r) != host)
             continue;
-        const struct profile *p = o->profiles[rank_profile(o, r)];
-        const double threads = profile_host(p)->threads;
-        cores = fmax(cores, fmax(p->machine.cores, threads));
-        work_ns += alone_ns[r] * threads;
-        longest_ns = fmax(longest_ns, alone_ns[r]);
+        threads = fmax(threads, profile_host(p)->threads);
+        cores = fmax(cores, p->machine.cores);
     }
-    return cores > 0 && longest_ns > 0 ? fmax(work_ns / cores / longest_ns, 1) : 1;
+    return threads > 0 ? (int32_t)fmax(cores / threads, 1) : o->ranks; /* 0: unknown */
+}
+
+double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns)
+{
+    double busy_ns[SOLVER_DEVICES] = {0}, longest_ns = 0, end_ns = 0;
+    const int32_t n = ranks_at_once(o, host);
+    for (int32_t r = 0; r < o->ranks; r++) {
+        int32_t first = 0;
+        if (rank_host(o, r) != host)
+            continue;
+        for (int32_t i = 1; i < n && i < o->ranks; i++)
+            first = busy_ns[i] < busy_ns[first] ? i : first;
+        busy_ns[first] += alone_ns[r];
+        longest_ns = fmax(longest_ns, alone_ns[r]);
+        end_ns = fmax(end_ns, busy_ns[first]);
+    }
+    return longest_ns > 0 ? end_ns / longest_ns : 1;
 }
