@@ -172,6 +172,10 @@ struct direct_file {
 };
 
 oato_status direct_open(const char *path, struct direct_file *out, struct oato_error *err);
+/* A file of so many bytes to read and write that no name leads to, in a folder (NULL: cache_folder,
+ * which is made); path is the folder's. OATO_EIO: there is no room, or no such folder. */
+oato_status direct_scratch(const char *folder, uint64_t bytes, struct direct_file *out,
+                           struct oato_error *err);
 void direct_close(struct direct_file *f); /* of one that was opened, or tried to */
 
 /* Reads such files ahead of use into a buffer, several reads at once where the kernel has io_uring.

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,54 @@ oato_status direct_open(const char *path, struct direct_file *out, struct oato_e
         return OATO_OK;
     direct_close(out);
     return oato_fail_memory(err, strlen(path), "the name of a file");
+}
+
+/* One without a name, past the page cache if that is possible. */
+static int scratch_open(const char *folder, bool *direct)
+{
+    const int how = O_RDWR | O_CLOEXEC;
+    *direct = true;
+    int fd = open(folder, O_TMPFILE | O_DIRECT | how, 0600);
+    if (fd >= 0 && !reads_directly(fd)) {
+        close(fd);
+        fd = -1;
+    }
+    if (fd >= 0)
+        return fd;
+    *direct = false;
+    fd = open(folder, O_TMPFILE | how, 0600);
+    char name[PATH_MAX];
+    if (fd >= 0 || snprintf(name, sizeof name, "%s/kv-XXXXXX", folder) >= (int)sizeof name)
+        return fd;
+    fd = mkostemp(name, O_CLOEXEC); /* a file system without O_TMPFILE */
+    if (fd >= 0)
+        unlink(name);
+    return fd;
+}
+
+oato_status direct_scratch(const char *folder, uint64_t bytes, struct direct_file *out,
+                           struct oato_error *err)
+{
+    struct text path;
+    text_init(&path);
+    if (folder)
+        text_printf(&path, "%s", folder);
+    else
+        cache_folder(&path);
+    *out = (struct direct_file){.fd = -1, .bytes = bytes};
+    if (path.failed)
+        return oato_fail_memory(err, 0, "the name of a folder");
+    out->path = path.data; /* direct_close frees it */
+    out->fd = scratch_open(out->path, &out->direct);
+    const bool made = out->fd >= 0;
+    if (made && !fallocate(out->fd, 0, 0, (off_t)bytes))
+        return OATO_OK;
+    if (made && errno == EOPNOTSUPP && !ftruncate(out->fd, (off_t)bytes))
+        return OATO_OK;
+    oato_fail(err, OATO_EIO, "making a file of %.1f MiB in %s: %s", (double)bytes / (1 << 20),
+              out->path, strerror(errno));
+    direct_close(out);
+    return OATO_EIO;
 }
 
 void direct_close(struct direct_file *f)

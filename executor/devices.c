@@ -51,8 +51,10 @@ static bool opened_before(const struct plan *plan, int index)
 oato_status devices_open(struct engine *e, struct oato_error *err)
 {
     const struct engine_options *o = e->options;
-    struct device_options options = {
-        .threads = o->threads, .isa = o->isa, .timing_only = o->timing_only};
+    struct device_options options = {.threads = o->threads,
+                                     .isa = o->isa,
+                                     .timing_only = o->timing_only,
+                                     .scratch = o->prepared_cache};
     char specs[DEVICES_MAX][256];
     oato_status status = OATO_OK;
     int n = o->devices ? device_split(o->devices, specs, DEVICES_MAX, err) : 0;

@@ -203,6 +203,7 @@ struct engine {
     int32_t context, ubatch, max_seqs, max_rows;
     struct lowering_limits limits; /* the four above, by phase */
     oato_dtype kv_dtype;
+    bool kv_filed; /* some layer's KV stays in a file */
     bool deterministic, embeddings;
     engine_observer *observe; /* of the options */
     void *observe_user;

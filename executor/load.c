@@ -569,6 +569,7 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
+        uint64_t room = 0; /* of the largest layer whose KV stays in a file */
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             struct kv_layer_shape *s = &e->lowered.device[i].kv_shapes[j];
             s->pages = e->pool.pages[s->window ? KV_WINDOW : KV_ALL].n;
@@ -577,9 +578,15 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
                                           .head_dim = s->head_dim,
                                           .v_dim = s->v_dim,
                                           .v_in_k = s->v_in_k};
-            d->kv_bytes +=
-                op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * (uint64_t)s->pages;
+            const uint64_t pages = (uint64_t)s->pages;
+            if (s->filed)
+                room = (uint64_t)max_i64((int64_t)room,
+                                         (int64_t)(op_kv_filed_bytes(&store, e->kv_dtype) * pages));
+            else
+                d->kv_bytes += op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * pages;
+            e->kv_filed = e->kv_filed || s->filed;
         }
+        d->kv_bytes += KV_ROOMS * room;
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */
         status = check_fits(e, d, err);

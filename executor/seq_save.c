@@ -184,6 +184,8 @@ oato_status engine_seq_save(struct engine *e, int32_t seq, struct engine_saved *
     *out = NULL;
     if (e->ranks)
         return oato_fail(err, OATO_EUSAGE, "sequences that ranks share cannot be saved");
+    if (e->kv_filed)
+        return oato_fail(err, OATO_EUSAGE, "sequences whose KV stays in a file cannot be saved");
     if (engine_seq_check(e, seq, err))
         return err->status;
     const struct engine_seq_size size = engine_seq_size(e, seq);

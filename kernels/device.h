@@ -135,6 +135,7 @@ struct device_options {
                    submitting thread */
     const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
+    const char *scratch;   /* cpu: folder for KV in a file, borrowed; NULL: cache_folder's */
     /* sim: advances its clock but computes nothing; the host reads zeros from it. The simulation
      * then does not disturb the host's caches, like a real accelerator. */
     bool timing_only;

@@ -237,6 +237,7 @@ enum {
     HEAD_DIM_MAX = 1024, /* limits of the kernels */
     EXPERTS_MAX = 4096,
     KV_PAGE_POSITIONS = 64, /* of a page of the KV cache, on every device */
+    KV_ROOMS = 2,           /* in memory, for layers whose KV stays in a file */
     CONV_STATE_MAX = 15,
     /* Earlier states that an engine keeps to truncate sequences to, in all of them together */
     STATE_CHECKPOINTS = 4
@@ -369,6 +370,8 @@ int64_t op_state_floats(const struct oato_op *op);
 int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */
 /* Bytes of K and V of one position in all its heads; 0: they are no whole blocks. */
 uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype);
+/* The same of a page of a layer whose KV stays in a file: whole blocks of it. */
+uint64_t op_kv_filed_bytes(const struct oato_op *op, oato_dtype dtype);
 /* ALiBi's slope of a head of an ATTENTION or SSM. */
 float op_slope(const struct oato_op *op, int32_t head);
 /* Types that such pages may have. */

@@ -21,6 +21,11 @@ uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype)
     return (uint64_t)k + v;
 }
 
+uint64_t op_kv_filed_bytes(const struct oato_op *op, oato_dtype dtype)
+{
+    return size_align(op_kv_bytes(op, dtype) * KV_PAGE_POSITIONS, READ_ALIGN);
+}
+
 /* Of H heads, the largest power of two of them, N, has a sequence of its own. */
 float op_slope(const struct oato_op *op, int32_t head)
 {

@@ -65,6 +65,7 @@ struct kv_layer_shape {
     int32_t pages;                                     /* 0: as many as the cache has */
     int32_t slots;
     int64_t state;
+    bool filed; /* its pages stay in a file and are in memory while the layer computes */
 };
 
 struct oato_weight; /* prepared by a device, see device.h */

@@ -24,6 +24,7 @@ struct placed_part {
     int32_t rank, host; /* whose it is, as in the plan's table of devices */
     bool streamed;      /* its weights stay in the host's memory, */
     bool stored;        /* or, on the host, in a file of prepared weights; then streamed, too */
+    bool filed;         /* KV_STORE: its layer's KV stays in a file */
     bool dense;         /* it skips no neurons, though the operator does */
     /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
      * neurons sidecar; NULL: those with the range's own numbers */

@@ -49,10 +49,11 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const struct plan_part *p = &plan->parts[i];
         at = op_find(g, p->op, at);
         const int32_t device = bound[p->device];
-        const bool stored = p->home == HOME_FILE;
-        const int32_t home = stored ? host : bound[p->home];
-        const bool streamed = home == host && device != host;
-        if (device >= 0 && !stored && !streamed && home != device)
+        const bool file = p->home == HOME_FILE;
+        const bool filed = file && g->ops[at].op.kind == OP_KV_STORE, stored = file && !filed;
+        const int32_t home = filed ? device : stored ? host : bound[p->home];
+        const bool streamed = !filed && home == host && device != host;
+        if (device >= 0 && !file && !streamed && home != device)
             return oato_fail(
                 err, OATO_EFILE,
                 "part %d of the plan (%s) streams its weight from %s to %s: that is possible only "
@@ -67,6 +68,7 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
                                          .host = plan->devices[p->device].host,
                                          .streamed = stored || streamed,
                                          .stored = stored,
+                                         .filed = filed,
                                          .dense = skips && skips->dense >> p->device & 1};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (p->phases >> phase & 1 && p->begin != p->end &&
@@ -235,7 +237,9 @@ static oato_status home_add(const struct lowering_input *in, int32_t index, int 
                                         .head_dim = o->op.head_dim,
                                         .v_dim = o->op.v_dim,
                                         .v_in_k = o->op.v_in_k,
-                                        .window = o->op.window};
+                                        .window = o->op.window,
+                                        .filed =
+                                            in->placements->phase[phase][index].part[part].filed};
     return OATO_OK;
 }
 

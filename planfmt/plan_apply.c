@@ -156,6 +156,11 @@ static oato_status check_home(const struct plan *plan, const struct plan_part *p
     const struct plan_device *home = stored ? NULL : &plan->devices[p->home];
     if (p->home == p->device)
         return OATO_OK;
+    if (stored && op->kind == OP_KV_STORE)
+        return is_host(device)
+                   ? OATO_OK
+                   : oato_fail(err, OATO_EFILE,
+                               "KV can stay in a file for the host alone, not for %s", device->id);
     if (op_weight_use(op) != WEIGHT_MATRIX)
         return oato_fail(err, OATO_EFILE,
                          "%s has no matrix that could be streamed from %s to %s; its home must be "

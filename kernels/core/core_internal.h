@@ -127,10 +127,12 @@ struct kv_cache {
     uint64_t *layer_offset; /* bytes */
     uint8_t *data;
     uint64_t bytes;
+    int32_t n_filed;     /* layers in a file, which lie in */
+    uint64_t room_bytes; /* KV_ROOMS rooms at the beginning of data, in turn */
 };
 /* Sets layer_offset of each layer and the total size; false on overflow. KV_PADDING readable bytes
  * follow the last block. */
-bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes);
+bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes); /* of one that is zero but for shapes */
 /* A cache with its size set but no data yet, in one allocation; release with free(). */
 oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers, int n,
                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
@@ -156,8 +158,10 @@ static inline uint64_t kv_layer_block_bytes(const struct kv_cache *kv, int32_t l
 
 static inline uint64_t kv_page_bytes(const struct kv_cache *kv, int32_t layer)
 {
-    return (uint64_t)kv->layers[layer].kv_heads *
-           (kv_layer_block_bytes(kv, layer, 0) + kv_layer_block_bytes(kv, layer, 1));
+    const uint64_t bytes =
+        (uint64_t)kv->layers[layer].kv_heads *
+        (kv_layer_block_bytes(kv, layer, 0) + kv_layer_block_bytes(kv, layer, 1));
+    return kv->layers[layer].filed ? size_align(bytes, READ_ALIGN) : bytes;
 }
 
 /* The block of K (which 0) or V (1). */

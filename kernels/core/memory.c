@@ -107,35 +107,46 @@ void weight_source_release(const struct weight_source *s, int64_t begin, int64_t
                  (size_t)(end - begin - 1) * stride + row);
 }
 
+static bool layer_size(const struct kv_cache *kv, const struct kv_layer_shape *s, size_t *out)
+{
+    size_t layer = 0, v = 0;
+    const int64_t v_dim = s->v_dim ? s->v_dim : s->head_dim;
+    if (s->state)
+        return s->state > 0 && s->slots > 0 && !s->filed &&
+               size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
+               size_add(layer, KV_PADDING, out);
+    const bool page =
+        s->kv_heads >= 0 && s->pages >= 0 && dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
+        (s->v_in_k || dtype_row_bytes(kv->dtype, v_dim, &v)) && size_add(layer, v, &layer) &&
+        size_mul(layer, KV_PAGE_POSITIONS, &layer) && size_mul(layer, (size_t)s->kv_heads, &layer);
+    if (s->filed)
+        layer = size_align(layer, READ_ALIGN);
+    return page && size_mul(layer, (size_t)(s->pages ? s->pages : kv->pages), out);
+}
+
 bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
 {
-    size_t total = 0;
+    size_t total = 0, layer, rooms;
     if (kv->pages < 0)
         return false;
     for (int32_t l = 0; l < kv->n_layers; l++) {
-        size_t layer = 0, v = 0;
-        const struct kv_layer_shape *s = &kv->layers[l];
-        const int64_t v_dim = s->v_dim ? s->v_dim : s->head_dim;
-        const bool fits =
-            s->state
-                ? s->state > 0 && s->slots > 0 &&
-                      size_mul((size_t)s->state, (size_t)s->slots * sizeof(float), &layer) &&
-                      size_add(layer, KV_PADDING, &layer)
-                : s->kv_heads >= 0 && s->pages >= 0 &&
-                      dtype_row_bytes(kv->dtype, s->head_dim, &layer) &&
-                      (s->v_in_k || dtype_row_bytes(kv->dtype, v_dim, &v)) &&
-                      size_add(layer, v, &layer) && size_mul(layer, KV_PAGE_POSITIONS, &layer) &&
-                      size_mul(layer, (size_t)s->kv_heads, &layer) &&
-                      size_mul(layer, (size_t)(s->pages ? s->pages : kv->pages), &layer);
-        if (!fits)
+        if (!layer_size(kv, &kv->layers[l], &layer))
             return false;
-        kv->layer_offset[l] = total;
+        if (kv->layers[l].filed && layer > kv->room_bytes)
+            kv->room_bytes = layer;
+    }
+    if (!size_mul(kv->room_bytes, KV_ROOMS, &rooms))
+        return false;
+    for (int32_t l = 0; l < kv->n_layers; l++) {
+        const struct kv_layer_shape *s = &kv->layers[l];
         kv->windows = kv->windows || s->window;
-        if (!size_add(total, layer / KV_PADDING * KV_PADDING, &total))
+        kv->layer_offset[l] =
+            s->filed ? (uint64_t)(kv->n_filed++ % KV_ROOMS) * kv->room_bytes : rooms + total;
+        if (!layer_size(kv, s, &layer) ||
+            (!s->filed && !size_add(total, layer / KV_PADDING * KV_PADDING, &total)))
             return false;
     }
-    *bytes = total + KV_PADDING;
-    return total <= SIZE_MAX - KV_PADDING;
+    return size_add(total, rooms, &total) && size_add(total, KV_PADDING, bytes);
 }
 
 struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page)

@@ -39,6 +39,7 @@ static oato_status cpu_open(int index, const char *spec, const struct device_opt
     d->base.ops = &cpu_device_ops;
     snprintf(d->id, sizeof d->id, "cpu:%d", index);
     d->budget_bytes = options ? options->budget_bytes : 0;
+    d->scratch = options ? options->scratch : NULL;
     timeline_init(&d->queue.timeline);
     d->queue.id = d->id;
     d->queue.run = cpu_run_job;
@@ -169,7 +170,7 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
 
 static uint64_t cpu_stored_read(const struct oato_device *d)
 {
-    return file_stream_read(cpu_of(d)->stream);
+    return file_stream_read(cpu_of(d)->stream) + kv_file_read(cpu_of(d)->kv_file);
 }
 
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,

@@ -5,6 +5,7 @@
 #ifndef OATO_CPU_DEVICE_H
 #define OATO_CPU_DEVICE_H
 
+#include "kernels/cpu/cpu_kv_file.h"
 #include "kernels/cpu/kernels_internal.h"
 #include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
@@ -21,6 +22,8 @@ struct cpu_device {
     struct slab *slabs;
     struct cpu_weight *weights;
     struct file_stream *stream;        /* NULL: nothing is streamed */
+    struct kv_file *kv_file;           /* NULL: all KV is in memory */
+    const char *scratch;               /* its folder; NULL: cache_folder's */
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
     int64_t clock_offset_ns;
     uint64_t waited_ns; /* waiting for other devices, on that clock */

@@ -330,9 +330,12 @@ void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
 
 void cpu_kv_free(struct oato_device *base, struct kv_cache *kv)
 {
+    struct cpu_device *d = cpu_of(base);
     if (!kv)
         return;
-    cpu_pages_return(cpu_of(base), kv->data, kv->bytes);
+    kv_file_close(d->kv_file);
+    d->kv_file = NULL;
+    cpu_pages_return(d, kv->data, kv->bytes);
     free(kv);
 }
 
@@ -351,6 +354,10 @@ oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape 
     }
     cpu_pool_spread(d->pool, data, kv->bytes);
     kv->data = data;
+    if (kv_file_open(kv, d->id, d->scratch, &d->kv_file, err)) {
+        cpu_kv_free(base, kv);
+        return err->status;
+    }
     *out = kv;
     return OATO_OK;
 }

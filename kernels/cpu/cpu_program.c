@@ -26,6 +26,7 @@ struct compiled {
     struct cpu_barrier barrier;
     uint32_t waits_for; /* bit i: some record waits for device i of the engine */
     uint32_t *needs;    /* per record: see file_stream_compile; NULL: nothing is streamed */
+    struct kv_use *kv;  /* per record; NULL: all KV is in memory */
 };
 
 enum { LOOK_AHEAD = 6 }; /* records: from attention, or what precedes it, to the next matrix */
@@ -67,6 +68,11 @@ static uint32_t streamed_for(const struct running *x, const struct program_recor
     return record_rows(r, x->step) ? streamed_before(x, r) : 0;
 }
 
+static struct kv_use kv_of(const struct running *x, const struct program_record *r)
+{
+    return x->c->kv ? x->c->kv[r - x->c->program->records] : (struct kv_use){0};
+}
+
 /* Which of a record's experts some row has chosen, for who reads the file. */
 static void experts_tell(struct running *x, const struct program_record *r)
 {
@@ -98,6 +104,15 @@ static void experts_choose(struct running *x, const struct program_record *r)
             experts_tell(x, e);
 }
 
+/* What the record reads from files is there; false: it will never be. Sleeps: whoever reads needs
+ * a core. */
+static bool files_wait(struct running *x, const struct program_record *r)
+{
+    const uint32_t needs = streamed_for(x, r), layers = kv_of(x, r).needs;
+    return (!needs || file_stream_wait(x->device->stream, needs, &x->failed)) &&
+           (!layers || kv_file_wait(x->device->kv_file, layers, &x->failed));
+}
+
 /* Thread 0: everything that the record waits for. */
 static bool record_wait(struct running *x, const struct program_record *r)
 {
@@ -120,10 +135,11 @@ static bool record_wait(struct running *x, const struct program_record *r)
     const uint32_t needs = streamed_for(x, r);
     if (streamed_before(x, r) && op_has_experts(&r->op))
         experts_choose(x, r);
-    if (needs) {
+    if (needs || kv_of(x, r).needs) {
         cores_give(x);
-        file_stream_want(x->device->stream, needs);
-        const bool arrived = file_stream_wait(x->device->stream, needs, &x->failed);
+        if (needs)
+            file_stream_want(x->device->stream, needs);
+        const bool arrived = files_wait(x, r);
         step_cores_take(x->step);
         if (!arrived)
             return false;
@@ -140,6 +156,8 @@ static void record_signal(struct running *x, const struct program_record *r)
         return;
     if (used)
         file_stream_used(x->device->stream, used);
+    if (kv_of(x, r).used)
+        kv_file_used(x->device->kv_file, kv_of(x, r).used);
     if (r->signal)
         timeline_raise(&x->device->queue.timeline, x->step->timeline_base[x->c->self] + r->signal,
                        clock_now(x));
@@ -238,13 +256,12 @@ static void run_step(void *arg, int thread)
             if (thread == 0)
                 record_signal(x, r - 1);
         }
-        const bool waits = r->n_waits || streamed_before(x, r);
+        const bool waits = r->n_waits || streamed_before(x, r) || kv_of(x, r).needs;
         /* after a failure of its own nobody else gets on, so nothing is worth waiting for */
         if (thread == 0 && waits && !atomic_load(&x->failed) && !record_wait(x, r))
             atomic_store(&x->failed, true);
-        const uint32_t needs = streamed_for(x, r);
-        if (thread && needs)
-            file_stream_wait(x->device->stream, needs, &x->failed);
+        if (thread)
+            files_wait(x, r);
         if (waits)
             wake_all(x, thread, read_after(x, i, thread));
         else if (!solo && before_solo) /* what thread 0 computed is there */
@@ -305,6 +322,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
     c->rope.step_serial = ++d->step_serial;
     file_stream_begin(d->stream);
+    kv_file_begin(d->kv_file, step);
     if (x.virtual_clock)
         clock_begin(&x);
     x.due_ns = clock_now(&x);
@@ -326,9 +344,9 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         return err->status;
     }
     if (atomic_load(&x.failed)) {
-        const bool stream = file_stream_failed(d->stream, err);
-        timeline_fail(&d->queue.timeline, stream ? TIMELINE_DIED : TIMELINE_STRANDED);
-        if (stream)
+        const bool file = file_stream_failed(d->stream, err) || kv_file_failed(d->kv_file, err);
+        timeline_fail(&d->queue.timeline, file ? TIMELINE_DIED : TIMELINE_STRANDED);
+        if (file)
             return err->status;
         return oato_fail(err, OATO_EDEVICE,
                          "%s: the step was abandoned because a device it waits for failed", d->id);
@@ -371,6 +389,7 @@ void cpu_release(struct oato_device *base, struct compiled *c)
         return;
     file_stream_stop(d->stream);
     free(c->needs);
+    free(c->kv);
     cpu_pages_return(d, c->context.workspace, c->context.workspace_bytes);
     cpu_pages_return(d, c->rope.cos_sin, c->rope.floats * sizeof(float));
     free(c);
@@ -448,6 +467,8 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
     }
     if (!status)
         status = file_stream_compile(d->stream, p, RECORD_RUN, &c->needs, err);
+    if (!status)
+        status = kv_file_compile(d->kv_file, p, &c->kv, err);
     if (status) {
         cpu_release(base, c);
         return status;
