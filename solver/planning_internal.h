@@ -143,6 +143,12 @@ oato_status storage_set(struct problem *p, const int32_t *place, struct oato_err
  * the file for a step of so many tokens: of experts, where each is whole blocks, those that are
  * chosen. */
 double storage_share(const struct graph_op *o, uint64_t bytes, int32_t tokens);
+/* A layer whose KV stays in a file, by the operator that stores it: the bytes of its room in
+ * memory, and what a step reads and writes. */
+uint64_t storage_kv_room(const struct graph *g, const struct oato_op *store,
+                         const struct plan_request *q);
+double storage_kv_bytes(const struct graph *g, const struct oato_op *store, oato_dtype kv,
+                        const struct request_step *s);
 
 /* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
  * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.

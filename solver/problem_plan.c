@@ -151,9 +151,10 @@ static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
             if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
                 stored[i] = true;
     if (!(profile_storage_rate(p->profile) > 0))
-        return oato_fail(err, OATO_EFILE,
-                         "the plan streams weights from a file, but the profile has no rates of "
-                         "storage; run oato-profile again");
+        return oato_fail(
+            err, OATO_EFILE,
+            "the plan streams weights or KV from a file, but the profile has no rates of "
+            "storage; run oato-profile again");
     p->stored = stored;
     return storage_set(p, NULL, err);
 }

@@ -47,6 +47,15 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
             if (t->device != d || !(t->phases >> PHASE_DECODE & 1))
                 continue; /* what is only streamed here has its home elsewhere */
             const bool stored = t->home == HOME_FILE;
+            if (stored && op->op.kind == OP_KV_STORE) {
+                const struct request_step step = request_decode_step(&problem->request);
+                const uint64_t room = storage_kv_room(&problem->graph, &op->op, &problem->request);
+                s.kv_rooms = (uint64_t)max_i64((int64_t)s.kv_rooms, (int64_t)(KV_ROOMS * room));
+                s.filed++;
+                s.filed_bytes +=
+                    storage_kv_bytes(&problem->graph, &op->op, problem->request.kv, &step);
+                continue;
+            }
             const double share = part_share(&op->op, t->axis, t->begin, t->end);
             const bool host = problem->profile->devices[problem->device[d]].is_host;
             const double read =
@@ -131,7 +140,9 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
-                     JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes));
+                     JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes),
+                     JSON("kv_file_layers", s.filed),
+                     JSON("kv_file_bytes", (uint64_t)s.filed_bytes));
         json_add(out, JSON("operators", s.operators), JSON("kv_layers", s.kv_layers),
                  JSON("prefill_ns", s.prefill_ns), JSON("decode_ns", s.decode_ns));
         json_close(out, '}');
@@ -330,7 +341,14 @@ static void text_stored(const struct plan *p, const struct problem *problem, str
                         "streamed from the file of prepared weights: %d operators of %s, %.1f MiB "
                         "a step, through a ring of %.1f MiB (part of work)\n",
                         s.stored, p->devices[d].id, as_mib((double)s.stored_bytes),
-                        as_mib((double)problem->ring_bytes));
+                        as_mib((double)(problem->ring_bytes - s.kv_rooms)));
+        if (s.filed)
+            text_printf(
+                out,
+                "KV of %d layers of %s stays in a file, which a step of decode reads and "
+                "writes %.1f MiB of; it takes turns in %d rooms of %.1f MiB (part of work)\n",
+                s.filed, p->devices[d].id, as_mib(s.filed_bytes), KV_ROOMS,
+                as_mib((double)s.kv_rooms / KV_ROOMS));
     }
 }
 

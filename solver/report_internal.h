@@ -32,6 +32,9 @@ struct device_share {
     uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
     uint64_t stored_bytes;                       /* weights that are read at every step; likewise */
     int32_t stored;                              /* operators that have some */
+    int32_t filed;                               /* layers whose KV stays in a file; */
+    double filed_bytes;                          /* what a step reads and writes of it, */
+    uint64_t kv_rooms;                           /* and what it takes of memory */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
 /* Number of operators; with estimates, of those whose shape was not measured on some device. */

@@ -33,6 +33,9 @@ struct stepping {
     uint32_t next[SOLVER_DEVICES];        /* record of the program */
     struct home *signals[SOLVER_DEVICES]; /* by ordinal; event -1: still to come */
     struct home *streamed[SOLVER_DEVICES]; /* by weight slot */
+    struct home kv_used[KV_ROOMS];         /* the layer before in each room of KV in a file */
+    int32_t kv_layers;                     /* so far in turn */
+    bool kv_turn;                          /* one of them is there */
     struct oato_error *err;
 };
 
@@ -249,6 +252,28 @@ static bool stand_together(const struct stepping *x, int32_t d, int32_t first, i
     return together;
 }
 
+/* Bytes on their way from storage, once `before` is done. */
+static struct home file_run(struct stepping *x, struct event e, const struct home *before)
+{
+    e.device = (int16_t)x->s->host;
+    const double ns = (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9;
+    return event_add(x, e, ns, before, 1);
+}
+
+/* KV of a layer on its way from a file, once the layer before it in its room has been used. */
+static struct home kv_run(struct stepping *x, const struct program_record *r)
+{
+    const struct simulation *s = x->s;
+    const struct oato_op *store = &s->graph.ops[r->graph_op].op;
+    const struct event e = {
+        .kind = EVENT_STREAM,
+        .parts = 1,
+        .op = (int32_t)r->graph_op,
+        .bytes = (uint64_t)storage_kv_bytes(&s->graph, store, s->plan->request.kv, &x->step->size)};
+    x->kv_turn = true;
+    return file_run(x, e, &x->kv_used[x->kv_layers % KV_ROOMS]);
+}
+
 static struct home op_run(struct stepping *x, int32_t d, const struct program_record *r,
                           struct home *reads, int n)
 {
@@ -280,7 +305,14 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX && s->lowered.device[d].slots[r->weight[i]].streamed)
             reads[n++] = x->streamed[d][r->weight[i]];
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    if (placed->part[r->part].filed)
+        reads[n++] = kv_run(x, r);
+    const struct home done = event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    if (x->kv_turn && op.kind == OP_ATTENTION && d == s->host) {
+        x->kv_used[x->kv_layers++ % KV_ROOMS] = done;
+        x->kv_turn = false;
+    }
+    return done;
 }
 
 /* What a device reads from a file: prepared weights. */
@@ -292,14 +324,6 @@ static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct p
         cost_prepared_bytes(x->s->cost, x->s->device[d], &o->op, problem_file_bytes(o));
     const double chosen = d == x->s->host ? storage_share(o, all, x->step->size.tokens) : 1;
     return (uint64_t)((double)all * placed_share(o, placed, r->part) * chosen);
-}
-
-/* Prepared weights on their way from storage, once `before` is done. */
-static struct home file_run(struct stepping *x, struct event e, const struct home *before)
-{
-    e.device = (int16_t)x->s->host;
-    const double ns = (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9;
-    return event_add(x, e, ns, before, 1);
 }
 
 /* The weights of a record that follows, on their way to their place. */
@@ -410,6 +434,8 @@ oato_status simulate_step(struct simulation *s, struct simulated_step *step, int
                           struct oato_error *err)
 {
     struct stepping x = {.s = s, .step = step, .err = err};
+    for (int i = 0; i < KV_ROOMS; i++)
+        x.kv_used[i] = (struct home){0, -1};
     err->status = OATO_OK;
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         x.last[d] = -1;

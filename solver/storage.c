@@ -10,6 +10,9 @@
  * their size decides about the ring, then those that are read whole, then the larger ones, each in
  * layers as far from each other as can be, as long as all of it fits.
  *
+ * So does KV, which takes turns in rooms as large as a layer's: of a context that is hardly used a
+ * step reads little for the memory that it saves, so that weights become resident before it.
+ *
  * An accelerator may compute what is streamed, for the price of one more copy: where a chunk of a
  * prompt takes the host longer than reading does. Each has a ring of its own in the host's memory.
  */
@@ -19,9 +22,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool can_be_stored(const struct graph_op *o)
+static bool has_matrix(const struct graph_op *o)
 {
     return op_weight_use(&o->op) == WEIGHT_MATRIX && o->n_weights;
+}
+
+/* It stores the KV of its own layer alone: that of others would be read again, out of turn. */
+static bool has_kv(const struct graph *g, const struct graph_op *o)
+{
+    bool alone = o->op.kind == OP_KV_STORE;
+    for (int32_t i = 0; i < g->n_ops && alone; i++)
+        alone = g->ops[i].kv_layer != o->kv_layer || g->ops[i].layer == o->layer;
+    return alone;
+}
+
+/* Of the host. */
+static bool can_be_stored(const struct problem *p, int32_t i)
+{
+    return has_matrix(&p->graph.ops[i]) || has_kv(&p->graph, &p->graph.ops[i]);
 }
 
 static bool is_layered(const struct problem *p, int32_t i)
@@ -34,7 +52,7 @@ static bool is_layered(const struct problem *p, int32_t i)
  * large for an accelerator's staging room. */
 static bool can_be_filed(const struct problem *p, int32_t i)
 {
-    return can_be_stored(&p->graph.ops[i]) && is_layered(p, i);
+    return has_matrix(&p->graph.ops[i]) && is_layered(p, i);
 }
 
 /* What a step reads of an operator that is streamed to a device. */
@@ -42,6 +60,25 @@ static uint64_t stored_bytes(const struct problem *p, int32_t i, int32_t d)
 {
     const uint64_t bytes = p->price[i * p->n_devices + d].weight_bytes;
     return bytes + (uint64_t)p->graph.ops[i].n_weights * READ_ALIGN;
+}
+
+uint64_t storage_kv_room(const struct graph *g, const struct oato_op *store,
+                         const struct plan_request *q)
+{
+    const int64_t positions = request_kv_positions(q, store->window ? graph_window(g) : 0);
+    return op_kv_filed_bytes(store, q->kv) * (uint64_t)(positions / KV_PAGE_POSITIONS);
+}
+
+double storage_kv_bytes(const struct graph *g, const struct oato_op *store, oato_dtype kv,
+                        const struct request_step *s)
+{
+    const double tokens = fmax((double)s->tokens / s->seqs, 1); /* of a sequence, */
+    const double seen = (double)s->kv_positions / s->seqs;      /* by all of these together */
+    const double window = store->window ? graph_window(g) : INFINITY;
+    const double earlier = fmin((seen - tokens * (tokens + 1) / 2) / tokens, window);
+    const double pages = ceil(fmax(earlier, 0) / KV_PAGE_POSITIONS) + /* read, and written: */
+                         ceil(tokens / KV_PAGE_POSITIONS);
+    return pages * s->seqs * (double)op_kv_filed_bytes(store, kv);
 }
 
 double storage_share(const struct graph_op *o, uint64_t bytes, int32_t tokens)
@@ -52,9 +89,14 @@ double storage_share(const struct graph_op *o, uint64_t bytes, int32_t tokens)
     return fmin(op_experts_read(&o->op, tokens) / held, 1);
 }
 
-/* The same of an operator of the host. */
+/* The same of an operator of the host; of KV, for a step of decode, what it reads and writes. */
 static double share_read(const struct problem *p, int32_t i, int32_t tokens)
 {
+    const struct oato_op *op = &p->graph.ops[i].op;
+    const struct request_step step = request_decode_step(&p->request);
+    if (op->kind == OP_KV_STORE)
+        return storage_kv_bytes(&p->graph, op, p->request.kv, &step) /
+               (double)storage_kv_room(&p->graph, op, &p->request);
     const uint64_t bytes = p->price[i * p->n_devices + p->instance.host].weight_bytes;
     return storage_share(&p->graph.ops[i], bytes, tokens);
 }
@@ -70,6 +112,8 @@ static int32_t reader_of(const struct problem *p, const int32_t *place, int32_t 
  * accelerator's has for all that could be streamed to it. */
 static bool is_read_by(const struct problem *p, const int32_t *place, int32_t i, int32_t d)
 {
+    if (!has_matrix(&p->graph.ops[i]))
+        return false;
     if (place)
         return p->stored[i] && reader_of(p, place, i) == d;
     return d == p->instance.host ? p->stored[i] : can_be_filed(p, i);
@@ -86,13 +130,33 @@ static uint64_t ring_of(const struct problem *p, const int32_t *place, int32_t d
     return stream_ring_bytes(room, n);
 }
 
-/* All rings of a placement; without one, the host's. */
+/* The rooms of KV that is in a file; 0: all of it is in memory. */
+static uint64_t kv_rooms(const struct problem *p)
+{
+    uint64_t most = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const struct oato_op *op = &p->graph.ops[i].op;
+        if (op->kind == OP_KV_STORE && p->stored[i])
+            most = (uint64_t)max_i64((int64_t)most,
+                                     (int64_t)storage_kv_room(&p->graph, op, &p->request));
+    }
+    return KV_ROOMS * most;
+}
+
+/* All rings of a placement, and rooms; without one, the host's. */
 static uint64_t rings_of(const struct problem *p, const int32_t *place, struct stream_group *room)
 {
-    uint64_t sum = 0;
+    uint64_t sum = kv_rooms(p);
     for (int32_t d = 0; d < p->n_devices; d++)
         sum += place || d == p->instance.host ? ring_of(p, place, d, room) : 0;
     return sum;
+}
+
+/* What an operator takes of the host's memory where nothing of it is in the file. */
+static uint64_t memory_of(const struct problem *p, int32_t i)
+{
+    const struct op_price *price = &p->price[i * p->n_devices + p->instance.host];
+    return price->weight_bytes + price->kv_bytes;
 }
 
 /* An operator in the order in which they become resident. */
@@ -133,9 +197,8 @@ static int32_t candidates_list(const struct problem *p, const int32_t *place, st
         const bool layered = is_layered(p, i);
         const uint32_t layer = (uint32_t)p->graph.ops[i].layer;
         if (p->stored[i] && (!place || reader_of(p, place, i) == host))
-            c[n++] =
-                (struct candidate){layered, share_read(p, i, p->request.batch),
-                                   stored_bytes(p, i, host), layered ? bits_reversed(layer) : 0, i};
+            c[n++] = (struct candidate){layered, share_read(p, i, p->request.batch),
+                                        memory_of(p, i), layered ? bits_reversed(layer) : 0, i};
     }
     qsort(c, (size_t)n, sizeof *c, by_turn);
     return n;
@@ -147,10 +210,8 @@ static uint64_t resident_bytes(const struct problem *p, const int32_t *place)
     const int32_t host = p->instance.host;
     uint64_t sum = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const struct op_price *price = &p->price[i * p->n_devices + host];
-        if (place && place[p->unit_of[i]] != host)
-            continue;
-        sum += price->kv_bytes + (p->stored[i] ? 0 : price->weight_bytes);
+        if (!p->stored[i] && (!place || place[p->unit_of[i]] == host))
+            sum += memory_of(p, i);
     }
     return sum;
 }
@@ -210,7 +271,26 @@ static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, s
         &p->request, max_i64(own->prefill_ns, whole_ns(fmax(read_ns * prompt, copy_ns) * passes)),
         max_i64(own->decode_ns, whole_ns(fmax(read_ns * step, copy_ns))));
     price_add(&o->price, &price);
-    o->bytes[d] += own->kv_bytes + (stored ? 0 : own->weight_bytes);
+    o->bytes[d] += stored ? 0 : own->kv_bytes + own->weight_bytes;
+}
+
+/* The same of an operator whose KV stays in the file. */
+static void kv_add(const struct problem *p, int32_t i, struct option *o)
+{
+    const struct op_price *own = &p->price[i * p->n_devices + p->instance.host];
+    const struct oato_op *op = &p->graph.ops[i].op;
+    const struct request_step decode = request_decode_step(&p->request);
+    double prompt = 0;
+    for (int32_t k = 0; k < request_prefill_kinds(&p->request); k++) {
+        const struct request_step s = request_prefill_kind(&p->request, k);
+        prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * (double)s.times;
+    }
+    const double byte_ns = 1e9 / profile_storage_rate(p->profile);
+    const double step = storage_kv_bytes(&p->graph, op, p->request.kv, &decode);
+    const struct price price =
+        request_price(&p->request, max_i64(own->prefill_ns, whole_ns(prompt * byte_ns)),
+                      max_i64(own->decode_ns, whole_ns(step * byte_ns)));
+    price_add(&o->price, &price);
 }
 
 /* The options that what is streamed changes: each unit's on the host, and those from the file. */
@@ -226,7 +306,10 @@ static void options_set(struct problem *p)
             o->bytes[d] = 0;
             o->price = (struct price){0};
             for (int32_t i = p->first_op[u]; i < p->graph.n_ops; i++)
-                if (p->unit_of[i] == u)
+                if (p->unit_of[i] == u && p->stored[i] && !has_matrix(&p->graph.ops[i]) &&
+                    d == host)
+                    kv_add(p, i, o);
+                else if (p->unit_of[i] == u)
                     op_add(p, i, d, o->filed ? can_be_filed(p, i) : p->stored[i], o);
         }
 }
@@ -286,14 +369,14 @@ oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_
     const int32_t host = p->instance.host;
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         p->stored[i] = !place || place[p->unit_of[i]] == host
-                           ? can_be_stored(&p->graph.ops[i])
+                           ? can_be_stored(p, i)
                            : reader_of(p, place, i) != host && can_be_filed(p, i);
     const uint64_t all =
         p->budget[host] - least_bytes(p->reserve[host] - p->ring_bytes, p->budget[host]);
     const int32_t many = candidates_list(p, place, c);
     uint64_t resident = resident_bytes(p, place);
     for (int32_t i = 0; i < many; i++) {
-        const uint64_t more = p->price[c[i].op * p->n_devices + host].weight_bytes;
+        const uint64_t more = memory_of(p, c[i].op);
         p->stored[c[i].op] = false;
         if (resident + more + rings_of(p, place, room) <= all)
             resident += more;
