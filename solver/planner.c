@@ -63,7 +63,7 @@ static void need_and_offer(const struct problem *p, uint64_t *need, uint64_t *kv
         *need += least == UINT64_MAX ? 0 : least;
     }
     for (int32_t i = 0; i < p->graph.n_ops; i++)
-        *kv += p->price[i * p->n_devices].kv_bytes;
+        *kv += p->stored && p->stored[i] ? 0 : p->price[i * p->n_devices].kv_bytes;
     for (int32_t d = 0; d < p->n_devices; d++)
         *offer += in->usable[d] ? in->capacity[d] : 0;
 }
