@@ -129,8 +129,9 @@ struct cuda_matvec_args {
 /* The batch_* kernels compute the same for more columns. For block types they use tensor cores; a
  * thread block computes BATCH_ROWS rows of one matrix (or half as many of gate and of up) by
  * BATCH_COLUMNS columns. grid: columns / BATCH_COLUMNS rounded up, times blocks of rows of all
- * matrices. For types without blocks they are matvec_many_* with 2 * MATVEC_COLUMNS columns at
- * once. */
+ * matrices. For types without blocks a warp computes FLOAT_ROWS rows (or half of gate and half of up) by
+ * FLOAT_COLUMNS columns, and `split` warps share them. grid: such rows of all matrices * split /
+ * MATVEC_WARPS rounded up, times columns / FLOAT_COLUMNS rounded up. */
 enum {
     BATCH_ROWS = 32,
     BATCH_COLUMNS = 16,
@@ -138,6 +139,9 @@ enum {
     BATCH_THREADS = BATCH_UNITS * 32,
     BATCH_ROOM = 48 << 10,      /* bytes of shared memory */
     BATCH_ROOM_Q2_K = 50 << 10, /* for Q2_K, which has two minima */
+    FLOAT_ROWS = 8,
+    FLOAT_COLUMNS = 8,
+    FLOAT_ROOM = 16 << 10, /* bytes of shared memory for each of `split` warps */
 };
 
 /* The experts of each token: their ids, then their weights. This device holds experts [first, first

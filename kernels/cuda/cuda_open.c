@@ -18,11 +18,12 @@ enum {
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
     cuda_image_attention[], cuda_image_attention_tile[], cuda_image_sample[], cuda_image_sparse[],
     cuda_image_batch[], cuda_image_measure[], cuda_image_state[], cuda_image_route[],
-    cuda_image_columns[];
+    cuda_image_columns[], cuda_image_batch_float[];
 static const unsigned char *const images[CUDA_MODULES] = {
     cuda_image_rows,           cuda_image_matvec, cuda_image_matrix, cuda_image_attention,
     cuda_image_attention_tile, cuda_image_sample, cuda_image_sparse, cuda_image_batch,
-    cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns};
+    cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns,
+    cuda_image_batch_float};
 
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)

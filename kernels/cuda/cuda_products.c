@@ -206,20 +206,24 @@ static cu_result run_batch(const struct launch *l, struct cuda_matvec_args *a)
                         l->op->dtype == DT_Q2_K ? BATCH_ROOM_Q2_K : BATCH_ROOM, a);
 }
 
+/* The same of types without blocks, whose rows several warps may share. */
+static cu_result run_floats(const struct launch *l, struct cuda_matvec_args *a)
+{
+    const uint32_t tiles =
+        a->gate_up ? row_tiles(a, 1, FLOAT_ROWS / 2) : row_tiles(a, a->n, FLOAT_ROWS);
+    const uint32_t blocks = blocks_of((int64_t)tiles * a->split, MATVEC_WARPS);
+    return launch_start(l, l->kernels->batch,
+                        (struct grid){blocks * blocks_of(l->T, FLOAT_COLUMNS), 1, 1},
+                        MATVEC_WARPS * 32, (uint32_t)a->split * FLOAT_ROOM, a);
+}
+
 /* `pairs` of rows by the kernels for few columns. */
 static cu_result run_rows(const struct launch *l, struct cuda_matvec_args *a, int64_t pairs)
 {
-    cu_function kernel = l->kernels->run;
-    uint32_t columns = 1; /* at once */
-    if (l->T > MATVEC_COLUMNS) {
-        if (cuda_has_blocks((oato_dtype)l->op->dtype))
-            return run_batch(l, a);
-        kernel = l->kernels->batch;
-        columns = 2 * MATVEC_COLUMNS;
-    } else if (l->T > 1) {
-        kernel = l->kernels->many;
-        columns = MATVEC_COLUMNS;
-    }
+    if (l->T > MATVEC_COLUMNS)
+        return cuda_has_blocks((oato_dtype)l->op->dtype) ? run_batch(l, a) : run_floats(l, a);
+    const cu_function kernel = l->T > 1 ? l->kernels->many : l->kernels->run;
+    const uint32_t columns = l->T > 1 ? MATVEC_COLUMNS : 1; /* at once */
     const uint32_t blocks = blocks_of(pairs * a->split, MATVEC_WARPS) * blocks_of(l->T, columns);
     return launch_start(l, kernel, (struct grid){blocks, 1, 1}, MATVEC_WARPS * 32, 0, a);
 }

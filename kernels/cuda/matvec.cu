@@ -1,7 +1,7 @@
 /*
  * matvec.cu - products with few columns, where the time is that of reading the weights: decode,
- * rows of logits, and the matrices of the experts that few tokens choose. Of more than four columns
- * types with blocks are multiplied by batch.cu, to the same bits.
+ * rows of logits, and the matrices of the experts that few tokens choose. More than four
+ * columns are multiplied by batch.cu and batch_float.cu, to the same bits.
  *
  * A warp computes two rows (gate and up of the same row where they are fused), so that two weights
  * are on their way while two are multiplied; where there are few rows, two or four warps share a
@@ -19,7 +19,6 @@ enum {
     PLANES = 4,
     MATVEC_RESIDENT = 4, /* blocks in a multiprocessor: with fewer registers a lane would have one
                             block of codes on its way, not four */
-    MATVEC_RESIDENT_BATCH = 3, /* of those with most columns, whose sums take registers, too */
     MATVEC_AHEAD = 2048, /* elements of a row, two turns of a warp; more of Q4_0 made decoding 2 %
                             slower on an H100 */
 };
@@ -230,13 +229,5 @@ template <int DTYPE> __device__ static void head_rows(const cuda_heads_args &a)
     MATVEC_KERNEL(expert_down_##type, cuda_experts_args, nothing_ahead, expert_down<CUDA_##type>)  \
     MATVEC_KERNEL(head_rows_##type, cuda_heads_args, nothing_ahead, head_rows<CUDA_##type>)
 
-/* Of more columns, types without blocks multiply twice as many at once; others go through tensor
- * cores (batch.cu). */
-#define MATVEC_KERNELS_OF_FLOATS(type, ...)                                                        \
-    MATVEC_KERNELS(type, )                                                                         \
-    KERNEL_AHEAD_CALL(batch_##type, MATVEC_WARPS *WARP, MATVEC_RESIDENT_BATCH, cuda_matvec_args,   \
-                      (weights_ahead<CUDA_##type, 2 * MATVEC_COLUMNS>),                            \
-                      matvec<CUDA_##type, 2 * MATVEC_COLUMNS>)
-
-FLOAT_TYPES(MATVEC_KERNELS_OF_FLOATS)
+FLOAT_TYPES(MATVEC_KERNELS)
 BLOCK_TYPES(MATVEC_KERNELS)
