@@ -78,22 +78,23 @@ template <int DTYPE> __device__ static void float_ahead(const cuda_matvec_args &
         row_ahead<DTYPE>(t.of(a, r), 0, t.row_of(a, r), begin, min(begin + FLOAT_AHEAD, a.w[0].k));
 }
 
-/* The warps that have the same part copy its input together; columns behind the last are the last
- * again, and elements behind the last zeros. */
+/* The warps that have the same part copy its input together, a column each at a time; columns
+ * behind the last are the last again, and elements behind the last zeros. */
 template <int DTYPE>
 __device__ static void copy_input(const cuda_matvec_args &a, const float_tile &t, int begin,
                                   typename float_step<DTYPE>::room &room)
 {
     typedef float_step<DTYPE> S;
-    enum { OF_COLUMN = S::PIECES * WARP };
-    const int threads = MATVEC_WARPS / a.split * WARP;
-    const int mine = threadIdx.x / WARP / a.split * WARP + threadIdx.x % WARP;
-    for (int n = mine; n < COLUMNS * OF_COLUMN; n += threads) {
-        const int c = n / OF_COLUMN, nth = n % OF_COLUMN, i = begin + nth * 4;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int c = warp / a.split; c < COLUMNS; c += MATVEC_WARPS / a.split) {
         const uint8_t *x = a.x + (t.column + min(c, t.columns - 1)) * a.x_stride;
-        const bool there = i < a.w[0].k;
-        copy_16(&room.x[c][nth % S::PIECES][S::place(nth % S::PIECES, nth / S::PIECES)],
-                x + (there ? i : 0) * sizeof(float), there);
+#pragma unroll
+        for (int n = 0; n < S::PIECES; n++) {
+            const int nth = n * WARP + lane, piece = nth % S::PIECES, i = begin + nth * 4;
+            const bool there = i < a.w[0].k;
+            copy_16(&room.x[c][piece][S::place(piece, nth / S::PIECES)],
+                    x + (there ? i : 0) * sizeof(float), there);
+        }
     }
 }
 
