@@ -43,16 +43,19 @@ struct float_tile {
     int matrix, row;
     int column, columns;
     int part;
-    bool there; /* false: there are fewer rows */
+    int warp, warps; /* which of those with this part it is, of how many */
+    bool there;      /* false: there are fewer rows */
 
     __device__ explicit float_tile(const cuda_matvec_args &a)
     {
-        const int across = (a.columns + COLUMNS - 1) / COLUMNS, warp = threadIdx.x / WARP;
+        const int across = (a.columns + COLUMNS - 1) / COLUMNS, shift = a.split / 2; /* 0, 1, 2 */
         const int rows = a.gate_up ? HALF : ROWS, n = a.gate_up ? 1 : a.n;
-        int tile = (blockIdx.x / across * MATVEC_WARPS + warp) / a.split;
+        warp = threadIdx.x / WARP >> shift;
+        warps = MATVEC_WARPS >> shift;
+        int tile = blockIdx.x / across * warps + warp;
         column = blockIdx.x % across * COLUMNS;
         columns = min(a.columns - column, (int)COLUMNS);
-        part = warp % a.split;
+        part = threadIdx.x / WARP & (a.split - 1);
         for (matrix = 0; matrix < n && tile >= (a.w[matrix].rows + rows - 1) / rows; matrix++)
             tile -= (a.w[matrix].rows + rows - 1) / rows;
         there = matrix < n;
@@ -85,8 +88,8 @@ __device__ static void copy_input(const cuda_matvec_args &a, const float_tile &t
                                   typename float_step<DTYPE>::room &room)
 {
     typedef float_step<DTYPE> S;
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int c = warp / a.split; c < COLUMNS; c += MATVEC_WARPS / a.split) {
+    const int lane = threadIdx.x % WARP;
+    for (int c = t.warp; c < COLUMNS; c += t.warps) {
         const uint8_t *x = a.x + (t.column + min(c, t.columns - 1)) * a.x_stride;
 #pragma unroll
         for (int n = 0; n < S::PIECES; n++) {
