@@ -129,9 +129,9 @@ struct cuda_matvec_args {
 /* The batch_* kernels compute the same for more columns. For block types they use tensor cores; a
  * thread block computes BATCH_ROWS rows of one matrix (or half as many of gate and of up) by
  * BATCH_COLUMNS columns. grid: columns / BATCH_COLUMNS rounded up, times blocks of rows of all
- * matrices. For types without blocks a warp computes FLOAT_ROWS rows (or half of gate and half of up) by
- * FLOAT_COLUMNS columns, and `split` warps share them. grid: such rows of all matrices * split /
- * MATVEC_WARPS rounded up, times columns / FLOAT_COLUMNS rounded up. */
+ * matrices. For types without blocks a warp computes FLOAT_ROWS rows (or half of gate and half of
+ * up) by FLOAT_COLUMNS columns, and `split` warps share them. grid: such rows of all matrices *
+ * split / MATVEC_WARPS rounded up, times columns / FLOAT_COLUMNS rounded up. */
 enum {
     BATCH_ROWS = 32,
     BATCH_COLUMNS = 16,
@@ -141,7 +141,8 @@ enum {
     BATCH_ROOM_Q2_K = 50 << 10, /* for Q2_K, which has two minima */
     FLOAT_ROWS = 8,
     FLOAT_COLUMNS = 8,
-    FLOAT_ROOM = 16 << 10, /* bytes of shared memory for each of `split` warps */
+    FLOAT_ROOM = 16 << 10,      /* bytes of shared memory for each of `split` warps */
+    BATCH_ROOM_MOST = 64 << 10, /* what every GPU has */
 };
 
 /* The experts of each token: their ids, then their weights. This device holds experts [first, first

@@ -14,7 +14,9 @@ enum {
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 _Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
-_Static_assert((int)BATCH_ROOM_Q2_K <= (int)MATRIX_ROOM_MOST, "what find_kernel asks for");
+_Static_assert((int)BATCH_ROOM_Q2_K <= (int)BATCH_ROOM_MOST &&
+                   MATVEC_WARPS * FLOAT_ROOM <= BATCH_ROOM_MOST,
+               "of batch.cu and batch_float.cu");
 
 static struct cuda_kv_layer kv_layer(const struct launch *l, int32_t i)
 {
@@ -428,8 +430,10 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
     snprintf(name, sizeof name, "%.*s%s%s", (int)(type ? type - pattern : 63), pattern,
              type ? dtype_name(dtype) : "", type ? type + 2 : "");
     cu_result result = cuda_kernel(d, name, out);
-    if (!result && type && (!strncmp(pattern, "matrix", 6) || !strncmp(pattern, "batch", 5)))
-        result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED, MATRIX_ROOM_MOST);
+    const bool matrix = !strncmp(pattern, "matrix", 6), batch = !strncmp(pattern, "batch", 5);
+    if (!result && type && (matrix || batch))
+        result = d->cu->function_set(*out, CU_FUNCTION_MAX_DYNAMIC_SHARED,
+                                     matrix ? MATRIX_ROOM_MOST : BATCH_ROOM_MOST);
     if (result) {
         char doing[96];
         snprintf(doing, sizeof doing, "finding its kernel %s", name);

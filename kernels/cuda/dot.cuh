@@ -65,10 +65,7 @@ template <int DTYPE, int N> struct dot {
 
 /* Types without blocks: 16 bytes at a time, of float32 columns. */
 template <int DTYPE, int N> struct dot_float {
-    enum {
-        EACH = DTYPE == CUDA_F32 ? 4 : 8,
-        MOST_TURNS = N > 4 ? 2 : 4, /* that registers have room for */
-    };
+    enum { EACH = DTYPE == CUDA_F32 ? 4 : 8, MOST_TURNS = 4 };
 
     template <int TURNS>
     static __device__ void turns(const cuda_matrix *const w[2], const int64_t row[2],
