@@ -109,8 +109,9 @@ oato_status direct_scratch(const char *folder, uint64_t bytes, struct direct_fil
         return OATO_OK;
     if (made && errno == EOPNOTSUPP && !ftruncate(out->fd, (off_t)bytes))
         return OATO_OK;
-    oato_fail(err, OATO_EIO, "making a file of %.1f MiB in %s: %s", (double)bytes / (1 << 20),
-              out->path, strerror(errno));
+    oato_fail(err, OATO_EIO,
+              "making a file of %.1f MiB in %s: %s; make room, or name another folder",
+              (double)bytes / (1 << 20), out->path, strerror(errno));
     direct_close(out);
     return OATO_EIO;
 }

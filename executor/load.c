@@ -579,10 +579,9 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
                                           .v_dim = s->v_dim,
                                           .v_in_k = s->v_in_k};
             const uint64_t pages = (uint64_t)s->pages;
-            if (s->filed)
-                room = (uint64_t)max_i64((int64_t)room,
-                                         (int64_t)(op_kv_filed_bytes(&store, e->kv_dtype) * pages));
-            else
+            const uint64_t filed = s->filed ? op_kv_filed_bytes(&store, e->kv_dtype) * pages : 0;
+            room = filed > room ? filed : room;
+            if (!s->filed)
                 d->kv_bytes += op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * pages;
             e->kv_filed = e->kv_filed || s->filed;
         }
