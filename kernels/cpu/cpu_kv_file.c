@@ -274,6 +274,20 @@ static void list_add(struct page_list *l, const int32_t *pages, int64_t first, i
         l->writes[l->n_writes++] = pages[i];
 }
 
+/* The page comes from another one: where a sequence of this step has it, and where the next step's
+ * has it (the engine copies for both at once), so that it is in the file then. */
+static void list_copy(struct page_list *l, const struct step_page_copy *copy)
+{
+    int32_t i = 0;
+    while (i < l->n_reads && l->reads[i].to != copy->to)
+        i++;
+    l->reads[i] = (struct page_read){copy->from, copy->to};
+    if (i < l->n_reads)
+        return;
+    l->n_reads++;
+    l->writes[l->n_writes++] = copy->to;
+}
+
 static void lists_make(struct kv_file *f, const struct step *step)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -289,9 +303,8 @@ static void lists_make(struct kv_file *f, const struct step *step)
                 list_add(l, pages, first, from, seq->query_len);
         }
         for (int32_t i = 0; i < step->n_page_copies; i++)
-            for (int32_t j = 0; step->page_copy[i].window == kind && j < l->n_reads; j++)
-                if (l->reads[j].to == step->page_copy[i].to)
-                    l->reads[j].from = step->page_copy[i].from;
+            if (step->page_copy[i].window == kind)
+                list_copy(l, &step->page_copy[i]);
     }
 }
 

@@ -82,8 +82,9 @@ static int32_t seq_new(struct story *s)
     return seq;
 }
 
-/* One step of n tokens of each sequence, those from number `from` of a text on. */
-static void tell(struct story *s, const int32_t *seqs, int n_seqs, int32_t from, int32_t n)
+/* One step of n[i] tokens of each sequence, those from number `from` of a text on. */
+static void tell_each(struct story *s, const int32_t *seqs, int n_seqs, int32_t from,
+                      const int32_t *n)
 {
     int32_t ids[1024];
     struct engine_input in[3];
@@ -91,7 +92,7 @@ static void tell(struct story *s, const int32_t *seqs, int n_seqs, int32_t from,
     fill_ids(ids, (int32_t)(sizeof ids / sizeof *ids), (int32_t)s->vocab, 5);
     for (int i = 0; i < n_seqs; i++)
         in[i] = (struct engine_input){
-            .seq = seqs[i], .ids = ids + from + 7 * seqs[i], .n = n, .logits = LOGITS_LAST};
+            .seq = seqs[i], .ids = ids + from + 7 * seqs[i], .n = n[i], .logits = LOGITS_LAST};
     if (engine_step(s->e, in, n_seqs, &err))
         fail_msg("%s", err.text);
     s->said = realloc(s->said, (s->n + (size_t)n_seqs) * s->vocab * sizeof *s->said);
@@ -100,8 +101,14 @@ static void tell(struct story *s, const int32_t *seqs, int n_seqs, int32_t from,
         memcpy(s->said + s->n * s->vocab, engine_logits(s->e, i), s->vocab * sizeof *s->said);
 }
 
+static void tell(struct story *s, const int32_t *seqs, int n_seqs, int32_t from, int32_t n)
+{
+    tell_each(s, seqs, n_seqs, from, (const int32_t[]){n, n, n});
+}
+
 /* Prompts in chunks, one sequence beside another, a fork in the middle of a page whose branches go
- * on together, one that is cut back, and pages that another sequence had before. */
+ * on together, one that is cut back, pages that another sequence had before, and a fork that reads
+ * a prompt beside another one's decode. */
 static void all_of_it(struct story *s)
 {
     struct oato_error err;
@@ -121,6 +128,11 @@ static void all_of_it(struct story *s)
     seqs[0] = seq_new(s);
     tell(s, seqs, 1, 3, CHUNK);
     tell(s, seqs, 3, 50, 2);
+    engine_seq_free(s->e, seqs[0]);
+    if (engine_seq_fork(s->e, seqs[1], &seqs[0], &err))
+        fail_msg("%s", err.text);
+    tell_each(s, (const int32_t[]){seqs[2], seqs[0]}, 2, 60, (const int32_t[]){1, 20});
+    tell(s, seqs, 3, 90, 1);
 }
 
 static struct story told_by(const struct model *m, const struct plan *p, oato_dtype kv)
@@ -151,7 +163,7 @@ static void the_bits_are_those_of_kv_in_memory(void **state)
     } cases[] = {{"llama", DT_F16, 0},  {"llama", DT_Q8_0, 1}, {"llama", DT_F32, 4},
                  {"gemma3", DT_F16, 0}, {"gemma3", DT_F16, 2}, {"qwen35", DT_F16, 0}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct model *m = tiny_model_of(cases[i].architecture, DT_Q4_0, 3 + i);
+        struct model *m = tiny_model_of(cases[i].architecture, i % 2 ? DT_Q4_0 : DT_F16, 3 + i);
         struct plan p;
         plan_filed(&p, m, cases[i].resident);
         assert_true(p.n_parts > 0);
