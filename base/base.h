@@ -206,6 +206,10 @@ void program_begin(const char *name);
 /* Prints "NAME: warning: text" on stderr, over a line of progress; user is not looked at. */
 void program_warn(void *user, const char *text);
 
+/* Prints "NAME: text", unless it is empty, on stderr and ends the program with the error's status,
+ * from any thread. */
+void program_abort(const struct oato_error *err);
+
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
  * do not exist are ignored. Called by main before threads start. */
 void outfile_keep(const char *path);

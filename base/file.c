@@ -132,6 +132,15 @@ void program_warn(void *user, const char *text)
     fputc('\n', stderr);
 }
 
+void program_abort(const struct oato_error *err)
+{
+    fflush(stdout);
+    progress_clear();
+    if (err->text[0])
+        fprintf(stderr, "%s: %s\n", program_name, err->text);
+    _exit((int)err->status);
+}
+
 /* --------------------------------------------------------------------------- mapped files --- */
 
 oato_status file_map(const char *path, struct mapped_file *out, struct oato_error *err)

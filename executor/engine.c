@@ -128,7 +128,6 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     e->warn = warn;
     e->user = user;
     e->embeddings = options->embeddings;
-    e->on_lost = options->on_lost;
     e->observe = options->observe;
     e->observe_user = options->observe_user;
     arena_init(&e->arena);
@@ -420,7 +419,7 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
 {
     const uint32_t both = 1u << PHASE_DECODE | 1u << PHASE_PREFILL;
     const bool mixed = phases == both && !e->phases_alike;
-    oato_status status = ranks_hold(e, err);
+    oato_status status = e->ranks ? collective_alive(e->ranks, err) : OATO_OK;
     e->n_rows = 0;
     for (int pass = mixed ? 0 : 1; pass < 2 && !status; pass++) {
         const enum plan_phase phase =
@@ -441,7 +440,9 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
             status = caches_step(e, &step, err);
     }
-    ranks_release(e, err);
+    e->failed = e->failed || (e->ranks && status);
+    if (e->failed && e->ranks)
+        collective_leave(e->ranks, err);
     return status;
 }
 

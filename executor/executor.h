@@ -49,9 +49,6 @@ struct engine_options {
     /* The ranks between which the plan divides the model, borrowed until engine_close; NULL, or one
      * rank: this process runs all of the plan */
     struct collective *ranks;
-    /* Rank 0 of several: another one was lost between steps, which the next step will say, too.
-     * Runs on a thread of the engine. May be NULL */
-    void (*on_lost)(const struct oato_error *err);
     /* folder where prepared weights are saved; NULL: none, or ~/.cache/oato if the plan streams
      * weights from there */
     const char *prepared_cache;
@@ -73,9 +70,6 @@ void engine_close(struct engine *e);
  * steps and returns when it closes. */
 oato_status engine_join(struct engine *e, struct oato_error *err);
 oato_status engine_follow(struct engine *e, struct oato_error *err);
-/* Rank 0, between steps: whether all others still follow, which they are asked every second.
- * OATO_EDEVICE: one does not. */
-oato_status engine_alive(struct engine *e, struct oato_error *err);
 
 /* Calls warn with a line for each device that runs slower than it should, with the reason. */
 void engine_warnings(const struct engine *e, warn_fn warn, void *user);

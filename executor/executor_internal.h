@@ -178,17 +178,6 @@ struct expert_cache {
 
 /* ------------------------------------------------------------------------------ the engine */
 
-/* ranks.c: what rank 0's steps share with the thread that asks the others between them. */
-struct heart {
-    bool beats; /* the thread runs; only on rank 0 of several */
-    pthread_t thread;
-    pthread_mutex_t lock; /* of the rest, and of all messages to ranks */
-    pthread_cond_t wake;
-    bool stop;
-    uint64_t told_ns;       /* when the others last got a message */
-    struct oato_error lost; /* with the status OATO_OK: nobody is */
-};
-
 struct engine {
     const struct model *model;
     const struct plan *plan;              /* or NULL */
@@ -240,9 +229,8 @@ struct engine {
     struct step_cores cores;  /* of the host and its simulated devices */
     bool failed;              /* a device died: no further step */
     struct collective *ranks; /* NULL: no others */
+    bool leads;               /* rank 0, whose steps the others follow */
     int32_t *message;         /* ranks.c: a step on its way between ranks */
-    struct heart heart;
-    void (*on_lost)(const struct oato_error *err); /* of the options */
     struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
     int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;
@@ -274,10 +262,6 @@ void spares_free(struct engine *e);
 oato_status ranks_check(struct engine *e, struct oato_error *err);
 /* Whether the plan's device is opened by this process. */
 bool ranks_have(const struct engine *e, const struct plan_device *d);
-/* Rank 0: before and after steps, between which nobody asks the others. Fails when one was lost
- * before; after a failure the second makes this rank leave, and completes its message. */
-oato_status ranks_hold(struct engine *e, struct oato_error *err);
-void ranks_release(struct engine *e, struct oato_error *err);
 /* Rank 0, before it runs a step: the others run it, too. */
 oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct step *step,
                        struct oato_error *err);

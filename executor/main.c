@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#include <unistd.h>
 
 enum verb {
     GENERATE = 1,
@@ -179,18 +178,9 @@ static void help(size_t verb, const struct option_row *rows)
         "failed.\nSee man oato-run.\n");
 }
 
-/* Called while this rank waits for its user, perhaps for long. */
-static void lost_end(const struct oato_error *err)
-{
-    fflush(stdout);
-    fprintf(stderr, "oato-run: %s\n", err->text);
-    _exit((int)err->status);
-}
-
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct run_args a = {
-        .open.engine.on_lost = lost_end,
         .n_predict = 256,
         .prefill = -1,
         .generate = -1,

@@ -3,19 +3,11 @@
  * alone has sequences: it decides what a step does and sends the filled step descriptor to the
  * others, which run their own programs by it. A page id, or a slot of state, means the same on
  * every rank, so they need no bookkeeping of their own.
- *
- * Between steps a thread of rank 0 asks all others every second whether they are there. So the
- * others need not wait without a limit for a step that comes when a user has typed something: a
- * rank 0 that is silent has stopped.
  */
 #include "executor/executor_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/* Without a step for so long, the others are asked. */
-#define BEAT_NS UINT64_C(1000000000)
 
 /* A message is a head, of a length that everybody knows, and what does not fit into it: decode of
  * a few sequences does, and takes one broadcast. */
@@ -23,8 +15,8 @@ enum { HEAD_WORDS = 128 };
 
 enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
 
-/* Instead of a step's number of tokens: there is none to come, or all are to answer. */
-enum { TOKENS_END = 0, TOKENS_PING = -1 };
+/* Instead of a step's number of tokens: there is none to come. */
+enum { TOKENS_END = 0 };
 
 oato_status ranks_check(struct engine *e, struct oato_error *err)
 {
@@ -91,11 +83,10 @@ static oato_status told_send(struct engine *e, int32_t *end, struct oato_error *
     int32_t *m = e->message;
     const size_t words = (size_t)(end - m);
     m[WORDS] = (int32_t)words;
-    oato_status status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_NAPS, err);
+    oato_status status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_EVER, err);
     if (!status && words > HEAD_WORDS)
         status = collective_broadcast(e->ranks, m + HEAD_WORDS, (words - HEAD_WORDS) * sizeof *m,
                                       WAITS_AWAKE, err);
-    e->heart.told_ns = now_ns();
     return status;
 }
 
@@ -134,100 +125,6 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     return status;
 }
 
-/* By messages, which have a limit, whoever makes the sums. */
-static oato_status ranks_answer(struct engine *e, struct oato_error *err)
-{
-    const float here = 1;
-    float all[RANKS_MAX] = {0};
-    return collective_gather(e->ranks, &here, 1, all, collective_ranks(e->ranks), 1, true, err);
-}
-
-/* ---------------------------------------------------------------------------- the heart --- */
-
-static oato_status ranks_ask(struct engine *e, struct oato_error *err)
-{
-    e->message[TOKENS] = TOKENS_PING;
-    const oato_status status = told_send(e, e->message + FIRST_WORD, err);
-    return status ? status : ranks_answer(e, err);
-}
-
-static void *heart_run(void *engine)
-{
-    struct engine *e = engine;
-    struct heart *h = &e->heart;
-    pthread_mutex_lock(&h->lock);
-    while (!h->stop) {
-        const uint64_t due = h->told_ns + BEAT_NS;
-        const struct timespec until = {(time_t)(due / 1000000000), (long)(due % 1000000000)};
-        if (now_ns() < due) {
-            pthread_cond_timedwait(&h->wake, &h->lock, &until);
-        } else if (ranks_ask(e, &h->lost)) {
-            h->stop = true;
-            if (e->on_lost)
-                e->on_lost(&h->lost);
-        }
-    }
-    pthread_mutex_unlock(&h->lock);
-    return NULL;
-}
-
-static oato_status heart_begin(struct engine *e, struct oato_error *err)
-{
-    struct heart *h = &e->heart;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    h->told_ns = now_ns();
-    h->beats = !pthread_create(&h->thread, NULL, heart_run, e);
-    return h->beats ? OATO_OK
-                    : oato_fail(err, OATO_EIO, "cannot start a thread that asks other ranks");
-}
-
-static void heart_end(struct heart *h)
-{
-    pthread_mutex_lock(&h->lock);
-    h->stop = true;
-    pthread_cond_signal(&h->wake);
-    pthread_mutex_unlock(&h->lock);
-    pthread_join(h->thread, NULL);
-    pthread_cond_destroy(&h->wake);
-    pthread_mutex_destroy(&h->lock);
-}
-
-oato_status ranks_hold(struct engine *e, struct oato_error *err)
-{
-    struct heart *h = &e->heart;
-    if (!h->beats)
-        return OATO_OK;
-    pthread_mutex_lock(&h->lock);
-    if (h->lost.status)
-        *err = h->lost;
-    e->failed = e->failed || h->lost.status;
-    return h->lost.status;
-}
-
-void ranks_release(struct engine *e, struct oato_error *err)
-{
-    if (e->failed && e->ranks)
-        collective_leave(e->ranks, err);
-    if (!e->heart.beats)
-        return;
-    e->heart.told_ns = now_ns();
-    e->heart.stop = e->heart.stop || e->failed;
-    pthread_mutex_unlock(&e->heart.lock);
-}
-
-oato_status engine_alive(struct engine *e, struct oato_error *err)
-{
-    const oato_status status = ranks_hold(e, err);
-    if (e->heart.beats)
-        pthread_mutex_unlock(&e->heart.lock);
-    return status;
-}
-
 oato_status engine_join(struct engine *e, struct oato_error *err)
 {
     int32_t host[RANKS_MAX] = {0};
@@ -258,17 +155,16 @@ oato_status engine_join(struct engine *e, struct oato_error *err)
             e->ranks, collective_choose(e->ranks, e->plan->sums, e->plan->n_sums, err), err);
     if (!status)
         status = collective_group(e->ranks, host, err);
-    return status || collective_rank(e->ranks) ? status : heart_begin(e, err);
+    e->leads = !status && !collective_rank(e->ranks);
+    return status;
 }
 
 void ranks_end(struct engine *e)
 {
     struct oato_error ignored;
-    if (e->heart.beats) {
-        heart_end(&e->heart);
+    if (e->leads && !e->failed && !collective_alive(e->ranks, &ignored)) {
         e->message[TOKENS] = TOKENS_END;
-        if (!e->failed && !e->heart.lost.status)
-            told_send(e, e->message + FIRST_WORD, &ignored);
+        told_send(e, e->message + FIRST_WORD, &ignored);
     }
     free(e->message);
 }
@@ -323,17 +219,13 @@ oato_status engine_follow(struct engine *e, struct oato_error *err)
     oato_status status = OATO_OK;
     while (!status) {
         struct step step;
-        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_NAPS, err);
+        status = collective_broadcast(e->ranks, m, HEAD_WORDS * sizeof *m, WAITS_EVER, err);
         if (!status && m[WORDS] > HEAD_WORDS)
             status =
                 collective_broadcast(e->ranks, m + HEAD_WORDS,
                                      (size_t)(m[WORDS] - HEAD_WORDS) * sizeof *m, WAITS_AWAKE, err);
         if (status || m[TOKENS] == TOKENS_END)
             break;
-        if (m[TOKENS] == TOKENS_PING) {
-            status = ranks_answer(e, err);
-            continue;
-        }
         message_read(e, &step);
         status = step_follow(e, (enum plan_phase)m[PHASE], &step, err);
     }

@@ -140,7 +140,7 @@ static oato_status session_begin(struct session *s, const struct session_args *a
 
 oato_status session_join(struct session_args *a, struct oato_error *err)
 {
-    return collective_open(&a->ranks, err);
+    return collective_open(&a->ranks, program_abort, err);
 }
 
 oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
@@ -148,7 +148,7 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
 {
     memset(s, 0, sizeof *s);
     s->ranks = a->ranks;
-    oato_status status = s->ranks ? OATO_OK : collective_open(&s->ranks, err);
+    oato_status status = s->ranks ? OATO_OK : collective_open(&s->ranks, program_abort, err);
     if (!status)
         status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
     if (!status)

@@ -18,11 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A rank computes at most part of a layer between two of its answers, so one that is silent for so
- * long has stopped. */
-#define ANSWER_S 6
-/* Who waits for a rank that itself waits for others lets that one name who is silent. */
-#define RELAY_S (ANSWER_S + 1)
 /* Who waits for the next step sleeps between looks after a while. */
 #define AWAKE_NS 20000000u
 #define NAP_NS   100000
@@ -42,7 +37,7 @@ void collective_fetch(struct collective *c, const void *at, size_t bytes)
     c->fetch_end = c->fetch + bytes;
 }
 
-/* False: too long. */
+/* False: too long, or a rank is lost. */
 static bool wait_more(struct collective *c, struct waiting *w)
 {
     for (int i = 0; i < FETCH_LINES && c->fetch < c->fetch_end; i++, c->fetch += LINE)
@@ -51,11 +46,11 @@ static bool wait_more(struct collective *c, struct waiting *w)
         return true;
     const uint64_t waited_ns = now_ns() - w->begin_ns;
     const struct timespec nap = {0, NAP_NS};
-    if (waited_ns > AWAKE_NS && w->how != WAITS_AWAKE)
+    if (waited_ns > AWAKE_NS && w->how == WAITS_EVER)
         nanosleep(&nap, NULL);
     else
         sched_yield();
-    return w->how == WAITS_EVER || waited_ns < w->limit_ns;
+    return atomic_load(&c->lost) < 0 && (w->how == WAITS_EVER || waited_ns < w->limit_ns);
 }
 
 /* For an answer of that rank. */
@@ -67,11 +62,17 @@ static struct waiting wait_begin(const struct collective *c, int rank, enum wait
 
 static oato_status fail_silent(struct collective *c, int rank, struct oato_error *err)
 {
+    const int lost = atomic_load(&c->lost);
+    rank = lost < 0 ? rank : lost;
     c->failed = true;
-    return oato_fail(err, OATO_EDEVICE,
-                     "rank %d on %s has not answered for %d s; it has stopped, or its host cannot "
-                     "be reached",
-                     rank, c->host[rank], ANSWER_S);
+    oato_fail(err, OATO_EDEVICE,
+              "rank %d on %s has not answered for %d s; it has stopped, or its host cannot "
+              "be reached",
+              rank, c->host[rank], ANSWER_S);
+    c->told = lost >= 0 && !lost_speaks(c, lost);
+    if (c->told)
+        err->text[0] = 0;
+    return OATO_EDEVICE;
 }
 
 static oato_status fail_message(struct collective *c, int rank, struct oato_error *err)
@@ -95,13 +96,14 @@ static oato_status message_wait(struct collective *c, int handle, int rank, size
 oato_status message_send(struct collective *c, int to, const void *data, size_t bytes,
                          enum waits how, struct oato_error *err)
 {
-    return message_wait(c, c->transport->send(to, data, bytes), to, NULL, how, err);
+    return message_wait(c, c->transport->send(CHANNEL_STEPS, to, data, bytes), to, NULL, how, err);
 }
 
 oato_status message_receive(struct collective *c, int from, void *data, size_t most, size_t *bytes,
                             enum waits how, struct oato_error *err)
 {
-    return message_wait(c, c->transport->receive(from, data, most), from, bytes, how, err);
+    return message_wait(c, c->transport->receive(CHANNEL_STEPS, from, data, most), from, bytes, how,
+                        err);
 }
 
 static oato_status counter_wait(struct collective *c, _Atomic uint64_t *counter, int rank,
@@ -112,6 +114,11 @@ static oato_status counter_wait(struct collective *c, _Atomic uint64_t *counter,
         if (!wait_more(c, &w))
             return fail_silent(c, rank, err);
     return OATO_OK;
+}
+
+oato_status collective_alive(struct collective *c, struct oato_error *err)
+{
+    return atomic_load(&c->lost) < 0 ? OATO_OK : fail_silent(c, 0, err);
 }
 
 static oato_status still_joined(const struct collective *c, struct oato_error *err)
@@ -279,7 +286,7 @@ static oato_status leaders_exchange(struct collective *c, float *sum, bool *any,
     const size_t all = wire_bytes(wire, n);
     size_t bytes = 0;
     const void *own = *any ? pack(c, sum, n, wire) : sum;
-    const int sent = c->transport->send(other, own, *any ? all : 0);
+    const int sent = c->transport->send(CHANNEL_STEPS, other, own, *any ? all : 0);
     oato_status status = message_receive(c, other, c->others, all, &bytes, WAITS_AWAKE, err);
     if (!status)
         status = message_wait(c, sent, other, NULL, WAITS_AWAKE, err);
@@ -309,7 +316,8 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
         return status;
     }
     for (int g = 1; g < c->n_groups; g++)
-        handle[g] = c->transport->receive(c->leader[g], c->others + (size_t)g * SLOT_FLOATS, all);
+        handle[g] = c->transport->receive(CHANNEL_STEPS, c->leader[g],
+                                          c->others + (size_t)g * SLOT_FLOATS, all);
     for (int g = 1; g < c->n_groups && !status; g++) {
         status = message_wait(c, handle[g], c->leader[g], &bytes, WAITS_AWAKE, err);
         if (!status && bytes)
@@ -317,7 +325,7 @@ static oato_status leaders_star(struct collective *c, float *sum, bool *any, siz
     }
     const void *total = pack(c, sum, n, wire);
     for (int g = 1; g < c->n_groups && !status; g++)
-        handle[g] = c->transport->send(c->leader[g], total, all);
+        handle[g] = c->transport->send(CHANNEL_STEPS, c->leader[g], total, all);
     for (int g = 1; g < c->n_groups && !status; g++)
         status = message_wait(c, handle[g], c->leader[g], NULL, WAITS_AWAKE, err);
     return status;

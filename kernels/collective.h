@@ -14,8 +14,8 @@
  * where no MPI is installed. Nothing outside kernels/ names MPI.
  *
  * MPI's own MPI_Allreduce, or MPI_Reduce and MPI_Bcast, may make the sums, too: where the plan has
- * them, or all of them with OATO_COLLECTIVE=allreduce or =reduce. These wait without a limit, and
- * their bits are the library's.
+ * them, or all of them with OATO_COLLECTIVE=allreduce or =reduce. Only the watch ends these when a
+ * rank has stopped, and their bits are the library's.
  *
  * All ranks call the same functions in the same order. After a failure the ranks cannot go on: each
  * must close and exit with an error, and the launcher then ends the others.
@@ -32,18 +32,22 @@ struct collective;
 /* How a rank waits for another one. */
 enum waits {
     WAITS_AWAKE, /* for what is due; fails after seconds */
-    WAITS_NAPS,  /* fails after seconds, too, but sleeps between looks after a while */
-    WAITS_EVER,  /* sleeps likewise: nobody knows when it comes */
+    WAITS_EVER,  /* sleeps between looks after a while: nobody knows when it comes */
 };
 
-/* Joins the ranks that mpirun has started; without it there is one. OATO_EDEVICE: the launcher's
- * MPI has no module here. */
-oato_status collective_open(struct collective **out, struct oato_error *err);
-/* After a failure it leaves without the others. NULL is allowed. */
+/* Joins the ranks that mpirun has started; without it there is one. From then on a thread watches
+ * whether the others are there, and whatever waits for them fails when one has stopped. on_lost
+ * (may be NULL) is called, on that thread, for who has not noticed soon after. OATO_EDEVICE:
+ * the launcher's MPI has no module here. */
+oato_status collective_open(struct collective **out, void (*on_lost)(const struct oato_error *err),
+                            struct oato_error *err);
+/* Waits until all others close, too; after a failure it leaves without them. NULL is allowed. */
 void collective_close(struct collective *c);
 /* A step failed here, so the others wait in vain: collective_close will not wait for them. Begins
  * the message with this rank, unless it tells which other rank is lost. */
 void collective_leave(struct collective *c, struct oato_error *err);
+/* OATO_EDEVICE: another rank has stopped. */
+oato_status collective_alive(struct collective *c, struct oato_error *err);
 int32_t collective_rank(const struct collective *c);
 int32_t collective_ranks(const struct collective *c);
 

@@ -9,7 +9,13 @@
 #include "kernels/core/wire.h"
 #include "kernels/transport.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
+
+/* Who is silent for so long has stopped: a rank computes at most part of a layer between two of its
+ * answers, and its watch answers whatever it does. Who waits for a rank that itself waits for
+ * others lets that one name who is silent, and the launcher end this one. */
+enum { ANSWER_S = 6, RELAY_S = ANSWER_S + 2 };
 
 enum { SLOT_FLOATS = 1 << 16, SLOT_BYTES = SLOT_FLOATS * (int)sizeof(float) };
 
@@ -27,9 +33,11 @@ struct collective {
     void *module;
     int rank, ranks;
     char host[RANKS_MAX][TRANSPORT_HOST];
-    bool failed;
-    bool told;   /* rank 0 says why this one ends */
-    bool forced; /* OATO_COLLECTIVE says how all sums are made */
+    _Atomic bool failed;
+    _Atomic int32_t lost; /* rank; -1: all are there */
+    struct watch *watch;  /* NULL: one rank */
+    bool told;            /* another rank says why this one ends */
+    bool forced;          /* OATO_COLLECTIVE says how all sums are made */
     struct sum_choice choice[SUM_CHOICES];
     int32_t n_choices;
     int n_groups, group;       /* group: this rank's */
@@ -49,5 +57,16 @@ oato_status message_send(struct collective *c, int to, const void *data, size_t 
                          enum waits how, struct oato_error *err);
 oato_status message_receive(struct collective *c, int from, void *data, size_t most, size_t *bytes,
                             enum waits how, struct oato_error *err);
+
+/* The first rank that is left says which one is lost. */
+static inline bool lost_speaks(const struct collective *c, int lost)
+{
+    return c->rank == (lost ? 0 : 1);
+}
+
+/* collective_watch.c: from joining to leaving. Its end, unless a rank is lost, waits for theirs. */
+oato_status watch_begin(struct collective *c, void (*on_lost)(const struct oato_error *err),
+                        struct oato_error *err);
+void watch_end(struct collective *c);
 
 #endif

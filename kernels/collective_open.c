@@ -129,7 +129,8 @@ static oato_status hosts_exchange(struct collective *c, struct oato_error *err)
     return status;
 }
 
-static oato_status ranks_join(struct collective *c, struct oato_error *err)
+static oato_status ranks_join(struct collective *c, void (*on_lost)(const struct oato_error *err),
+                              struct oato_error *err)
 {
     char host[TRANSPORT_HOST] = "";
     if (c->transport->open(&c->rank, &c->ranks, host))
@@ -145,12 +146,13 @@ static oato_status ranks_join(struct collective *c, struct oato_error *err)
     c->next = pages_alloc(SLOT_BYTES);
     if (!c->sum || !c->others || !c->packed || !c->next)
         return oato_fail_memory(err, SLOT_BYTES, "sums of ranks");
-    if (hosts_exchange(c, err))
+    if (hosts_exchange(c, err) || watch_begin(c, on_lost, err))
         return err->status;
     return collective_agree(c, sums_choose(c, err), err);
 }
 
-oato_status collective_open(struct collective **out, struct oato_error *err)
+oato_status collective_open(struct collective **out, void (*on_lost)(const struct oato_error *err),
+                            struct oato_error *err)
 {
     const char *wanted = module_wanted();
     struct collective *c = calloc(1, sizeof *c);
@@ -158,10 +160,11 @@ oato_status collective_open(struct collective **out, struct oato_error *err)
     if (!c)
         return oato_fail_memory(err, sizeof *c, "the ranks");
     c->ranks = 1;
+    c->lost = -1;
     groups_single(c);
     oato_status status = wanted ? module_open(c, wanted, err) : OATO_OK;
     if (!status && c->transport)
-        status = ranks_join(c, err);
+        status = ranks_join(c, on_lost, err);
     if (status) {
         c->failed = true;
         collective_close(c);
@@ -175,6 +178,7 @@ void collective_close(struct collective *c)
 {
     if (!c)
         return;
+    watch_end(c);
     if (c->shared)
         munmap(c->shared, c->shared_bytes);
     if (c->transport && !c->failed)

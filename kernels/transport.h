@@ -1,14 +1,16 @@
 /*
  * transport.h - messages between ranks: what a module of kernels/mpi/ exports to collective_open.c.
- * A module is plain C of its own, which sees nothing else of OATO. All functions are called by one
- * thread at a time.
+ * A module is plain C of its own, which sees nothing else of OATO. Messages of a channel are one
+ * thread's at a time; two threads use two channels at once.
  */
 #ifndef OATO_TRANSPORT_H
 #define OATO_TRANSPORT_H
 
 #include <stddef.h>
 
-enum { TRANSPORT_VERSION = 2, TRANSPORT_HOST = 128 };
+enum { TRANSPORT_VERSION = 3, TRANSPORT_HOST = 128 };
+
+enum { CHANNEL_STEPS, CHANNEL_WATCH, CHANNELS };
 
 struct transport_ops {
     int version;
@@ -16,16 +18,16 @@ struct transport_ops {
     int (*open)(int *rank, int *ranks, char host[TRANSPORT_HOST]);
     void (*close)(void);
     /* Start a message; a handle, or -1: failed. The memory is borrowed until `test` is done with
-     * it. Messages from a rank arrive in the order in which they were sent. */
-    int (*send)(int to, const void *data, size_t bytes);
-    int (*receive)(int from, void *data, size_t most);
+     * it. Messages of a channel from a rank arrive in the order in which they were sent. */
+    int (*send)(int channel, int to, const void *data, size_t bytes);
+    int (*receive)(int channel, int from, void *data, size_t most);
     /* 1: the message is through, its handle no longer valid, and *bytes (may be NULL) its size; 0:
      * not yet; -1: failed. */
     int (*test)(int handle, size_t *bytes);
     /* The library's own sum over all ranks, in place, to compare with: MPI_Allreduce or, by_root,
      * MPI_Reduce and MPI_Bcast. Waits without a limit. Nonzero: failed. */
     int (*sum)(float *x, size_t n, int by_root);
-    const char *(*why)(void); /* of the last failure */
+    const char *(*why)(void); /* of this thread's last failure */
 };
 
 /* The symbol that a module exports. */

@@ -439,7 +439,7 @@ static oato_status profile_ranks(struct command *c, struct oato_error *err)
     if (getenv("OATO_COLLECTIVE"))
         return oato_fail(err, OATO_EUSAGE,
                          "OATO_COLLECTIVE is set, but --links measures every way to sum; unset it");
-    oato_status status = collective_open(&c->ranks, err);
+    oato_status status = collective_open(&c->ranks, program_abort, err);
     if (status)
         return status;
     if (collective_ranks(c->ranks) == 1)

@@ -43,7 +43,7 @@ static oato_status step_exchange(const struct measuring *m, const struct profile
     const int32_t rows = (int32_t)(s->bytes / sizeof(float) / (uint64_t)m->vocab);
     const int32_t own =
         (int32_t)((int64_t)m->vocab * (rank + 1) / ranks - (int64_t)m->vocab * rank / ranks);
-    const oato_status status = collective_broadcast(m->ranks, m->sum, HEAD_BYTES, WAITS_NAPS, err);
+    const oato_status status = collective_broadcast(m->ranks, m->sum, HEAD_BYTES, WAITS_EVER, err);
     return status ? status
                   : collective_gather(m->ranks, m->own, own, m->sum, m->vocab, rows, true, err);
 }

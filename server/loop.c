@@ -102,16 +102,18 @@ static void before_step(void *user, struct batch *b)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A second without work: whether other ranks have stopped meanwhile. Called with the lock held. */
-static oato_status second_wait(struct server *s)
+/* A moment without work: whether other ranks have stopped meanwhile. Called with the lock held. */
+static oato_status moment_wait(struct server *s)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
+    until.tv_nsec += LOOK_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
     if (pthread_cond_timedwait(&s->wake, &s->lock, &until) != ETIMEDOUT)
         return OATO_OK;
     pthread_mutex_unlock(&s->lock);
-    const oato_status status = engine_alive(s->session.engine, &s->error);
+    const oato_status status = collective_alive(s->session.ranks, &s->error);
     pthread_mutex_lock(&s->lock);
     return status;
 }
@@ -131,7 +133,7 @@ static bool loop_wait(struct server *s)
         if (alone)
             pthread_cond_wait(&s->wake, &s->lock);
         else
-            status = second_wait(s);
+            status = moment_wait(s);
     }
     const bool goes_on = !status && (s->incoming || s->active);
     pthread_mutex_unlock(&s->lock);

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGES_MAX = 256, TAG = 1 };
+enum { MESSAGES_MAX = 256 }; /* of a channel, which is the tag */
 
-static MPI_Request requests[MESSAGES_MAX]; /* MPI_REQUEST_NULL: free */
+static MPI_Request requests[CHANNELS * MESSAGES_MAX]; /* MPI_REQUEST_NULL: free */
 static MPI_Comm ranks_comm;
-static char reason[MPI_MAX_ERROR_STRING + 32];
+static _Thread_local char reason[MPI_MAX_ERROR_STRING + 32];
 
 static int failed(const char *what, int code)
 {
@@ -29,11 +29,11 @@ static int ranks_open(int *rank, int *ranks, char host[TRANSPORT_HOST])
 {
     char name[MPI_MAX_PROCESSOR_NAME] = "";
     int provided = 0, n = 0;
-    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     if (code)
         return failed("MPI_Init_thread", code);
-    if (provided < MPI_THREAD_SERIALIZED) {
-        snprintf(reason, sizeof reason, "this MPI cannot be called from several threads in turn");
+    if (provided < MPI_THREAD_MULTIPLE) {
+        snprintf(reason, sizeof reason, "this MPI cannot be called by two threads at once");
         return -1;
     }
     code = MPI_Comm_dup(MPI_COMM_WORLD, &ranks_comm);
@@ -44,7 +44,7 @@ static int ranks_open(int *rank, int *ranks, char host[TRANSPORT_HOST])
     MPI_Comm_size(ranks_comm, ranks);
     MPI_Get_processor_name(name, &n);
     snprintf(host, TRANSPORT_HOST, "%.*s", TRANSPORT_HOST - 1, name);
-    for (int i = 0; i < MESSAGES_MAX; i++)
+    for (int i = 0; i < CHANNELS * MESSAGES_MAX; i++)
         requests[i] = MPI_REQUEST_NULL;
     return 0;
 }
@@ -55,28 +55,28 @@ static void ranks_close(void)
     MPI_Finalize();
 }
 
-static int handle_find(void)
+static int handle_find(int channel)
 {
     for (int i = 0; i < MESSAGES_MAX; i++)
-        if (requests[i] == MPI_REQUEST_NULL)
-            return i;
+        if (requests[channel * MESSAGES_MAX + i] == MPI_REQUEST_NULL)
+            return channel * MESSAGES_MAX + i;
     snprintf(reason, sizeof reason, "more than %d messages on their way", MESSAGES_MAX);
     return -1;
 }
 
-static int message_send(int to, const void *data, size_t bytes)
+static int message_send(int channel, int to, const void *data, size_t bytes)
 {
-    const int h = handle_find();
+    const int h = handle_find(channel);
     const int code =
-        h < 0 ? 0 : MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, ranks_comm, &requests[h]);
+        h < 0 ? 0 : MPI_Isend(data, (int)bytes, MPI_BYTE, to, channel, ranks_comm, &requests[h]);
     return code ? failed("MPI_Isend", code) : h;
 }
 
-static int message_receive(int from, void *data, size_t most)
+static int message_receive(int channel, int from, void *data, size_t most)
 {
-    const int h = handle_find();
+    const int h = handle_find(channel);
     const int code =
-        h < 0 ? 0 : MPI_Irecv(data, (int)most, MPI_BYTE, from, TAG, ranks_comm, &requests[h]);
+        h < 0 ? 0 : MPI_Irecv(data, (int)most, MPI_BYTE, from, channel, ranks_comm, &requests[h]);
     return code ? failed("MPI_Irecv", code) : h;
 }
 

@@ -4,11 +4,10 @@
  */
 #include "fork_transport.h"
 
-#include "kernels/transport.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct fork_world *world;
 static int own_rank;
@@ -20,7 +19,7 @@ static struct message {
     const void *data;
     void *to;
     size_t bytes;
-} message[MESSAGES];
+} message[CHANNELS][MESSAGES];
 
 static int ranks_open(int *rank, int *ranks, char host[TRANSPORT_HOST])
 {
@@ -40,20 +39,21 @@ static void ranks_close(void)
 }
 
 /* All messages get on, whichever is waited for: MPI does that, too. */
-static void messages_move(void)
+static void messages_move(int channel)
 {
-    for (struct message *m = message; m < message + MESSAGES; m++) {
+    for (struct message *m = message[channel]; m < message[channel] + MESSAGES; m++) {
         if (m->state != WAITS)
             continue;
-        struct fork_box *box =
-            m->sends ? &world->box[own_rank][m->peer] : &world->box[m->peer][own_rank];
+        struct fork_box *box = m->sends ? &world->box[channel][own_rank][m->peer]
+                                        : &world->box[channel][m->peer][own_rank];
         if (atomic_load(&box->full) == m->sends)
             continue;
         if (m->sends) {
             box->bytes = m->bytes;
             if (m->bytes)
                 memcpy(box->data, m->data, m->bytes);
-            atomic_fetch_add(&world->sent_bytes, m->bytes);
+            if (channel == CHANNEL_STEPS)
+                atomic_fetch_add(&world->sent_bytes, m->bytes);
         } else {
             m->bytes = box->bytes;
             if (m->bytes)
@@ -64,42 +64,45 @@ static void messages_move(void)
     }
 }
 
-static int message_begin(struct message begun)
+static int message_begin(int channel, struct message begun)
 {
     for (int i = 0; i < MESSAGES; i++)
-        if (message[i].state == FREE) {
-            message[i] = begun;
-            messages_move();
-            return i;
+        if (message[channel][i].state == FREE) {
+            message[channel][i] = begun;
+            messages_move(channel);
+            return channel * MESSAGES + i;
         }
     return -1;
 }
 
-static int message_send(int to, const void *data, size_t bytes)
+static int message_send(int channel, int to, const void *data, size_t bytes)
 {
-    return message_begin((struct message){WAITS, to, true, data, NULL, bytes});
+    return message_begin(channel, (struct message){WAITS, to, true, data, NULL, bytes});
 }
 
-static int message_receive(int from, void *data, size_t most)
+static int message_receive(int channel, int from, void *data, size_t most)
 {
     (void)most;
-    return message_begin((struct message){WAITS, from, false, NULL, data, 0});
+    return message_begin(channel, (struct message){WAITS, from, false, NULL, data, 0});
 }
 
 static int message_test(int handle, size_t *bytes)
 {
-    messages_move();
-    if (message[handle].state != DONE)
+    struct message *m = &message[handle / MESSAGES][handle % MESSAGES];
+    messages_move(handle / MESSAGES);
+    if (m->state != DONE)
         return 0;
     if (bytes)
-        *bytes = message[handle].bytes;
-    message[handle].state = FREE;
+        *bytes = m->bytes;
+    m->state = FREE;
     return 1;
 }
 
 /* Not the sum, so that a test sees who made it. */
 static int library_sum(float *x, size_t n, int by_root)
 {
+    while (world->sum_waits)
+        pause();
     for (size_t i = 0; i < n; i++)
         x[i] = by_root ? -2 : -1;
     return 0;

@@ -4,9 +4,12 @@
 #ifndef OATO_FORK_TRANSPORT_H
 #define OATO_FORK_TRANSPORT_H
 
+#include "kernels/transport.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 enum { FORK_RANKS = 6, FORK_BYTES = 1 << 18 };
 
@@ -18,9 +21,11 @@ struct fork_box { /* one message on its way from one rank to another */
 
 struct fork_world {
     int ranks, hosts;
+    pid_t child[FORK_RANKS];
+    bool sum_waits;     /* MPI's own sums wait for ever */
     _Atomic int closed; /* ranks that have left in order */
     _Atomic size_t sent_bytes;
-    struct fork_box box[FORK_RANKS][FORK_RANKS];
+    struct fork_box box[CHANNELS][FORK_RANKS][FORK_RANKS];
 };
 
 /* Variables: the world's address, and the rank. */

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -40,6 +41,12 @@ static struct fork_world *world_create(int ranks, int hosts)
     return w;
 }
 
+/* For a rank that does not look itself: rank 0 says it. */
+static void lost_end(const struct oato_error *err)
+{
+    _exit(err->text[0] ? WRONG_TEXT : GOOD);
+}
+
 static int rank_run(int rank, const struct fork_world *w, rank_fn *run)
 {
     char text[16];
@@ -48,7 +55,7 @@ static int rank_run(int rank, const struct fork_world *w, rank_fn *run)
     int32_t host[RANKS_MAX];
     snprintf(text, sizeof text, "%d", rank);
     setenv(FORK_RANK, text, 1);
-    if (collective_open(&c, &err) || collective_hosts(c, host) != w->hosts ||
+    if (collective_open(&c, lost_end, &err) || collective_hosts(c, host) != w->hosts ||
         collective_group(c, host, &err))
         return CANNOT_OPEN;
     const int status = run(c, rank, w);
@@ -56,23 +63,37 @@ static int rank_run(int rank, const struct fork_world *w, rank_fn *run)
     return status;
 }
 
-/* Runs it on all ranks; returns the first status that is not GOOD. */
-static int ranks_run(struct fork_world *w, rank_fn *run)
+static void ranks_start(struct fork_world *w, rank_fn *run)
 {
-    pid_t child[FORK_RANKS] = {0};
+    for (int rank = 0; rank < w->ranks; rank++) {
+        const pid_t child = fork();
+        if (!child)
+            _exit(rank_run(rank, w, run));
+        w->child[rank] = child;
+    }
+}
+
+/* The first status that is not GOOD, which a stopped rank's is. */
+static int ranks_wait(const struct fork_world *w)
+{
     int worst = GOOD;
     for (int rank = 0; rank < w->ranks; rank++) {
-        child[rank] = fork();
-        if (!child[rank])
-            _exit(rank_run(rank, w, run));
-    }
-    for (int rank = 0; rank < w->ranks; rank++) {
         int status = 0;
-        assert_int_equal(waitpid(child[rank], &status, 0), child[rank]);
-        if (worst == GOOD)
+        assert_int_equal(waitpid(w->child[rank], &status, WUNTRACED), w->child[rank]);
+        if (WIFSTOPPED(status)) {
+            kill(w->child[rank], SIGKILL);
+            waitpid(w->child[rank], NULL, 0);
+        } else if (worst == GOOD) {
             worst = WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+        }
     }
     return worst;
+}
+
+static int ranks_run(struct fork_world *w, rank_fn *run)
+{
+    ranks_start(w, run);
+    return ranks_wait(w);
 }
 
 static void world_free(struct fork_world *w)
@@ -272,15 +293,42 @@ static int one_leaves(struct collective *c, int rank, const struct fork_world *w
     return result || strstr(err.text, "rank 0 on host0: rank 1") ? WRONG_TEXT : GOOD;
 }
 
-static void who_leaves_is_named_by_itself_and_by_those_who_wait(void **state)
+/* Rank 2 stops while rank 0 waits until all have loaded, and rank 1 is in a sum of MPI's own. */
+static int one_stops(struct collective *c, int rank, const struct fork_world *w)
+{
+    static float x[N];
+    struct oato_error err;
+    (void)w;
+    if (rank == 2)
+        raise(SIGSTOP);
+    if (rank == 1) {
+        const struct sum_choice library = {UINT64_MAX, SUM_ALLREDUCE, DT_F32};
+        collective_choose(c, &library, 1, &err);
+        collective_reduce(c, x, x, N, DT_F32, &err);
+        return CANNOT_SUM;
+    }
+    const oato_status status = collective_agree(c, OATO_OK, &err);
+    const int result = silent_says(c, status, &err, "rank 2 on host0 has not answered for 6 s");
+    nanosleep(&(struct timespec){.tv_sec = 2}, NULL); /* so that rank 1 must end by itself */
+    return result;
+}
+
+static void who_leaves_or_stops_is_named_by_those_who_wait(void **state)
 {
     (void)state;
-    struct fork_world *w = world_create(3, 1);
     const uint64_t begin = now_ns();
-    assert_int_equal(ranks_run(w, one_leaves), GOOD);
+    struct fork_world *leaves = world_create(3, 1);
+    ranks_start(leaves, one_leaves);
+    struct fork_world *stops = world_create(3, 1);
+    stops->sum_waits = true;
+    ranks_start(stops, one_stops);
+    assert_int_equal(ranks_wait(leaves), GOOD);
+    assert_int_equal(ranks_wait(stops), GOOD);
     assert_true(now_ns() - begin < UINT64_C(10000000000));
-    assert_int_equal(w->closed, 0); /* nobody waits for the others in MPI_Finalize */
-    world_free(w);
+    assert_int_equal(leaves->closed, 0); /* nobody waits for the others in MPI_Finalize */
+    assert_int_equal(stops->closed, 0);
+    world_free(leaves);
+    world_free(stops);
 }
 
 int main(void)
@@ -289,7 +337,7 @@ int main(void)
         cmocka_unit_test(sums_have_one_order_and_one_rounding),
         cmocka_unit_test(a_q8_0_sum_has_34_of_128_bytes),
         cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
-        cmocka_unit_test(who_leaves_is_named_by_itself_and_by_those_who_wait),
+        cmocka_unit_test(who_leaves_or_stops_is_named_by_those_who_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
