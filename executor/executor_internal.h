@@ -226,11 +226,11 @@ struct engine {
     const int32_t **cached;      /* their slot_of, for steps */
     float count_of_step;         /* what a choice of the next step counts */
     struct engine_expert_stats experts;
-    struct step_cores cores;  /* of the host and its simulated devices */
-    bool failed;              /* a device died: no further step */
-    struct collective *ranks; /* NULL: no others */
-    bool leads;               /* rank 0, whose steps the others follow */
-    int32_t *message;         /* ranks.c: a step on its way between ranks */
+    struct step_cores cores;    /* of the host and its simulated devices */
+    bool failed;                /* a device died: no further step */
+    struct collective *ranks;   /* NULL: no others */
+    bool leads;                 /* rank 0, whose steps the others follow */
+    int32_t *message;           /* ranks.c: a step on its way between ranks */
     struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
     int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;

@@ -25,7 +25,7 @@ struct transport_ops {
      * not yet; -1: failed. */
     int (*test)(int handle, size_t *bytes);
     /* The library's own sum over all ranks, in place, to compare with: MPI_Allreduce or, by_root,
-     * MPI_Reduce and MPI_Bcast. Waits without a limit. Nonzero: failed. */
+     * MPI_Reduce and MPI_Bcast. Waits as long as it takes. Nonzero: failed. */
     int (*sum)(float *x, size_t n, int by_root);
     const char *(*why)(void); /* of this thread's last failure */
 };

@@ -249,6 +249,18 @@ static oato_status program_make(const struct layers *l, const struct lowered_dev
     return OATO_OK;
 }
 
+/* The first operators as a program at a point. */
+static oato_status program_open(struct layers *l, const struct profile *p,
+                                const struct op_point *at, int32_t n_ops, struct lowered *lowered,
+                                struct program *program, struct oato_error *err)
+{
+    const struct lowered_device *low = &lowered->device[0];
+    oato_status status = layers_lower(l, p, at, n_ops, lowered, err);
+    if (!status)
+        status = prepare_weights(l, low, err);
+    return status ? status : program_make(l, low, at, program, err);
+}
+
 static double mean_but_slowest(const double *sorted, int32_t n)
 {
     double sum = 0;
@@ -258,9 +270,11 @@ static double mean_but_slowest(const double *sorted, int32_t n)
     return sum / kept;
 }
 
+/* Again and again until *stop, if it is not NULL. */
 static oato_status program_time(const struct rig *r, oato_dtype kv, struct program *program,
                                 const struct lowered_device *low, const struct op_point *at,
-                                bool quick, struct layers_time *out, struct oato_error *err)
+                                bool quick, const atomic_bool *stop, struct layers_time *out,
+                                struct oato_error *err)
 {
     const struct device_ops *ops = r->device->ops;
     int32_t pages = op_point_pages(at);
@@ -278,8 +292,10 @@ static oato_status program_time(const struct rig *r, oato_dtype kv, struct progr
         status = rig_alloc(r, low->arena_bytes, &program->arena, err);
     const int32_t least = r->declared || at->rows > 1 ? 1 : quick ? 5 : 21;
     struct rig_effort effort = {least, 200, quick ? 50000000 : 200000000};
-    if (!status)
-        status = rig_run(r, program, &s, &effort, &times, err);
+    do {
+        if (!status)
+            status = rig_run(r, program, &s, &effort, &times, err);
+    } while (!status && stop && !atomic_load(stop) && !oato_interrupted);
     if (!status) { /* long: more often disturbed than a row */
         out->together_ns = quantile(times.inner_ns, times.n, 0.25);
         out->mean_ns = mean_but_slowest(times.inner_ns, times.n);
@@ -314,7 +330,7 @@ static oato_status joins_time(const struct layers *l, struct program *program,
         struct layers_time without = {0};
         program->without_joins = 1u << j;
         if (n && !t->joined) {
-            status = program_time(l->rig, l->kv, program, low, at, true, &without, err);
+            status = program_time(l->rig, l->kv, program, low, at, true, NULL, &without, err);
             t->join_ns[j] = fmax(without.together_ns - t->together_ns, 0) / n;
         }
         t->sum_ns -= n * t->join_ns[j];
@@ -331,13 +347,9 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
     struct program program = {.records = NULL};
     if (!choose_layers(l, p, at, t))
         return OATO_OK;
-    oato_status status = layers_lower(l, p, at, t->records, &lowered, err);
+    oato_status status = program_open(l, p, at, t->records, &lowered, &program, err);
     if (!status)
-        status = prepare_weights(l, low, err);
-    if (!status)
-        status = program_make(l, low, at, &program, err);
-    if (!status)
-        status = program_time(l->rig, l->kv, &program, low, at, quick, t, err);
+        status = program_time(l->rig, l->kv, &program, low, at, quick, NULL, t, err);
     if (!status && at->rows == 1)
         status = joins_time(l, &program, low, at, t, err);
     if (status)
@@ -387,21 +399,45 @@ oato_status layers_predict_share(const struct rig *r, const struct model *m,
     const int32_t n_ops = ops_that_fit(r, &l->graph);
     status = sparse_apply(&l->graph, &by_predictors, n, err);
     if (!status && n_ops)
-        status = layers_lower(l, NULL, &at, n_ops, &lowered, err);
+        status = program_open(l, NULL, &at, n_ops, &lowered, &program, err);
     if (!status && n_ops)
-        status = prepare_weights(l, low, err);
-    if (!status && n_ops)
-        status = program_make(l, low, &at, &program, err);
-    if (!status && n_ops)
-        status = program_time(r, l->kv, &program, low, &at, false, &whole, err);
+        status = program_time(r, l->kv, &program, low, &at, false, NULL, &whole, err);
     if (!status && n_ops && predictors_keep(&program, (struct program_record *)program.records)) {
         program.arena = NULL;
         program.kv = NULL;
-        status = program_time(r, l->kv, &program, low, &at, false, &part, err);
+        status = program_time(r, l->kv, &program, low, &at, false, NULL, &part, err);
         *share = part.together_ns / whole.together_ns;
     }
     free((void *)program.records);
     lowered_free(&lowered);
     layers_close(l);
+    return status;
+}
+
+oato_status layers_repeat(const struct model *m, const struct profiler_options *o,
+                          const atomic_bool *stop, struct oato_error *err)
+{
+    const struct op_point at = {.rows = 1, .seqs = 1, .context = 64};
+    const struct device_options options = {.threads = o->threads};
+    struct lowered lowered = {.n_devices = 0};
+    struct program program = {.records = NULL};
+    struct layers_time ignored;
+    struct rig r = {.index = 0};
+    struct layers *l = NULL;
+    oato_status status = device_open("cpu", 0, &options, &r.device, err);
+    if (status)
+        return status;
+    r.device->ops->info(r.device, &r.info);
+    status = layers_open(&r, m, o->kv, &l, err);
+    const int32_t n_ops = l ? ops_that_fit(&r, &l->graph) : 0;
+    if (n_ops)
+        status = program_open(l, NULL, &at, n_ops, &lowered, &program, err);
+    if (n_ops && !status)
+        status =
+            program_time(&r, l->kv, &program, &lowered.device[0], &at, true, stop, &ignored, err);
+    free((void *)program.records);
+    lowered_free(&lowered);
+    layers_close(l);
+    r.device->ops->close(r.device);
     return status;
 }

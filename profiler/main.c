@@ -378,7 +378,7 @@ static oato_status measure_model(const struct command *c, struct profile *p,
     return status;
 }
 
-/* On all ranks; status, err: how it went here so far. */
+/* On rank 0; status, err: how it went here so far. */
 static oato_status measure_sums(const struct command *c, struct profile *p,
                                 const struct model *model, oato_status status,
                                 struct oato_error *err)
@@ -407,7 +407,10 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     }
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
-    if (!status && ((!c->restores && !c->links) || !p.n_devices))
+    const bool measures = !status && ((!c->restores && !c->links) || !p.n_devices);
+    if (c->links)
+        status = beside_announce(c->ranks, measures, status, err);
+    if (!status && measures)
         status = measure_model(c, &p, model, &report, err);
     if (c->links)
         status = measure_sums(c, &p, model, status, err);
@@ -428,7 +431,9 @@ static oato_status follow_sums(const struct command *c, struct oato_error *err)
 {
     struct model *model = NULL;
     oato_status status = model_open_as(c->model, &c->choice, &model, err);
-    status = measure_sums(c, NULL, model, status, err);
+    status = beside_first(c->ranks, model, &c->options, status, err);
+    if (!status)
+        status = sums_measure(NULL, model, c->ranks, c->options.quick, err);
     model_close(model);
     return status;
 }

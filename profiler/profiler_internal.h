@@ -9,6 +9,8 @@
 
 #include "profiler/profiler.h"
 
+#include <stdatomic.h>
+
 /* ------------------------------------------------------------------ what is to be timed ---- */
 
 /* A distinct operator of the model: all graph operators with the same key. */
@@ -227,6 +229,9 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
  * take: their records alone against all records. 0: no layer fits. */
 oato_status layers_predict_share(const struct rig *r, const struct model *m,
                                  const struct neurons *n, double *share, struct oato_error *err);
+/* Decode steps of the first layers on the host until *stop. */
+oato_status layers_repeat(const struct model *m, const struct profiler_options *o,
+                          const atomic_bool *stop, struct oato_error *err);
 bool row_is_of(const struct profile_row *r, const struct oato_op *op, const struct op_size *size);
 /* The row of p for op at this size on the device, or NULL. */
 const struct profile_row *profile_find(const struct profile *p, int32_t device,

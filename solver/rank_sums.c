@@ -7,8 +7,7 @@
 
 enum { POINTS = 64 };
 
-/* The MPI's own sums wait without a limit and have an order of their own, so they must be clearly
- * faster than the tree. */
+/* The MPI's own sums have an order of their own, so they must be clearly faster than the tree. */
 #define CLEARLY 0.9
 /* Ranks of one host share memory: time to hand over a sum and back, and rate of doing so. */
 #define SHARED_NS          6e3
