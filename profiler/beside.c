@@ -48,7 +48,8 @@ oato_status beside_first(struct collective *ranks, const struct model *m,
     status = collective_agree(ranks, status, err);
     if (!status)
         status = collective_broadcast(ranks, &measures, sizeof measures, WAITS_EVER, err);
-    const bool busy = !status && measures && has_other_cores(ranks, o->threads) &&
+    const bool busy = !status && measures && !gguf_header_only(m->gguf) &&
+                      has_other_cores(ranks, o->threads) &&
                       !pthread_create(&thread, NULL, busy_run, &b);
     if (!status)
         status = collective_agree(ranks, OATO_OK, err);

@@ -63,9 +63,9 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
 /* A rank's operators are to be timed as they will run: while the other ranks of its host use the
  * memory and the caches. Rank 0 says whether it goes on to measure operators, or fails with this
  * status; all others call beside_first, and those on other cores of its host run decode steps of
- * the model's first layers until rank 0 next calls collective_agree. o->threads of a rank are
- * assumed to have cores of their own as far as these go; 0: all cores, so that no rank is beside
- * it. */
+ * the model's first layers, if its file has weights, until rank 0 next calls collective_agree.
+ * o->threads of a rank are assumed to have cores of their own as far as these go; 0: all cores, so
+ * that no rank is beside it. */
 oato_status beside_announce(struct collective *ranks, bool measures, oato_status status,
                             struct oato_error *err);
 oato_status beside_first(struct collective *ranks, const struct model *m,
