@@ -25,7 +25,7 @@ enum {
     QUICK_SHARE = 10,
 };
 #define ROW_NS   200000000
-#define QUICK_NS 60000000
+#define QUICK_NS 80000000
 #define BUFFER   ((size_t)READS_AHEAD * READ_CHUNK)
 
 /* As the device reads ahead, and how it gets there. */
@@ -72,7 +72,8 @@ static int file_write(int fd, void *block, uint64_t bytes)
     return 0;
 }
 
-/* One row: reads round and round for the time. */
+/* One row: reads round and round for the time. The first reads, which begin together, only fill the
+ * queue: those on their way at the end are not counted either. */
 static oato_status row_measure(const struct storage_meter *m, const struct profile_storage *row,
                                double *rate, double *latency, struct oato_error *err)
 {
@@ -84,9 +85,9 @@ static oato_status row_measure(const struct storage_meter *m, const struct profi
     if (!took)
         return oato_fail_memory(err, READS_MOST * sizeof *took, "times of reads");
     oato_status status = reader_create(m->buffer, BUFFER, row->depth, false, &r, err);
-    const uint64_t begin = now_ns();
-    uint64_t last = begin;
-    while (!status && (last - begin < ns || done < READS_AHEAD) && !oato_interrupted) {
+    const uint64_t begin = now_ns(), first = (uint64_t)row->depth;
+    uint64_t last = begin, full = begin;
+    while (!status && (last - begin < ns || done < 2 * first) && !oato_interrupted) {
         for (; asked - done < (uint64_t)row->depth; asked++) {
             begun[asked % READS_AHEAD] = now_ns();
             if (!reader_start(r, &m->file, asked * row->bytes % end,
@@ -98,9 +99,10 @@ static oato_status row_measure(const struct storage_meter *m, const struct profi
         if (!status && done < READS_MOST)
             took[done] = (double)(last - begun[tag % READS_AHEAD]);
         done += !status;
+        full = done == first ? last : full;
     }
-    if (!status && done) {
-        *rate = (double)(done * row->bytes) * 1e9 / (double)(last - begin);
+    if (!status && done > first) {
+        *rate = (double)((done - first) * row->bytes) * 1e9 / (double)(last - full);
         *latency = quantile(took, (int32_t)(done < READS_MOST ? done : READS_MOST), 0.5);
     }
     reader_free(r);
