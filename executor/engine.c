@@ -440,9 +440,10 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
             status = caches_step(e, &step, err);
     }
-    e->failed = e->failed || (e->ranks && status);
-    if (e->failed && e->ranks)
+    if (e->ranks && status) {
+        e->failed = true;
         collective_leave(e->ranks, err);
+    }
     return status;
 }
 

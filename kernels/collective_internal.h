@@ -9,7 +9,6 @@
 #include "kernels/core/wire.h"
 #include "kernels/transport.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 /* Who is silent for so long has stopped: a rank computes at most part of a layer between two of its

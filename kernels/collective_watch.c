@@ -9,11 +9,12 @@
  */
 #include "kernels/collective_internal.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
 #define BEAT_NS UINT64_C(500000000)
-#define TURN_NS 50000000
+#define TURN_NS 20000000
 #define END_NS  1000000
 /* For who waits to see it; others than who says it let that one be first. */
 #define NOTICE_NS UINT64_C(300000000)
@@ -31,9 +32,7 @@ struct watched {       /* another rank */
 
 struct watch {
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool ends; /* with the lock held */
+    atomic_bool ends;
     void (*on_lost)(const struct oato_error *err);
     int32_t lost; /* -1: nobody; the collective's own follows later */
     int n;
@@ -93,18 +92,8 @@ static bool turn(struct collective *c, struct watch *w, bool ends)
 /* True: to end. */
 static bool nap(struct watch *w)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TURN_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&w->lock);
-    if (!w->ends)
-        pthread_cond_timedwait(&w->wake, &w->lock, &until);
-    const bool ends = w->ends;
-    pthread_mutex_unlock(&w->lock);
-    if (ends)
-        nanosleep(&(struct timespec){.tv_nsec = END_NS}, NULL);
+    const bool ends = atomic_load(&w->ends);
+    nanosleep(&(struct timespec){.tv_nsec = ends ? END_NS : TURN_NS}, NULL);
     return ends;
 }
 
@@ -138,19 +127,10 @@ static void *watch_run(void *collective)
     return NULL;
 }
 
-static void watch_free(struct collective *c)
-{
-    pthread_cond_destroy(&c->watch->wake);
-    pthread_mutex_destroy(&c->watch->lock);
-    free(c->watch);
-    c->watch = NULL;
-}
-
 oato_status watch_begin(struct collective *c, void (*on_lost)(const struct oato_error *err),
                         struct oato_error *err)
 {
     struct watch *w = calloc(1, sizeof *w);
-    pthread_condattr_t monotonic;
     if (!w)
         return oato_fail_memory(err, sizeof *w, "the ranks");
     w->on_lost = on_lost;
@@ -159,15 +139,11 @@ oato_status watch_begin(struct collective *c, void (*on_lost)(const struct oato_
     for (int i = 0; i < w->n; i++)
         w->rank[i] =
             (struct watched){.send = -1, .receive = -1, .out = ALL_WELL, .heard_ns = now_ns()};
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     c->watch = w;
     if (!pthread_create(&w->thread, NULL, watch_run, c))
         return OATO_OK;
-    watch_free(c);
+    c->watch = NULL;
+    free(w);
     return oato_fail(err, OATO_EIO, "cannot start a thread that watches the other ranks");
 }
 
@@ -176,12 +152,10 @@ void watch_end(struct collective *c)
     struct watch *w = c->watch;
     if (!w)
         return;
-    pthread_mutex_lock(&w->lock);
-    w->ends = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
+    atomic_store(&w->ends, true);
     pthread_join(w->thread, NULL);
     if (atomic_load(&c->lost) >= 0)
         c->failed = true;
-    watch_free(c);
+    c->watch = NULL;
+    free(w);
 }

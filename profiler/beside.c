@@ -30,12 +30,19 @@ static bool has_other_cores(const struct collective *ranks, int32_t threads)
     return !host[rank] && threads > 0 && rank < sysconf(_SC_NPROCESSORS_ONLN) / threads;
 }
 
-oato_status beside_announce(struct collective *ranks, bool measures, oato_status status,
-                            struct oato_error *err)
+/* From rank 0 to all. */
+static oato_status measures_tell(struct collective *ranks, bool *measures, oato_status status,
+                                 struct oato_error *err)
 {
     status = collective_agree(ranks, status, err);
     return status ? status
-                  : collective_broadcast(ranks, &measures, sizeof measures, WAITS_EVER, err);
+                  : collective_broadcast(ranks, measures, sizeof *measures, WAITS_EVER, err);
+}
+
+oato_status beside_announce(struct collective *ranks, bool measures, oato_status status,
+                            struct oato_error *err)
+{
+    return measures_tell(ranks, &measures, status, err);
 }
 
 oato_status beside_first(struct collective *ranks, const struct model *m,
@@ -45,9 +52,7 @@ oato_status beside_first(struct collective *ranks, const struct model *m,
     struct busy b = {.model = m, .options = o};
     bool measures = false;
     pthread_t thread;
-    status = collective_agree(ranks, status, err);
-    if (!status)
-        status = collective_broadcast(ranks, &measures, sizeof measures, WAITS_EVER, err);
+    status = measures_tell(ranks, &measures, status, err);
     const bool busy = !status && measures && !gguf_header_only(m->gguf) &&
                       has_other_cores(ranks, o->threads) &&
                       !pthread_create(&thread, NULL, busy_run, &b);
