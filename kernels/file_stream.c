@@ -81,18 +81,23 @@ static uint64_t used_before(const struct file_stream *s, const struct reading_on
     return x->asked < back ? 0 : x->asked - back + 1;
 }
 
-/* Whether it is known what of the next piece is needed. */
-static bool is_chosen(struct file_stream *s, const struct reading_on *x)
+/* What must rise, and how far, before the next piece may be read; NULL: nothing any more. */
+static struct timeline *next_lacks(struct file_stream *s, const struct reading_on *x,
+                                   uint64_t *value)
 {
-    return !piece_at(s, x->asked)->slices || timeline_reached(&s->chosen, x->asked + 1);
+    *value = x->asked + 1;
+    if (s->on_demand && !timeline_reached(&s->wanted, *value))
+        return &s->wanted;
+    if (piece_at(s, x->asked)->slices && !timeline_reached(&s->chosen, *value))
+        return &s->chosen;
+    *value = used_before(s, x);
+    return timeline_reached(&s->used, *value) ? NULL : &s->used;
 }
 
 static bool may_begin(struct file_stream *s, const struct reading_on *x)
 {
-    const uint64_t before = used_before(s, x);
-    if (s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
-        return false;
-    return x->landed >= before && timeline_reached(&s->used, before) && is_chosen(s, x);
+    uint64_t value;
+    return x->landed >= used_before(s, x) && !next_lacks(s, x, &value);
 }
 
 /* From `at` on the next byte that is needed; the piece's bytes: none is. */
@@ -170,16 +175,13 @@ static oato_status chunk_take(struct file_stream *s, struct oato_error *err)
     return status;
 }
 
-/* Nothing is on its way, and nothing can be asked for. */
+/* Nothing is on its way, and nothing could be asked for; perhaps it can be meanwhile. */
 static void wait_for_more(struct file_stream *s, const struct reading_on *x)
 {
-    const uint64_t before = used_before(s, x);
-    struct timeline *t = &s->used;
-    if (s->on_demand && !timeline_reached(&s->wanted, x->asked + 1))
-        t = &s->wanted;
-    else if (timeline_reached(&s->used, before))
-        t = &s->chosen;
-    timeline_wait_unless(t, t == &s->used ? before : x->asked + 1, NULL, &s->stop);
+    uint64_t value;
+    struct timeline *t = next_lacks(s, x, &value);
+    if (t)
+        timeline_wait_unless(t, value, NULL, &s->stop);
 }
 
 static void *stream_main(void *arg)
