@@ -38,12 +38,12 @@ static void peers_find(struct engine *e, int index)
     }
 }
 
-/* Ranks number their devices alike: one process has each once. */
-static bool opened_before(const struct plan *plan, int index)
+/* Ranks number their devices alike: one process that runs several has each once. */
+static bool opened_before(const struct engine *e, int index)
 {
-    const struct plan_device *d = plan->devices;
+    const struct plan_device *d = e->plan->devices;
     for (int i = 0; i < index; i++)
-        if (d[i].rank != d[index].rank && !strcmp(d[i].id, d[index].id))
+        if (ranks_have(e, &d[i]) && !strcmp(d[i].id, d[index].id))
             return true;
     return false;
 }
@@ -62,8 +62,8 @@ oato_status devices_open(struct engine *e, struct oato_error *err)
         return err->status;
     for (int i = 0; !o->devices && e->plan && i < e->plan->n_devices; i++) {
         const struct plan_device *p = &e->plan->devices[i];
-        if (ranks_have(e, p) && !opened_before(e->plan, i))
-            snprintf(specs[n++], sizeof *specs, "%s%s%s", p->kind, p->spec[0] ? ":" : "", p->spec);
+        if (ranks_have(e, p) && !opened_before(e, i))
+            snprintf(specs[n++], sizeof *specs, "%s%s%s", p->id, p->spec[0] ? ":" : "", p->spec);
     }
     for (int i = 0; i < n; i++)
         options.kept_cores += device_keeps_core(specs[i]);

@@ -81,8 +81,7 @@ static double logit_bytes(const struct pricing *x)
 
 static double op_ns(const struct pricing *x, int32_t op, int phase)
 {
-    const struct op_price *price = &x->p->price[op * x->p->n_devices + x->device];
-    return (double)(phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
+    return op_price_ns(&x->p->price[op * x->p->n_devices + x->device], (enum plan_phase)phase);
 }
 
 static void price_work(const struct pricing *x, struct cluster_size *s)
@@ -340,7 +339,8 @@ static oato_status set_up(struct pricing *x, const struct model *m, const struct
     snprintf(devices, sizeof devices, "%s%s%s", profile->devices[host].id, x->remote ? "," : "",
              x->remote ? profile->devices[device].id : "");
     o.devices = devices;
-    o.whole_only = o.by_ranks = true;
+    o.whole_only = true;
+    o.by_ranks = TWO;
     o.sparse = PLANNER_SPARSE_OFF;
     if (problem_create(m, profile, &o, &x->p, err))
         return err->status;
@@ -351,12 +351,8 @@ static oato_status set_up(struct pricing *x, const struct model *m, const struct
             return oato_fail(err, OATO_EFILE, "%s cannot run %s; choose another of --devices",
                              problem_device(x->p, x->device), x->p->graph.ops[i].name);
     *two = (struct rank_options){.ranks = TWO, .hosts = TWO, .share = {1, 1}};
-    x->cuts =
-        (struct dealing){.p = x->p, .g = &x->p->graph, .o = two, .arena = &x->arena, .err = err};
-    x->cuts.op = arena_alloc(x->cuts.arena, (size_t)x->p->graph.n_ops + 1, sizeof *x->cuts.op);
-    x->cuts.heads =
-        arena_alloc(x->cuts.arena, (size_t)x->p->graph.n_layers + 1, sizeof *x->cuts.heads);
-    if (!x->cuts.op || !x->cuts.heads)
+    x->cuts = (struct dealing){.g = &x->p->graph, .o = two, .arena = &x->arena, .err = err};
+    if (!dealing_room(&x->cuts, &x->arena))
         return oato_fail_memory(err, (size_t)x->p->graph.n_ops, "a cluster");
     err->status = OATO_OK;
     return dealing_cut(&x->cuts);

@@ -54,6 +54,14 @@ static bool pays(void *problem, const struct graph *g, struct graph_match m)
     return anywhere;
 }
 
+oato_status cover_take(struct problem *p, const struct model *m, const struct plan *plan,
+                       struct oato_error *err)
+{
+    p->fusions = plan->fusions;
+    p->n_fusions = plan->n_fusions;
+    return plan_apply(plan, m, &p->graph, err);
+}
+
 oato_status cover_fuse(struct problem *p, const struct graph *g, struct oato_error *err)
 {
     const size_t all = (size_t)graph_matches(g, NULL, 0);

@@ -31,6 +31,8 @@ oato_status problem_begin(const struct profile *profile, const struct plan_reque
 /* Adds the devices that the options choose, with their budgets; calls problem_check_devices. */
 oato_status problem_devices(struct problem *p, const struct planner_options *o,
                             struct oato_error *err);
+/* Whether the list, as planner_options has it, names the device. */
+bool device_is_listed(const char *list, const char *id);
 oato_status problem_add_device(struct problem *p, int32_t index, struct oato_error *err);
 /* Finds the host; fails when there is none, or no link from it to some device. */
 oato_status problem_check_devices(struct problem *p, struct oato_error *err);
@@ -92,6 +94,11 @@ int64_t request_kv_positions(const struct plan_request *q, int32_t window);
 /* The price of something that costs prefill_ns over all prompts and decode_ns a step. */
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 
+static inline double op_price_ns(const struct op_price *p, enum plan_phase phase)
+{
+    return (double)(phase == PHASE_DECODE ? p->decode_ns : p->prefill_ns);
+}
+
 /* Cost of operator `index` of g on device d, its record overhead included; `op` replaces the
  * graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
@@ -113,6 +120,15 @@ struct price request_fixed(const struct problem *p, int32_t d);
  * taken when on every planned device that could run it, fused or not, the profile lists the fused
  * operator and does not show it to be slower than its members. */
 oato_status cover_fuse(struct problem *p, const struct graph *g, struct oato_error *err);
+
+/* The same as a plan for the model has it; the fusions are borrowed. */
+oato_status cover_take(struct problem *p, const struct model *m, const struct plan *plan,
+                       struct oato_error *err);
+
+/* *divided, in the arena: per operator whether so many ranks would have a part of it each; every
+ * other one has all of it. */
+oato_status ranks_divided(const struct graph *g, int32_t ranks, struct arena *a, bool **divided,
+                          struct oato_error *err);
 
 /* True when operator i + 1 is the only reader of i and both can be divided by neurons or experts.
  */

@@ -175,12 +175,15 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
                 (struct option){.allowed = true, .stream = -1, .uses = (uint8_t)(1u << d)};
             option_lie(&whole[u][d], d, d);
         }
+    bool *divided = NULL; /* by ranks */
+    if (p->by_ranks && ranks_divided(&p->graph, p->by_ranks, &p->arena, &divided, err))
+        return err->status;
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         for (int32_t d = 0; d < p->n_devices; d++) {
             const struct op_price *o = &p->price[i * p->n_devices + d];
             struct option *to = &whole[p->unit_of[i]][d];
             struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
-            to->allowed = to->allowed && o->supported;
+            to->allowed = to->allowed && o->supported && (!divided || divided[i] || d == in->host);
             price_add(&to->price, &price);
             to->bytes[d] += o->weight_bytes + o->kv_bytes;
         }
@@ -374,8 +377,9 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->whole_only = o->whole_only;
     p->by_ranks = o->by_ranks;
     p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
-    if (problem_devices(p, o, err) || cover_fuse(p, &m->graph, err) || sparse_choose(p, o, err) ||
-        problem_price(p, err) || problem_check_budgets(p, o, err)) {
+    if (problem_devices(p, o, err) ||
+        (o->cover ? cover_take(p, m, o->cover, err) : cover_fuse(p, &m->graph, err)) ||
+        sparse_choose(p, o, err) || problem_price(p, err) || problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }

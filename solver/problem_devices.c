@@ -51,6 +51,17 @@ static bool is_named(const char *id, const char *s, size_t n)
     return !strncmp(id, s, n) && (!id[n] || !strcmp(id + n, ":0"));
 }
 
+bool device_is_listed(const char *list, const char *id)
+{
+    bool listed = !list;
+    for (const char *s = list; s && *s && !listed;) {
+        const size_t n = strcspn(s, ",");
+        listed = is_named(id, s, n);
+        s += n + (s[n] == ',');
+    }
+    return listed;
+}
+
 static oato_status choose_devices(struct problem *p, const char *list, struct oato_error *err)
 {
     for (int32_t i = 0; !list && i < p->profile->n_devices; i++)

@@ -7,7 +7,6 @@
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
  * profile. A plan that was so made can be priced again by other profiles.
  */
-#include "lowering/lowering.h"
 #include "solver/ranks_internal.h"
 
 #include <math.h>
@@ -18,10 +17,30 @@ enum { ALL_PHASES = (1u << PHASE_COUNT) - 1 };
 
 /* ------------------------------------------------------------------------------ the plan --- */
 
+static const struct whole *whole_of(const struct dealing *x, int32_t rank)
+{
+    return &x->wholes[x->seats[rank].like];
+}
+
+/* The device of the rank's seat for its part of the operator: what is not divided is on the host.
+ */
+static int32_t device_of_op(const struct dealing *x, int32_t rank, int32_t op)
+{
+    return x->op[op].cut ? whole_of(x, rank)->device[op] : 0;
+}
+
+static const struct op_price *price_of(const struct dealing *x, int32_t rank, int32_t op)
+{
+    const struct problem *p = whole_of(x, rank)->problem;
+    return &p->price[op * p->n_devices + device_of_op(x, rank, op)];
+}
+
 static oato_status plan_room(struct dealing *x, struct plan *plan)
 {
     const size_t n = (size_t)x->g->n_ops, ranks = (size_t)x->o->ranks;
-    plan->devices = arena_alloc(x->arena, ranks, sizeof *plan->devices);
+    for (int32_t r = 0; r < x->o->ranks; r++)
+        x->first[r + 1] = x->first[r] + x->seats[r].n;
+    plan->devices = arena_alloc(x->arena, (size_t)x->first[ranks], sizeof *plan->devices);
     plan->parts = arena_alloc(x->arena, n * ranks, sizeof *plan->parts);
     plan->kv = arena_alloc(x->arena, n * ranks, sizeof *plan->kv);
     plan->costs = arena_alloc(x->arena, n * ranks * PHASE_COUNT, sizeof *plan->costs);
@@ -30,31 +49,48 @@ static oato_status plan_room(struct dealing *x, struct plan *plan)
                : oato_fail_memory(x->err, n * ranks * sizeof *plan->parts, "the plan");
 }
 
+/* The bytes of each device of a rank's seat that it needs. */
+static void bytes_needed(const struct dealing *x, int32_t rank, double need[SOLVER_DEVICES])
+{
+    const struct problem *p = whole_of(x, rank)->problem;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        need[d] = d ? 0 : (double)p->reserve[d];
+    for (int32_t i = 0; i < x->g->n_ops; i++) {
+        const int32_t d = device_of_op(x, rank, i);
+        const struct op_price *price = price_of(x, rank, i);
+        if (!need[d])
+            need[d] = (double)p->reserve[d];
+        need[d] += share_of(x, i, rank) * (double)(price->weight_bytes + price->kv_bytes);
+    }
+}
+
+static void fill_device(const struct profile_device *from, struct plan_device *to)
+{
+    snprintf(to->id, sizeof to->id, "%s", from->id);
+    snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
+    snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
+    snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
+}
+
 static oato_status fill_devices(struct dealing *x, struct plan *plan)
 {
-    const struct plan whole = *x->plan;
-    const struct rank_options *o = x->o;
-    const int32_t host = x->p->instance.host, n = x->p->n_devices;
-    plan->n_devices = o->ranks;
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const struct profile_device *from = profile_host(o->profiles[rank_profile(o, r)]);
-        double need = (double)x->p->reserve[host];
-        for (int32_t i = 0; i < x->g->n_ops; i++) {
-            const struct op_price *price = &x->p->price[i * n + host];
-            need += share_of(x, i, r) * (double)(price->weight_bytes + price->kv_bytes);
+    plan->n_devices = x->first[x->o->ranks];
+    for (int32_t r = 0; r < x->o->ranks; r++) {
+        double need[SOLVER_DEVICES] = {0};
+        bytes_needed(x, r, need);
+        for (int32_t d = 0; d < x->seats[r].n; d++) {
+            struct plan_device *to = &plan->devices[x->first[r] + d];
+            fill_device(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
+            to->rank = r;
+            to->host = rank_host(x->o, r);
+            to->budget_bytes = seat_budget(x->o, x->given, x->seats, r, d);
+            to->planned_bytes = (uint64_t)need[d];
+            if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
+                return oato_fail(x->err, OATO_EFIT,
+                                 "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more "
+                                 "ranks, or a smaller --context",
+                                 r, need[d] / 0x1p20, (double)to->budget_bytes / 0x1p20, to->id);
         }
-        struct plan_device *to = &plan->devices[r];
-        *to = whole.devices[host];
-        snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
-        to->rank = r;
-        to->host = rank_host(o, r);
-        to->budget_bytes = (uint64_t)((double)from->free_bytes * 0.9 / ranks_of_host(o, to->host));
-        to->planned_bytes = (uint64_t)need;
-        if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
-            return oato_fail(x->err, OATO_EFIT,
-                             "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, "
-                             "or a smaller --context",
-                             r, need / 0x1p20, (double)to->budget_bytes / 0x1p20, to->id);
     }
     return OATO_OK;
 }
@@ -64,6 +100,7 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
     const struct cut_op *c = &x->op[i];
     for (int32_t r = 0; r < x->o->ranks && c->cut; r++) {
         const int64_t begin = begin_of(c, r), end = begin_of(c, r + 1);
+        const int32_t device = x->first[r] + device_of_op(x, r, i);
         if (begin == end)
             continue;
         plan->parts[plan->n_parts++] = (struct plan_part){.op = name,
@@ -71,61 +108,92 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
                                                           .begin = begin,
                                                           .end = end,
                                                           .phases = ALL_PHASES,
-                                                          .device = r,
-                                                          .home = r};
+                                                          .device = device,
+                                                          .home = device};
         if (x->g->ops[i].op.kind == OP_KV_STORE)
             plan->kv[plan->n_kv++] = (struct plan_kv){.layer = x->g->ops[i].kv_layer,
                                                       .head_begin = (int32_t)begin,
                                                       .head_end = (int32_t)end,
-                                                      .device = r};
+                                                      .device = device};
     }
 }
 
-/* The operator of the cost; costs follow the order of operators. */
-static int32_t op_of_cost(const struct dealing *x, const struct plan_cost *cost, int32_t before)
-{
-    int32_t i = before;
-    for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, cost->op) != 0; n--)
-        i = (i + 1) % x->g->n_ops;
-    return i;
-}
-
-/* A rank's operator takes its share of the time by its own speed, and longer where other ranks of
+/* What the ranks' parts of an operator take: by a rank's own speed, and longer where other ranks of
  * the host compute meanwhile. */
-static void fill_costs(struct dealing *x, struct plan *plan, double saved_ns[PHASE_COUNT])
+static void op_times(const struct dealing *x, int32_t i, enum plan_phase phase,
+                     double ns[SOLVER_DEVICES])
 {
-    const struct plan whole = *x->plan;
-    const struct profile *profile = x->p->profile;
-    const double record_ns = profile->devices[x->p->device[x->p->instance.host]].record_overhead_ns;
-    struct divided_work work[PHASE_COUNT] = {[PHASE_DECODE] = {.record_ns = record_ns}};
-    for (int32_t i = 0; i < request_prefill_steps(&whole.request); i++)
-        work[PHASE_PREFILL].record_ns +=
-            record_ns * (double)request_prefill_step(&whole.request, i).times;
-    for (int32_t k = 0; k < whole.n_costs; k++)
-        work_add(&work[whole.costs[k].phase], (double)whole.costs[k].ns);
-    saved_ns[PHASE_PREFILL] = saved_ns[PHASE_DECODE] = 0;
-    for (int32_t k = 0, i = 0; k < whole.n_costs; k++) {
-        const struct plan_cost *from = &whole.costs[k];
-        double alone_ns[SOLVER_DEVICES], slowest = 0;
-        i = op_of_cost(x, from, i);
-        for (int32_t r = 0; r < x->o->ranks; r++) {
-            const double share = share_of(x, i, r);
-            alone_ns[r] =
-                share > 0 ? work_ns(&work[from->phase], (double)from->ns, share) * x->o->slowness[r]
+    double alone_ns[SOLVER_DEVICES]; /* on the cores of its host */
+    for (int32_t r = 0; r < x->o->ranks; r++) {
+        const int32_t d = device_of_op(x, r, i);
+        const double share = share_of(x, i, r);
+        ns[r] = share > 0 ? work_ns(&whole_of(x, r)->work[phase][d],
+                                    op_price_ns(price_of(x, r, i), phase), share)
                           : 0;
-        }
-        for (int32_t r = 0; r < x->o->ranks; r++) {
-            const double ns = alone_ns[r] * ranks_crowd(x->o, rank_host(x->o, r), alone_ns);
-            struct plan_cost row = *from;
-            row.device = r;
-            row.ns = (uint64_t)ns;
-            row.estimate = from->estimate || x->op[i].cut;
-            slowest = fmax(slowest, ns);
-            if (ns > 0)
-                plan->costs[plan->n_costs++] = row;
-        }
-        saved_ns[from->phase] += (double)from->ns - slowest;
+        alone_ns[r] = d ? 0 : ns[r];
     }
+    for (int32_t r = 0; r < x->o->ranks; r++)
+        if (alone_ns[r] > 0)
+            ns[r] *= ranks_crowd(x->o, rank_host(x->o, r), alone_ns);
+}
+
+/* Whether all ranks wait for each other behind the operator. */
+static bool ends_together(const struct dealing *x, int32_t i)
+{
+    const struct cut_op *c = &x->op[i];
+    return c->cut && (c->axis == AXIS_K || x->g->ops[i].out[0] == x->g->logits ||
+                      x->g->ops[i].op.kind == OP_EXPERT_DOWN);
+}
+
+/* Fills in the operators of a phase; all of them take *ns. */
+static oato_status fill_costs(struct dealing *x, struct plan *plan, enum plan_phase phase,
+                              double *ns)
+{
+    double since[SOLVER_DEVICES] = {0}; /* by rank, since the last sum */
+    *ns = 0;
+    for (int32_t i = 0; i < x->g->n_ops; i++) {
+        double took[SOLVER_DEVICES], longest = 0;
+        const char *name = arena_string(x->arena, x->g->ops[i].name);
+        if (!name)
+            return oato_fail_memory(x->err, 64, "the plan");
+        op_times(x, i, phase, took);
+        for (int32_t r = 0; r < x->o->ranks; r++) {
+            since[r] += took[r];
+            longest = fmax(longest, since[r]);
+            if (took[r] > 0)
+                plan->costs[plan->n_costs++] =
+                    (struct plan_cost){.op = name,
+                                       .phase = phase,
+                                       .device = x->first[r] + device_of_op(x, r, i),
+                                       .ns = (uint64_t)took[r],
+                                       .estimate = price_of(x, r, i)->estimate || x->op[i].cut};
+        }
+        if (!ends_together(x, i) && i + 1 < x->g->n_ops)
+            continue;
+        *ns += longest;
+        memset(since, 0, sizeof since);
+    }
+    return OATO_OK;
+}
+
+/* What the slowest rank takes beyond operators, sums and messages: its copies, and what a step
+ * takes once. Of logits that it divides a rank copies its own. */
+static double rest_ns(const struct dealing *x, enum plan_phase phase)
+{
+    const struct graph_value *logits = &x->g->values[x->g->logits];
+    double most = 0;
+    for (int32_t r = 0; r < x->o->ranks; r++) {
+        const struct whole *w = whole_of(x, r);
+        const int32_t d = device_of_op(x, r, logits->producer);
+        double ns = w->rest_ns[phase];
+        if (d) {
+            const struct price copy = request_copy(w->problem, logits, d, 0, phase);
+            ns -= (1 - share_of(x, logits->producer, r)) *
+                  (double)(phase == PHASE_DECODE ? copy.decode_ns : copy.prefill_ns);
+        }
+        most = fmax(most, ns);
+    }
+    return most;
 }
 
 /* Time of all messages of a step of so many tokens. */
@@ -143,46 +211,55 @@ static double messages_ns(const struct dealing *x, const struct plan *plan, doub
            rank_logits_ns(x->o, remote, local);
 }
 
-static void fill_predictions(struct dealing *x, struct plan *plan)
+static oato_status fill_predictions(struct dealing *x, struct plan *plan)
 {
     const struct plan_request *q = &plan->request;
-    double saved[PHASE_COUNT];
-    fill_costs(x, plan, saved);
-    double prefill = (double)x->plan->prefill_ns - saved[PHASE_PREFILL];
-    double decode = (double)x->plan->decode_ns - saved[PHASE_DECODE];
+    double ns[PHASE_COUNT];
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        if (fill_costs(x, plan, (enum plan_phase)phase, &ns[phase]))
+            return x->err->status;
+        ns[phase] += rest_ns(x, (enum plan_phase)phase);
+    }
     for (int32_t i = 0; i < request_prefill_steps(q); i++) {
         const struct request_step s = request_prefill_step(q, i);
-        prefill += (double)s.times * messages_ns(x, plan, s.tokens, s.rows);
+        ns[PHASE_PREFILL] += (double)s.times * messages_ns(x, plan, s.tokens, s.rows);
     }
-    decode += messages_ns(x, plan, q->batch, q->batch);
-    plan->prefill_ns = (uint64_t)fmax(prefill, 0);
-    plan->decode_ns = (uint64_t)fmax(decode, 0);
+    ns[PHASE_DECODE] += messages_ns(x, plan, q->batch, q->batch);
+    plan->prefill_ns = (uint64_t)fmax(ns[PHASE_PREFILL], 0);
+    plan->decode_ns = (uint64_t)fmax(ns[PHASE_DECODE], 0);
     plan->request_ns = plan->prefill_ns + (uint64_t)q->generate * plan->decode_ns;
     plan->objective_ns = q->objective == OBJECTIVE_TTFT             ? plan->prefill_ns
                          : q->objective == OBJECTIVE_TIME_PER_TOKEN ? plan->decode_ns
                                                                     : plan->request_ns;
+    return OATO_OK;
 }
 
-/* Replaces the placement of the plan, all of it on one host. */
-static oato_status plan_divide(struct dealing *x)
+/* One host's processor alone. Other baselines had more room in accelerators than there is. */
+static void baselines_keep(struct plan *plan)
 {
-    struct plan plan = *x->plan;
-    plan.n_parts = plan.n_kv = plan.n_costs = 0;
-    if (plan_room(x, &plan))
+    int32_t n = 0;
+    for (int32_t i = 0; i < plan->n_baselines; i++)
+        if (!strcmp(plan->baselines[i].name, "cpu"))
+            plan->baselines[n++] = plan->baselines[i];
+    plan->n_baselines = n;
+}
+
+/* Replaces the placement of the plan, all of it of one process. */
+static oato_status plan_divide(struct dealing *x, struct plan *plan)
+{
+    plan->n_parts = plan->n_kv = plan->n_costs = 0;
+    baselines_keep(plan);
+    if (plan_room(x, plan) || fill_devices(x, plan) || rank_sums_choose(x->o, plan, x->err))
         return x->err->status;
-    plan.arena = x->plan->arena; /* grown since the copy */
-    if (fill_devices(x, &plan) || rank_sums_choose(x->o, &plan, x->err))
-        return x->err->status;
-    for (int32_t i = 0, part = 0; i < x->g->n_ops; i++) {
-        while (strcmp(x->plan->parts[part].op, x->g->ops[i].name) != 0)
-            part++;
-        fill_op(x, &plan, i, x->plan->parts[part].op);
+    for (int32_t i = 0; i < x->g->n_ops; i++) {
+        const char *name = arena_string(x->arena, x->g->ops[i].name);
+        if (!name)
+            return oato_fail_memory(x->err, 64, "the plan");
+        fill_op(x, plan, i, name);
     }
-    fill_predictions(x, &plan);
-    plan.solver = "ranks";
-    plan.bound_ns = 0;
-    *x->plan = plan;
-    return OATO_OK;
+    plan->solver = "ranks";
+    plan->bound_ns = 0;
+    return fill_predictions(x, plan);
 }
 
 static oato_status options_check(const struct model *m, const struct rank_options *o,
@@ -201,181 +278,105 @@ static oato_status options_check(const struct model *m, const struct rank_option
     return OATO_OK;
 }
 
-/* The profile with room for the whole model: only its speed counts until the model is divided. */
-static oato_status profile_widen(const struct profile *p, struct arena *a, struct profile *out,
-                                 struct oato_error *err)
-{
-    *out = *p;
-    out->devices = arena_alloc(a, (size_t)p->n_devices + 1, sizeof *out->devices);
-    if (!out->devices)
-        return oato_fail_memory(err, sizeof *out->devices, "the plan");
-    memcpy(out->devices, p->devices, (size_t)p->n_devices * sizeof *out->devices);
-    for (int32_t d = 0; d < out->n_devices; d++)
-        out->devices[d].memory_bytes = out->devices[d].free_bytes = UINT64_C(1) << 46;
-    return OATO_OK;
-}
-
-/* The plan of one host that has room for everything. */
-static oato_status plan_whole(const struct model *m, const struct profile *profile,
-                              const struct planner_options *given, struct arena *a,
-                              struct plan *out, struct problem **problem, struct oato_error *err)
-{
-    struct planner_options o = *given;
-    struct profile *wide = arena_alloc(a, 1, sizeof *wide);
-    if (!wide)
-        return oato_fail_memory(err, sizeof *wide, "the plan");
-    if (profile_widen(profile, a, wide, err))
-        return err->status;
-    o.devices = profile_host(profile)->id;
-    o.solver = "cpu";
-    o.whole_only = o.by_ranks = true;
-    o.sparse = PLANNER_SPARSE_OFF;
-    o.n_budgets = 0;
-    return planner_make(m, wide, &o, out, problem, err);
-}
-
-static oato_status plan_deal(const struct problem *p, const struct rank_options *o, struct arena *a,
-                             struct plan *out, struct oato_error *err)
-{
-    const size_t ops = (size_t)p->graph.n_ops, layers = (size_t)p->graph.n_layers;
-    struct dealing x = {
-        .p = p, .g = &p->graph, .plan = out, .o = o, .arena = &out->arena, .err = err};
-    x.op = arena_alloc(a, ops + 1, sizeof *x.op);
-    x.heads = arena_alloc(a, layers + 1, sizeof *x.heads);
-    if (!x.op || !x.heads)
-        return oato_fail_memory(err, ops * sizeof *x.op, "the plan");
-    err->status = OATO_OK;
-    return dealing_cut(&x) ? err->status : plan_divide(&x);
-}
-
-/* ------------------------------------------------------------------------- priced again --- */
-
-/* The work of a plan for ranks on one host that has room for all of it, with the plan's fusions. */
-static oato_status price_whole(const struct model *m, const struct profile *profile,
-                               const struct plan *plan, struct arena *a, struct plan *one,
-                               struct problem **problem, struct oato_error *err)
-{
-    struct profile *wide = arena_alloc(a, 1, sizeof *wide);
-    struct plan_device *host = arena_alloc(a, 1, sizeof *host);
-    int32_t *place;
-    *problem = NULL;
-    *one = *plan;
-    if (!wide || !host)
-        return oato_fail_memory(err, sizeof *wide, "the plan");
-    if (profile_widen(profile, a, wide, err))
-        return err->status;
-    *host = plan->devices[0];
-    snprintf(host->id, sizeof host->id, "%s", profile_host(profile)->id);
-    host->budget_bytes = UINT64_C(1) << 46;
-    one->devices = host;
-    one->n_devices = 1;
-    one->n_parts = one->n_kv = one->n_costs = 0; /* without parts all of it is on the host */
-    if (problem_of_plan(m, wide, one, problem, &place, err))
-        return err->status;
-    one->objective_ns = (uint64_t)instance_price(&(*problem)->instance, place).objective_ns;
-    const oato_status status = simulation_predict(one, m, wide, err);
-    if (status) {
-        problem_free(*problem);
-        *problem = NULL;
-    }
-    return status;
-}
-
-static oato_status whole_costs(const struct problem *p, struct arena *a, struct plan *one,
-                               struct oato_error *err)
-{
-    const int32_t n = p->graph.n_ops;
-    one->costs = arena_alloc(a, (size_t)n * PHASE_COUNT + 1, sizeof *one->costs);
-    if (!one->costs)
-        return oato_fail_memory(err, (size_t)n * sizeof *one->costs, "the plan");
-    for (int phase = 0; phase < PHASE_COUNT; phase++)
-        for (int32_t i = 0; i < n; i++) {
-            const struct op_price *price = &p->price[i * p->n_devices + p->instance.host];
-            const int64_t ns = phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns;
-            one->costs[one->n_costs++] =
-                (struct plan_cost){.op = arena_string(a, p->graph.ops[i].name),
-                                   .phase = (enum plan_phase)phase,
-                                   .ns = (uint64_t)ns,
-                                   .estimate = price->estimate};
-            if (!one->costs[one->n_costs - 1].op)
-                return oato_fail_memory(err, 64, "the plan");
-        }
-    return OATO_OK;
-}
-
-/* ----------------------------------------------------------------------------- the speeds --- */
-
-/* The first rank with the same profile. */
-static int32_t first_alike(const struct rank_options *o, int32_t rank)
-{
-    int32_t first = 0;
-    while (rank_profile(o, first) != rank_profile(o, rank))
-        first++;
-    return first;
-}
-
-/* The objective of all work on the profile's host: as planned for it, or of a plan that is priced
- * again. */
-static oato_status whole_objective(const struct model *m, const struct profile *profile,
-                                   const struct planner_options *given, const struct plan *plan,
-                                   struct arena *a, double *ns, struct oato_error *err)
-{
-    struct problem *problem = NULL;
-    struct plan one;
-    plan_init(&one);
-    if (plan ? price_whole(m, profile, plan, a, &one, &problem, err)
-             : plan_whole(m, profile, given, a, &one, NULL, err))
-        return err->status;
-    *ns = (double)one.objective_ns;
-    problem_free(problem);
-    if (!plan)
-        plan_free(&one);
-    return OATO_OK;
-}
-
-/* How slow each rank's profile is against the first's. One of given and plan is NULL. */
-static oato_status speeds_find(const struct model *m, const struct planner_options *given,
-                               const struct plan *plan, struct arena *a, uint64_t first_ns,
-                               struct rank_options *o, struct oato_error *err)
-{
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const int32_t from = first_alike(o, r);
-        double ns = (double)first_ns;
-        if (r == from && r &&
-            whole_objective(m, o->profiles[rank_profile(o, r)], given, plan, a, &ns, err))
-            return err->status;
-        o->slowness[r] = r == from ? ns / fmax((double)first_ns, 1) : o->slowness[from];
-    }
-    return OATO_OK;
-}
-
-/* By their speed while all ranks of their host compute as long. */
-static void shares_find(struct rank_options *o)
-{
-    double equal_ns[SOLVER_DEVICES];
-    for (int32_t r = 0; r < o->ranks; r++)
-        equal_ns[r] = 1;
-    for (int32_t r = 0; r < o->ranks; r++)
-        o->share[r] = 1 / fmax(o->slowness[r] * ranks_crowd(o, rank_host(o, r), equal_ns), 1e-6);
-}
+/* ------------------------------------------------------------------------------ planning --- */
 
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
                            const struct rank_options *options, double *slowness,
                            struct oato_error *err)
 {
     struct rank_options o = *options;
-    struct arena a;
-    double first_ns = 0;
+    struct seat seats[SOLVER_DEVICES];
+    struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
+    double room[SOLVER_DEVICES];
     o.ranks = o.hosts = o.n_profiles;
-    arena_init(&a);
-    oato_status status = whole_objective(m, o.profiles[0], given, NULL, &a, &first_ns, err);
+    for (int32_t r = 0; r < o.ranks; r++)
+        room[r] = 1;
+    oato_status status = seats_find(&o, given, NULL, seats, err);
     if (!status)
-        status = speeds_find(m, given, NULL, &a, (uint64_t)first_ns, &o, err);
+        status = wholes_make(m, given, seats, room, &o, wholes, err);
     if (!status)
         memcpy(slowness, o.slowness, (size_t)o.ranks * sizeof *slowness);
-    arena_free(&a);
+    wholes_free(wholes, o.ranks);
     return status;
 }
+
+/* Cuts the work. *fits: the ranks' accelerators have room for it; else room says how much less may
+ * be planned there next time. Cuts fall on whole heads and blocks, so that a rank may get more than
+ * its share. */
+static oato_status cut_to_fit(struct dealing *x, double *room, bool *fits)
+{
+    *fits = true;
+    if (!dealing_room(x, x->arena))
+        return oato_fail_memory(x->err, (size_t)x->g->n_ops, "the plan");
+    x->err->status = OATO_OK;
+    if (dealing_cut(x))
+        return x->err->status;
+    for (int32_t r = 0; r < x->o->ranks; r++) {
+        double need[SOLVER_DEVICES] = {0}, *own = &room[x->seats[r].like];
+        bytes_needed(x, r, need);
+        for (int32_t d = 1; d < x->seats[r].n; d++) {
+            const double has = (double)seat_budget(x->o, x->given, x->seats, r, d);
+            if (need[d] <= has)
+                continue;
+            *own *= 0.99 * has / need[d];
+            *fits = false;
+        }
+    }
+    return OATO_OK;
+}
+
+enum { TRIES = 6 };
+
+/* The accelerators' share of the work is made smaller until it fits. */
+static oato_status plan_deal(const struct model *m, const struct planner_options *given,
+                             const struct seat *seats, struct rank_options *o, struct whole *wholes,
+                             struct rank_prices *prices, struct plan *out, struct oato_error *err)
+{
+    struct arena a;
+    double room[SOLVER_DEVICES];
+    bool fits = false;
+    oato_status status = OATO_OK;
+    for (int32_t r = 0; r < o->ranks; r++)
+        room[r] = 1;
+    for (int i = 0; i < TRIES && !fits && !status; i++) {
+        struct dealing x = {
+            .o = o, .given = given, .seats = seats, .wholes = wholes, .arena = &a, .err = err};
+        arena_init(&a);
+        status = wholes_make(m, given, seats, room, o, wholes, err);
+        x.g = status ? NULL : &wholes[0].problem->graph;
+        if (!status)
+            status = cut_to_fit(&x, room, &fits);
+        if (!status && (fits || i + 1 == TRIES)) {
+            if (prices)
+                pipeline_price(o, x.g, &wholes[0].plan, prices);
+            *out = wholes[0].plan; /* request, names, fusions */
+            plan_init(&wholes[0].plan);
+            x.arena = &out->arena;
+            status = plan_divide(&x, out);
+            if (status)
+                plan_free(out);
+        }
+        arena_free(&a);
+    }
+    return status;
+}
+
+oato_status ranks_plan(const struct model *m, const struct planner_options *given,
+                       const struct rank_options *options, struct rank_prices *prices,
+                       struct plan *out, struct oato_error *err)
+{
+    struct rank_options o = *options;
+    struct seat seats[SOLVER_DEVICES];
+    struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
+    if (options_check(m, &o, err) || seats_find(&o, given, NULL, seats, err))
+        return err->status;
+    rank_network(&o);
+    const oato_status status = plan_deal(m, given, seats, &o, wholes, prices, out, err);
+    wholes_free(wholes, o.ranks);
+    return status;
+}
+
+/* ------------------------------------------------------------------------- priced again --- */
 
 void ranks_as_planned(const struct plan *plan, struct rank_options *o)
 {
@@ -389,73 +390,35 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
                         struct oato_error *err)
 {
     struct rank_options o = *options;
-    struct problem *problem = NULL;
-    struct plan one;
-    struct arena scratch;
+    struct seat seats[SOLVER_DEVICES];
+    struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
     ranks_as_planned(plan, &o);
-    if (options_check(m, &o, err))
+    if (options_check(m, &o, err) || seats_find(&o, NULL, plan, seats, err))
         return err->status;
-    arena_init(&scratch);
     *now = *plan;
     arena_init(&now->arena);
     now->n_costs = 0;
     rank_network(&o);
-    oato_status status = price_whole(m, o.profiles[0], plan, &scratch, &one, &problem, err);
-    if (!status && problem)
-        status = whole_costs(problem, &now->arena, &one, err);
-    if (!status && problem)
-        status = speeds_find(m, NULL, plan, &scratch, one.objective_ns, &o, err);
-    if (!status && problem) {
-        shares_find(&o);
-        struct dealing x = {.p = problem,
-                            .g = &problem->graph,
-                            .plan = &one,
-                            .o = &o,
-                            .arena = &now->arena,
-                            .may_exceed = true,
-                            .err = err};
-        x.op = arena_alloc(&scratch, (size_t)problem->graph.n_ops + 1, sizeof *x.op);
+    struct dealing x = {.o = &o,
+                        .seats = seats,
+                        .wholes = wholes,
+                        .arena = &now->arena,
+                        .may_exceed = true,
+                        .err = err};
+    oato_status status = wholes_as_planned(m, plan, seats, &o, wholes, err);
+    if (!status) {
+        x.g = &wholes[0].problem->graph;
         err->status = OATO_OK;
-        status = x.op ? dealing_cut_as(&x, plan) : oato_fail_memory(err, sizeof *x.op, "the plan");
-        if (x.op && !status && !(status = plan_room(&x, now)) &&
-            !(status = fill_devices(&x, now))) {
-            now->parts = plan->parts;
-            now->kv = plan->kv;
-            fill_predictions(&x, now);
-        }
+        status = dealing_room(&x, x.arena) ? dealing_cut_as(&x, plan)
+                                           : oato_fail_memory(err, sizeof x, "the plan");
     }
-    problem_free(problem);
-    arena_free(&scratch);
+    if (!status && !(status = plan_room(&x, now)) && !(status = fill_devices(&x, now))) {
+        now->parts = plan->parts;
+        now->kv = plan->kv;
+        status = fill_predictions(&x, now);
+    }
+    wholes_free(wholes, o.ranks);
     if (status)
         arena_free(&now->arena);
-    return status;
-}
-
-oato_status ranks_plan(const struct model *m, const struct planner_options *given,
-                       const struct rank_options *options, struct rank_prices *prices,
-                       struct plan *out, struct oato_error *err)
-{
-    struct rank_options o = *options;
-    struct problem *problem = NULL;
-    struct arena a;
-    if (options_check(m, &o, err))
-        return err->status;
-    arena_init(&a);
-    oato_status status = plan_whole(m, o.profiles[0], given, &a, out, &problem, err);
-    if (status || !problem)
-        goto out;
-    rank_network(&o);
-    status = speeds_find(m, given, NULL, &a, out->objective_ns, &o, err);
-    if (!status) {
-        if (prices)
-            pipeline_price(&o, &problem->graph, out, prices);
-        shares_find(&o);
-        status = plan_deal(problem, &o, &a, out, err);
-    }
-    if (status)
-        plan_free(out);
-out:
-    problem_free(problem);
-    arena_free(&a);
     return status;
 }

@@ -156,6 +156,13 @@ static void sums_count(struct dealing *x)
             x->n_sums[g->values[g->ops[i].out[0]].rows == ROWS_LOGITS]++;
 }
 
+bool dealing_room(struct dealing *x, struct arena *a)
+{
+    x->op = arena_alloc(a, (size_t)x->g->n_ops + 1, sizeof *x->op);
+    x->heads = arena_alloc(a, (size_t)x->g->n_layers + 1, sizeof *x->heads);
+    return x->op && x->heads;
+}
+
 oato_status dealing_cut(struct dealing *x)
 {
     const struct graph *g = x->g;
@@ -170,6 +177,25 @@ oato_status dealing_cut(struct dealing *x)
     }
     sums_count(x);
     return x->err->status;
+}
+
+oato_status ranks_divided(const struct graph *g, int32_t ranks, struct arena *a, bool **divided,
+                          struct oato_error *err)
+{
+    struct rank_options equal = {.ranks = ranks};
+    struct dealing x = {.g = g, .o = &equal, .arena = a, .err = err};
+    const size_t n = (size_t)g->n_ops;
+    for (int32_t r = 0; r < ranks; r++)
+        equal.share[r] = 1;
+    *divided = arena_alloc(a, n + 1, sizeof **divided);
+    if (!*divided || !dealing_room(&x, a))
+        return oato_fail_memory(err, n * sizeof *x.op, "operators");
+    err->status = OATO_OK;
+    if (dealing_cut(&x))
+        return err->status;
+    for (size_t i = 0; i < n; i++)
+        (*divided)[i] = x.op[i].cut;
+    return OATO_OK;
 }
 
 /* The cuts of a plan for as many ranks. Parts of one operator follow each other, by rank. */

@@ -15,24 +15,13 @@ struct cut_op {
     enum op_axis axis;
 };
 
-struct dealing {
-    const struct problem *p;
-    const struct graph *g;
-    struct plan *plan;
-    const struct rank_options *o;
-    struct cut_op *op;   /* by operator */
-    int32_t **heads;     /* by layer of KV: its cut, once it is known */
-    struct arena *arena; /* the plan's */
-    int32_t n_sums[2];   /* sums of all ranks in a step; [1]: only of the rows with logits */
-    bool may_exceed;     /* a rank that needs more memory than it may use is no error */
-    struct oato_error *err;
+/* What a rank computes with: the host of its profile, which comes first, and accelerators that no
+ * other rank has. */
+struct seat {
+    const struct profile *profile;
+    int32_t n, device[SOLVER_DEVICES]; /* of the profile */
+    int32_t like; /* the first rank whose devices are the same but for their numbers */
 };
-
-/* Cuts by the ranks' shares; what cannot be cut is left to every rank. x->op and x->heads are
- * allocated, and zero. */
-oato_status dealing_cut(struct dealing *x);
-/* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
-oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
 
 /* All operators of a phase on one device, as they are priced undivided. */
 struct divided_work {
@@ -40,6 +29,41 @@ struct divided_work {
     double all_ns, own_ns; /* of all, with and without that */
     double least_ns;       /* of the shortest */
 };
+
+/* All work of the model on the devices of a seat. */
+struct whole {
+    struct plan plan;
+    struct problem *problem; /* NULL: not made */
+    int32_t *device;         /* of the seat, per operator */
+    struct divided_work work[PHASE_COUNT][SOLVER_DEVICES];
+    double rest_ns[PHASE_COUNT]; /* what the request takes beyond operators */
+    double on_host;              /* of what operators take the share that the host's cores take */
+};
+
+struct dealing {
+    const struct graph *g;
+    struct plan *plan;
+    const struct rank_options *o;
+    const struct seat *seats;            /* by rank */
+    const struct whole *wholes;          /* by rank, at its `like` */
+    const struct planner_options *given; /* whose budgets count; NULL: nobody's */
+    int32_t first[SOLVER_DEVICES + 1];   /* of the plan's devices, by rank */
+    struct cut_op *op;                   /* by operator */
+    int32_t **heads;                     /* by layer of KV: its cut, once it is known */
+    struct arena *arena;                 /* the plan's */
+    int32_t n_sums[2]; /* sums of all ranks in a step; [1]: only of the rows with logits */
+    bool may_exceed;   /* a rank that needs more memory than it may use is no error */
+    struct oato_error *err;
+};
+
+/* Room for op and heads; false: memory is short. */
+bool dealing_room(struct dealing *x, struct arena *a);
+/* Cuts by the ranks' shares; what cannot be cut is left to every rank. x->op and x->heads are
+ * allocated, and zero. */
+oato_status dealing_cut(struct dealing *x);
+/* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
+oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
+
 void work_add(struct divided_work *w, double ns);
 /* What an operator of that price takes where there is a share of it; added up with share 1, what
  * all take. */
@@ -48,6 +72,26 @@ double work_ns(const struct divided_work *w, double ns, double share);
  * an operator: when the last one is done, the longest of alone_ns (by rank; what each takes alone)
  * being 1. */
 double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns);
+
+/* ranks_seats.c */
+
+/* The seats of o->ranks: those of the plan, or with plan NULL by the options. */
+oato_status seats_find(const struct rank_options *o, const struct planner_options *given,
+                       const struct plan *plan, struct seat *seats, struct oato_error *err);
+/* Bytes that the rank may use on device d of its seat. */
+uint64_t seat_budget(const struct rank_options *o, const struct planner_options *given,
+                     const struct seat *seats, int32_t rank, int32_t d);
+/* Plans all work for the devices of each seat, of which a rank will have its share, by
+ * options->request and the like; sets the ranks' slowness and shares. room, by rank: the part of
+ * its accelerators' budgets that may be used. wholes_free in any case. */
+oato_status wholes_make(const struct model *m, const struct planner_options *given,
+                        const struct seat *seats, const double *room, struct rank_options *o,
+                        struct whole *wholes, struct oato_error *err);
+/* The same as the plan says where its operators are, with its fusions. */
+oato_status wholes_as_planned(const struct model *m, const struct plan *plan,
+                              const struct seat *seats, struct rank_options *o,
+                              struct whole *wholes, struct oato_error *err);
+void wholes_free(struct whole *wholes, int32_t ranks);
 
 /* ranks_hosts.c: of ranks whose slowness is known, each alone on its host. */
 void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,

@@ -243,10 +243,12 @@ struct planner_options {
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
     enum planner_sparse sparse;
-    const char *sparse_mode; /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
-    bool whole_only;         /* nothing is split or streamed */
-    bool by_ranks;           /* nothing is fused that ranks could not divide */
-    bool resident_only;      /* OATO_EFIT where weights would be streamed from a file */
+    const char *sparse_mode;  /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
+    bool whole_only;          /* nothing is split or streamed */
+    const struct plan *cover; /* fuses as this plan does; NULL: as is best */
+    int32_t by_ranks; /* nothing is fused that so many ranks could not divide, and what they cannot
+                         divide is on the host; 0: there are none */
+    bool resident_only; /* OATO_EFIT where weights would be streamed from a file */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
@@ -305,7 +307,8 @@ struct problem {
     int32_t n_inputs;
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
-    bool whole_only, by_ranks;
+    bool whole_only;
+    int32_t by_ranks;
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
     uint64_t ring_bytes;       /* for that, part of the host's reserve */

@@ -17,7 +17,8 @@
 #include <cmocka.h>
 
 static struct model *model;
-static struct profile fast, slow, crawling;
+static struct profile fast, slow, crawling,
+    accelerated; /* sim:0 has 57.6 MiB of 62 that the model takes */
 
 static int setup(void **state)
 {
@@ -40,7 +41,10 @@ static int setup(void **state)
     o.scale = 2;
     const bool twice = fixture_profile(model, &o, &slow);
     o.scale = 100;
-    return !made || !twice || !fixture_profile(model, &o, &crawling);
+    if (!made || !twice || !fixture_profile(model, &o, &crawling))
+        return 1;
+    o = (struct fixture_options){.scale = 1, .fused_factor = 0.9, .sim_speed = 20};
+    return !fixture_profile(model, &o, &accelerated);
 }
 
 static int teardown(void **state)
@@ -49,6 +53,7 @@ static int teardown(void **state)
     profile_free(&fast);
     profile_free(&slow);
     profile_free(&crawling);
+    profile_free(&accelerated);
     model_close(model);
     return 0;
 }
@@ -98,9 +103,11 @@ static oato_status checked(const struct plan *plan, const struct rank_options *r
 static void priced_again_a_plan_costs_what_it_promised(void **state)
 {
     (void)state;
-    const struct rank_options cases[] = {ranks_on(2, 2, NULL), ranks_on(4, 2, NULL),
-                                         ranks_on(8, 4, NULL), ranks_on(2, 2, &slow),
-                                         ranks_on(3, 3, &slow)};
+    struct rank_options cases[] = {ranks_on(2, 2, NULL),         ranks_on(4, 2, NULL),
+                                   ranks_on(8, 4, NULL),         ranks_on(2, 2, &slow),
+                                   ranks_on(3, 3, &slow),        ranks_on(2, 2, NULL),
+                                   ranks_on(2, 2, &accelerated), ranks_on(4, 2, &accelerated)};
+    cases[5].profiles[0] = &accelerated;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct plan plan, now;
         struct oato_error err;
@@ -127,6 +134,86 @@ static bool is_divided(const struct plan *plan, const char *op)
     for (int32_t i = 0; i < plan->n_parts && !divided; i++)
         divided = !strcmp(plan->parts[i].op, op);
     return divided;
+}
+
+/* The part of the plan's decode parts that is on accelerators. */
+static double accelerated_share(const struct plan *plan)
+{
+    int32_t there = 0;
+    for (int32_t i = 0; i < plan->n_parts; i++)
+        there += strcmp(plan->devices[plan->parts[i].device].kind, "cpu") != 0;
+    return (double)there / plan->n_parts;
+}
+
+static void budgets_hold(const struct plan *plan)
+{
+    for (int32_t d = 0; d < plan->n_devices; d++)
+        assert_in_range(plan->devices[d].planned_bytes, 0, plan->devices[d].budget_bytes);
+}
+
+/* What they divide is there as far as it fits; what they do not is on their hosts. */
+static void ranks_compute_on_their_accelerators(void **state)
+{
+    (void)state;
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    struct planner_options o = request();
+    struct plan plan, slower;
+    struct oato_error err;
+    made(&ranks, &slower);
+    ranks.profiles[0] = &accelerated;
+    made(&ranks, &plan);
+    assert_int_equal(plan.n_devices, 4);
+    for (int32_t d = 0; d < 4; d++) {
+        assert_string_equal(plan.devices[d].id, d & 1 ? "sim:0" : "cpu:0");
+        assert_int_equal(plan.devices[d].rank, d / 2);
+    }
+    assert_true(accelerated_share(&plan) == 1 && plan.decode_ns < slower.decode_ns);
+    for (int32_t i = 0; i < plan.n_costs; i++)
+        assert_int_equal(plan.costs[i].device & 1, is_divided(&plan, plan.costs[i].op));
+    budgets_hold(&plan);
+    const uint64_t all_ns = plan.decode_ns;
+    plan_free(&plan);
+
+    o.budgets[o.n_budgets++] = (struct device_budget){"sim:0", 16 << 20};
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_OK);
+    assert_true(accelerated_share(&plan) > 0.2 && accelerated_share(&plan) < 0.9);
+    assert_true(plan.decode_ns > all_ns && plan.decode_ns < slower.decode_ns);
+    assert_int_equal(plan.devices[1].budget_bytes, 16 << 20);
+    assert_true(plan.devices[1].planned_bytes > 8 << 20);
+    budgets_hold(&plan);
+    plan_free(&plan);
+
+    o.devices = "cpu:0";
+    o.n_budgets = 0;
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_OK);
+    assert_int_equal(plan.n_devices, 2);
+    assert_true(plan.decode_ns == slower.decode_ns);
+    plan_free(&plan);
+    plan_free(&slower);
+    o.devices = "cpu,cuda:7";
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "cuda:7"));
+}
+
+/* One host has an accelerator, the other has none; then two ranks share that host. */
+static void a_rank_with_an_accelerator_gets_more(void **state)
+{
+    (void)state;
+    struct rank_options ranks = ranks_on(2, 2, &accelerated);
+    struct plan plan;
+    made(&ranks, &plan);
+    assert_int_equal(plan.n_devices, 3);
+    assert_string_equal(plan.devices[2].id, "sim:0");
+    assert_true(plan.devices[2].planned_bytes > 3 * plan.devices[0].planned_bytes);
+    budgets_hold(&plan);
+    plan_free(&plan);
+    ranks = ranks_on(2, 1, NULL);
+    ranks.profiles[0] = &accelerated;
+    made(&ranks, &plan);
+    assert_int_equal(plan.n_devices, 3);
+    assert_int_equal(plan.devices[2].rank, 1);
+    budgets_hold(&plan);
+    plan_free(&plan);
 }
 
 /* What is divided; the rest is done by all. */
@@ -466,7 +553,8 @@ static void a_pipeline_takes_as_long_as_its_stages(void **state)
     struct oato_error err;
     struct plan plan;
     o.solver = "cpu";
-    o.whole_only = o.by_ranks = true;
+    o.whole_only = true;
+    o.by_ranks = 2;
     assert_int_equal(planner_make(model, &fast, &o, &plan, NULL, &err), OATO_OK);
     const double decode = (double)plan.decode_ns, prefill = (double)plan.prefill_ns;
     plan_free(&plan);
@@ -564,6 +652,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(priced_again_a_plan_costs_what_it_promised),
+        cmocka_unit_test(ranks_compute_on_their_accelerators),
+        cmocka_unit_test(a_rank_with_an_accelerator_gets_more),
         cmocka_unit_test(ranks_of_different_speed_take_equally_long),
         cmocka_unit_test(check_tells_what_no_longer_holds),
         cmocka_unit_test(all_messages_of_a_step_are_priced),
