@@ -236,12 +236,12 @@ static void take(float *sum, bool *any, const float *x, size_t n)
 
 /* The leader: waits for the group's ranks and adds their summands, in order. */
 static oato_status group_collect(struct collective *c, float *sum, bool *any, size_t n,
-                                 struct oato_error *err)
+                                 enum waits how, struct oato_error *err)
 {
     const int leader = c->leader[c->group], end = c->leader[c->group + 1];
     oato_status status = OATO_OK;
     for (int i = leader + 1; i < end && !status; i++) {
-        status = counter_wait(c, &c->shared->rank[i - leader].filled, i, WAITS_AWAKE, err);
+        status = counter_wait(c, &c->shared->rank[i - leader].filled, i, how, err);
         if (!status && c->shared->rank[i - leader].adds)
             take(sum, any, slot_of(c, i), n);
     }
@@ -340,7 +340,7 @@ static oato_status piece_reduce(struct collective *c, const float *own, float *s
         return group_follow(c, own, sum, n * sizeof *sum, WAITS_AWAKE, err);
     if (own)
         take(c->sum, &any, own, n);
-    oato_status status = group_collect(c, c->sum, &any, n, err);
+    oato_status status = group_collect(c, c->sum, &any, n, WAITS_AWAKE, err);
     if (!status && c->n_groups == 2)
         status = leaders_exchange(c, c->sum, &any, n, wire, err);
     else if (!status && c->n_groups > 2)
@@ -402,10 +402,9 @@ static oato_status piece_broadcast(struct collective *c, void *data, size_t byte
     if (c->group)
         status = message_receive(c, 0, data, bytes, NULL, how, err);
     for (int g = 1; g < c->n_groups && !c->group && !status; g++)
-        status =
-            message_send(c, c->leader[g], data, bytes, WAITS_AWAKE, err); /* it waits already */
-    if (!status)
-        status = group_collect(c, c->sum, &none, 0, err); /* all have copied the last total */
+        status = message_send(c, c->leader[g], data, bytes, WAITS_EVER, err);
+    if (!status) /* all have copied the last total */
+        status = group_collect(c, c->sum, &none, 0, WAITS_EVER, err);
     if (!status)
         group_publish(c, data, bytes);
     return status;
@@ -420,6 +419,36 @@ oato_status collective_broadcast(struct collective *c, void *data, size_t bytes,
         status = piece_broadcast(c, (char *)data + at, piece, how, err);
     }
     return status;
+}
+
+static oato_status rank_check(const struct collective *c, int32_t rank, struct oato_error *err)
+{
+    if (still_joined(c, err))
+        return err->status;
+    return rank >= 0 && rank < c->ranks && rank != c->rank
+               ? OATO_OK
+               : oato_fail(err, OATO_EDEVICE, "rank %d of %d cannot exchange values with rank %d",
+                           c->rank, c->ranks, rank);
+}
+
+oato_status collective_send(struct collective *c, int32_t to, const float *x, size_t n,
+                            struct oato_error *err)
+{
+    return rank_check(c, to, err) ? err->status
+                                  : message_send(c, to, x, n * sizeof *x, WAITS_EVER, err);
+}
+
+oato_status collective_receive(struct collective *c, int32_t from, float *x, size_t n,
+                               struct oato_error *err)
+{
+    size_t bytes = 0;
+    if (rank_check(c, from, err) ||
+        message_receive(c, from, x, n * sizeof *x, &bytes, WAITS_EVER, err))
+        return err->status;
+    return bytes == n * sizeof *x
+               ? OATO_OK
+               : oato_fail(err, OATO_EDEVICE, "rank %d sends %zu bytes instead of %zu", from, bytes,
+                           n * sizeof *x);
 }
 
 oato_status collective_ping(struct collective *c, void *data, size_t bytes, struct oato_error *err)

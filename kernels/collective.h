@@ -1,7 +1,8 @@
 /*
  * collective.h - the ranks that run one model together: processes on one or several hosts, each
- * with its share of every layer. What a layer's shares must exchange is a record of the host
- * device's program (RECORD_REDUCE, RECORD_GATHER), so devices call this and nobody else.
+ * with its share of every layer, or with some of the layers. What they must exchange is a record of
+ * the host device's program (RECORD_REDUCE to RECORD_RECEIVE), so devices call this and nobody
+ * else.
  *
  * The ranks of a host form a group. Its first rank is the leader: it sums what the group's ranks
  * have put into shared memory, exchanges sums with the other leaders, and puts the total back. Two
@@ -79,7 +80,14 @@ oato_status collective_reduce(struct collective *c, const float *own, float *sum
  * order of rank. The whole rows go to `all` on every rank or, with to_first, on rank 0 only. */
 oato_status collective_gather(struct collective *c, const float *own, int32_t own_width, float *all,
                               int32_t width, int32_t rows, bool to_first, struct oato_error *err);
-/* From rank 0 to all, which wait for it like this. */
+/* To one rank, which goes on with what this one has computed, and from one. They wait for as long
+ * as the other rank is there: it may have several layers to compute before. */
+oato_status collective_send(struct collective *c, int32_t to, const float *x, size_t n,
+                            struct oato_error *err);
+oato_status collective_receive(struct collective *c, int32_t from, float *x, size_t n,
+                               struct oato_error *err);
+/* From rank 0 to all, which wait for it like this; rank 0 waits for them as long as they are there.
+ */
 oato_status collective_broadcast(struct collective *c, void *data, size_t bytes, enum waits how,
                                  struct oato_error *err);
 /* A message from rank 0 to the first rank of the last host and back; other ranks return at once. */

@@ -27,6 +27,10 @@ enum record_kind {
      * one, and rows put together from the columns in[0] of each. No input: this rank has none. */
     RECORD_REDUCE,
     RECORD_GATHER,
+    /* The same queue's: in[0] goes to one rank, which goes on with it: its out[0] comes from there.
+     */
+    RECORD_SEND,
+    RECORD_RECEIVE,
 };
 
 struct record_wait {
@@ -40,8 +44,9 @@ struct program_record {
     uint8_t kind; /* enum record_kind */
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
-    uint8_t numerics;    /* enum numerics_choice */
-    uint8_t peer;        /* PEER: index in the engine of the device whose arena in[0] is in */
+    uint8_t numerics; /* enum numerics_choice */
+    uint8_t peer; /* PEER: index in the engine of the device whose arena in[0] is in; SEND, RECEIVE:
+                     the other rank */
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
     bool to_first;       /* GATHER: rank 0 alone gets the rows */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
@@ -93,7 +98,7 @@ struct program {
     uint64_t workspace_bytes;         /* what the device said it needs for these records */
     uint32_t without_joins;           /* for profilers: those not to be made, a bit each */
     struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
-    struct collective *ranks;         /* that REDUCE and GATHER join; NULL: none */
+    struct collective *ranks;         /* that records from REDUCE on exchange with; NULL: none */
     int32_t n_caches;                 /* of experts, in step.cached */
     const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
 };

@@ -260,6 +260,7 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
     v->part_width[p] = width;
     v->part_rank[p] = part.placed->rank;
     v->part_host[p] = part.placed->host;
+    v->everywhere = part.placed->everywhere;
     if (device >= 0)
         v->part[p][device] = made;
 }
@@ -268,13 +269,6 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
 static void part_elsewhere(struct lowering *l, const struct graph_op *o, struct record_part part)
 {
     const struct home nowhere = {-1, 0, 0};
-    if (part.axis == AXIS_COUNT) {
-        oato_fail(l->err, OATO_EFILE,
-                  "operator %s runs on rank %d alone; this version divides operators between "
-                  "ranks, or runs them on all; run oato-plan again",
-                  o->name, part.placed->rank);
-        return;
-    }
     for (int i = 0; i < o->n_out; i++)
         part_made(l, o, part, o->out[i], columns_of(l, o, part, AXIS_ROWS, o->out[i]), nowhere);
 }
@@ -494,6 +488,8 @@ static void op_emit(struct lowering *l, int32_t index)
         return;
     }
     struct home inputs[GRAPH_INPUTS];
+    for (int i = 0; i < p->n * o->n_in; i++)
+        value_pass(l, o->in[i % o->n_in], &p->part[i / o->n_in]);
     for (int i = 0; i < p->n && p->n > 1; i++)
         inputs_share(l, o, part_of(p, i));
     for (int i = 0; i < p->n && p->n > 1; i++) /* copies start before the parts run */
@@ -574,7 +570,7 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
     if (!failed(&l) && !in->n_ops)
         result = result_read(&l);
     if (!failed(&l))
-        phase_finish(&l, in->n_ops ? NULL : &result);
+        phase_finish(&l, result.buffer < 0 ? NULL : &result);
     for (int d = 0; d < DEVICES_MAX; d++)
         free(l.queue[d].records);
     free(l.slices);

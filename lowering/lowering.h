@@ -22,6 +22,7 @@ struct placed_part {
                        rank */
     int32_t begin, end;
     int32_t rank, host; /* whose it is, as in the plan's table of devices */
+    bool everywhere;    /* every rank runs it */
     bool streamed;      /* its weights stay in the host's memory, */
     bool stored;        /* or, on the host, in a file of prepared weights; then streamed, too */
     bool filed;         /* KV_STORE: its layer's KV stays in a file */
@@ -60,8 +61,9 @@ struct placement {
 
 struct placements {
     struct placement *phase[PHASE_COUNT]; /* by operator of the graph */
-    oato_dtype wire;    /* of sums between hosts; F32 also where there is one host */
-    struct arena arena; /* of members and orders */
+    oato_dtype wire;     /* of sums between hosts; F32 also where there is one host */
+    int32_t rank, ranks; /* whose programs are made, of how many; ranks 0: nobody is elsewhere */
+    struct arena arena;  /* of members and orders */
 };
 
 /* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole

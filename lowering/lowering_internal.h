@@ -59,6 +59,8 @@ struct lowered_value {
     struct home part[PARTS_MAX][DEVICES_MAX];
     struct home merged[DEVICES_MAX];
     bool counted[PARTS_MAX][DEVICES_MAX]; /* read there: counted as one copy of the step */
+    bool everywhere;                      /* every rank makes all of it, or has received it */
+    uint64_t sent;                        /* to these ranks */
 };
 
 /* Columns of a value, cut out for one part of an operator that reads it. */
@@ -125,6 +127,11 @@ struct home value_read(struct lowering *l, int32_t value, int32_t device);
 /* Has the ranks put the value together, if it is divided between them and was not yet. All ranks
  * must, in the same order, also those that do not read it. */
 void value_share(struct lowering *l, int32_t value);
+/* Whether one rank has all of it, and no other. */
+bool value_is_of_one_rank(const struct lowered_value *v);
+/* What one rank alone has goes to the rank of a part that reads it, if one of the two is this one.
+ * All ranks call it for what any of them reads, in the same order. */
+void value_pass(struct lowering *l, int32_t value, const struct placed_part *reader);
 /* The part of the value with exactly these columns, if rank `rank` has it; else -1. */
 int32_t rank_part_find(const struct lowering *l, int32_t value, int32_t begin, int32_t end,
                        int32_t rank);

@@ -101,7 +101,8 @@ static void rest_place(const struct graph *g, int32_t host, struct placements *o
             if (p->n)
                 continue;
             p->n = 1;
-            p->part[0] = (struct placed_part){.device = host, .end = g->ops[i].op.n};
+            p->part[0] =
+                (struct placed_part){.device = host, .end = g->ops[i].op.n, .everywhere = true};
         }
 }
 
@@ -156,11 +157,23 @@ static oato_status kv_obeyed(const struct plan *plan, const struct graph *g, con
     return OATO_OK;
 }
 
+static void ranks_find(const struct plan *plan, const int32_t *bound, struct placements *out)
+{
+    bool elsewhere = false;
+    for (int32_t d = plan->n_devices - 1; d >= 0; d--) {
+        out->rank = bound[d] < 0 ? out->rank : plan->devices[d].rank;
+        elsewhere = elsewhere || bound[d] < 0;
+    }
+    out->ranks = elsewhere ? plan_ranks(plan) : 0;
+}
+
 oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,
                               int32_t host, struct placements *out, struct oato_error *err)
 {
     oato_status status = OATO_OK;
     *out = (struct placements){.wire = plan ? plan_wire(plan) : DT_F32};
+    if (plan)
+        ranks_find(plan, bound, out);
     arena_init(&out->arena);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         out->phase[phase] = calloc((size_t)g->n_ops + 1, sizeof **out->phase);

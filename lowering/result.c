@@ -1,6 +1,7 @@
 /*
  * result.c - what the host reads after a step: rows of logits, or the candidates that an
- * accelerator picks from them. Of logits that ranks divide, rank 0 alone gets the rows.
+ * accelerator picks from them. Of logits that ranks divide, or that another one has, rank 0 alone
+ * gets the rows.
  */
 #include "lowering/lowering_internal.h"
 
@@ -20,7 +21,7 @@ static int32_t top_device(const struct lowering *l)
     const struct lowered_value *v = &l->values[l->graph->logits];
     const int32_t device = v->part_device[0];
     const struct oato_op op = top_op(l);
-    if (!l->in->top_logits || v->n_parts != 1 || device == facts->host)
+    if (!l->in->top_logits || v->n_parts != 1 || device == facts->host || l->in->placements->rank)
         return -1;
     return !facts->supports || facts->supports(facts->user, device, &op) ? device : -1;
 }
@@ -40,6 +41,12 @@ static struct home candidates_read(struct lowering *l, int32_t device)
 
 struct home result_read(struct lowering *l)
 {
+    const struct home nowhere = {-1, 0, 0};
+    const struct placed_part rank_0 = {.rank = 0};
+    const struct lowered_value *v = &l->values[l->graph->logits];
+    value_pass(l, l->graph->logits, &rank_0);
+    if (failed(l) || (v->part_device[0] < 0 && value_is_of_one_rank(v)))
+        return nowhere;
     const int32_t device = top_device(l);
     l->out->candidates[l->phase] = device < 0 ? 0 : l->in->top_logits;
     l->to_first = true;

@@ -226,12 +226,21 @@ static int sums_emit(struct lowering *l, int32_t value, int32_t device, struct s
     return sums;
 }
 
+bool value_is_of_one_rank(const struct lowered_value *v)
+{
+    bool one = !v->everywhere;
+    for (int i = 1; i < v->n_parts; i++)
+        one = one && v->part_rank[i] == v->part_rank[0];
+    return one;
+}
+
+/* Whether this rank and others divide it. */
 static bool is_elsewhere(const struct lowered_value *v)
 {
     bool elsewhere = false;
     for (int i = 0; i < v->n_parts; i++)
         elsewhere = elsewhere || v->part_device[i] < 0;
-    return elsewhere;
+    return elsewhere && !value_is_of_one_rank(v);
 }
 
 /* The sum of the parts here: those of a rank, then the ranks of a host, then the hosts, as ranks
@@ -310,6 +319,61 @@ void value_share(struct lowering *l, int32_t value)
     struct home *h = &l->values[value].merged[l->in->facts->host];
     if (h->buffer < 0 && is_elsewhere(&l->values[value]) && !failed(l))
         *h = share_emit(l, value);
+}
+
+static void value_send(struct lowering *l, int32_t value, int32_t rank)
+{
+    const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
+    const struct home h = value_read(l, value, host);
+    struct queued *r = failed(l) ? NULL : record_add(l, host, RECORD_SEND);
+    if (!r)
+        return;
+    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
+    r->record.peer = (uint8_t)rank;
+    r->record.value = (uint32_t)value;
+    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    record_reads(l, host, r, 0, h, width);
+    record_done(l, host, r);
+    l->values[value].sent |= UINT64_C(1) << rank;
+}
+
+/* From then on it is as if this rank's host had made it. */
+static void value_receive(struct lowering *l, int32_t value)
+{
+    struct lowered_value *v = &l->values[value];
+    const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
+    struct queued *r = record_add(l, host, RECORD_RECEIVE);
+    if (!r)
+        return;
+    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
+    r->record.peer = (uint8_t)v->part_rank[0];
+    v->n_parts = 1;
+    v->parts = PARTS_COLUMNS;
+    v->part[0][host] = output_add(l, host, host, r, value, width);
+    v->part_device[0] = host;
+    v->part_begin[0] = 0;
+    v->part_end[0] = v->part_width[0] = width;
+    v->everywhere = true;
+}
+
+static void pass_to(struct lowering *l, int32_t value, int32_t rank)
+{
+    const struct lowered_value *v = &l->values[value];
+    const int32_t own = l->in->placements->rank, from = v->part_rank[0];
+    if (failed(l) || !l->in->placements->ranks || !value_is_of_one_rank(v) || from == rank)
+        return;
+    if (v->part_device[0] < 0 && rank == own)
+        value_receive(l, value);
+    else if (v->part_device[0] >= 0 && from == own && !(v->sent >> rank & 1))
+        value_send(l, value, rank);
+}
+
+void value_pass(struct lowering *l, int32_t value, const struct placed_part *reader)
+{
+    const int32_t first = reader->everywhere ? 0 : reader->rank,
+                  last = reader->everywhere ? l->in->placements->ranks - 1 : reader->rank;
+    for (int32_t rank = first; rank <= last; rank++)
+        pass_to(l, value, rank);
 }
 
 struct home value_read(struct lowering *l, int32_t value, int32_t device)

@@ -453,7 +453,7 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
 {
     struct unit *u = &p->instance.units[unit];
     struct dividing x;
-    const bool divides = begin(&x, p, unit);
+    const bool divides = begin(&x, p, unit) && problem_counts(p, p->first_op[unit]);
     if (divides && share_options(p, unit, &x, whole))
         return OATO_OK;
     if (divides && note_divided(p, &x, whole, err))

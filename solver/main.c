@@ -102,6 +102,14 @@ static oato_status take_wire(const struct options *o, void *to, struct oato_erro
     return dtype_parse_kv(o->value, to) ? OATO_OK : bad_value(o, "f32, f16 or q8_0", err);
 }
 
+static oato_status take_split(const struct options *o, void *to, struct oato_error *err)
+{
+    static const char *const names[] = {"auto", "tensor", "layers"};
+    enum rank_split *split = to;
+    *split = find_word(o->value, names, ARRAY_LEN(names));
+    return *split < ARRAY_LEN(names) ? OATO_OK : bad_value(o, "auto, tensor or layers", err);
+}
+
 static oato_status take_objective(const struct options *o, void *to, struct oato_error *err)
 {
     struct plan_request *q = to;
@@ -220,9 +228,11 @@ static const struct option_of all_options[] = {
      TEXT(profile)},
     {"profile", 'p', "PROFILE", "the machine's profile; repeat for several hosts",
      MAKE | SHOW | CHECK, take_profile, 0, 0, 0},
-    {"ranks", 0, "N", "divide the model between N processes of mpirun; --hosts, --network, --wire",
-     MAKE, COUNT(ranks.ranks, 1)},
+    {"ranks", 0, "N",
+     "divide the model between N processes of mpirun; --hosts, --split, --network, --wire", MAKE,
+     COUNT(ranks.ranks, 1)},
     {"hosts", 0, "N", NULL, MAKE, COUNT(ranks.hosts, 1)},
+    {"split", 0, "HOW", NULL, MAKE, INTO(ranks.split, take_split)},
     {"network", 0, "RATE", NULL, MAKE | SHOW | CHECK, INTO(ranks, take_network)},
     {"wire", 0, "TYPE", NULL, MAKE, INTO(ranks.wire, take_wire)},
     {"hosts", 0, "N", "no plan: clusters of up to N hosts like this one, by formula", CLUSTER,

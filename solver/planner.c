@@ -261,7 +261,7 @@ static bool fill_cost(const struct problem *p, int32_t index, const struct optio
     return row->device == problem_op_device(p, index, o, row->phase);
 }
 
-static void fill_costs(struct plan *plan, const struct problem *p, const int32_t *place)
+void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place)
 {
     const struct graph *g = &p->graph;
     for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
@@ -403,7 +403,7 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
         return err->status;
     }
     fill_devices(plan, p, place);
-    fill_costs(plan, p, place);
+    plan_fill_costs(plan, p, place);
     fill_baselines(plan, all);
     struct price price = instance_price(&p->instance, place);
     plan->decode_ns = (uint64_t)price.decode_ns; /* also where nothing is generated */
@@ -512,6 +512,7 @@ static oato_status make(const struct model *m, const struct profile *profile,
     problem_stream(p, instance_streams(&p->instance, c[chosen].place));
     if (stored && (status = storage_choose(p, c[chosen].place, err)))
         goto out;
+    p->planned = instance_price(&p->instance, c[chosen].place);
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
     if (!status && o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err)))
         plan_free(out);

@@ -42,6 +42,13 @@ oato_status problem_price(struct problem *p, struct oato_error *err);
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,
                                   struct oato_error *err);
 
+/* Whether the operator is of the layers that count. */
+static inline bool problem_counts(const struct problem *p, int32_t op)
+{
+    const int32_t layer = p->graph.ops[op].layer;
+    return p->layer_begin == p->layer_end || (layer >= p->layer_begin && layer < p->layer_end);
+}
+
 /* Sets the options' budgets to the problem's. */
 void problem_budgets(const struct problem *p, struct planner_options *o);
 /* Options to plan the problem's request anew, on its devices and with its budgets; the list of
@@ -172,6 +179,14 @@ double storage_kv_bytes(const struct graph *g, const struct oato_op *store, oato
 oato_status search_placement(const struct problem *p, const struct ilp_options *o,
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
+
+/* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
+void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
+
+/* problem_of_plan, where only operators of some layers count, as planner_options has them. */
+oato_status problem_of_stage(const struct model *m, const struct profile *profile,
+                             const struct plan *plan, int32_t layer_begin, int32_t layer_end,
+                             struct problem **out, int32_t **place, struct oato_error *err);
 
 /* caches.c: adds the caches of experts that the options ask for to a finished plan, and predicts
  * its times anew. OATO_EFIT when the slots asked for do not fit, OATO_EUSAGE when there are no

@@ -78,6 +78,8 @@ static oato_status price_operators(struct problem *p, struct oato_error *err)
                 cost_prepared_bytes(p->cost, p->device[d], op, problem_file_bytes(&g->ops[i]));
             price->weight_bytes = least_bytes(bytes, BYTES_MAX);
             price->kv_bytes = least_bytes(kv_bytes(p, &g->ops[i]), BYTES_MAX);
+            if (!problem_counts(p, i)) /* it is elsewhere, and exchanges values with the host */
+                *price = (struct op_price){.supported = d == p->instance.host};
             anywhere = anywhere || price->supported;
         }
         char key[OP_KEY_SIZE];
@@ -376,6 +378,8 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
     p->by_ranks = o->by_ranks;
+    p->layer_begin = o->layer_begin;
+    p->layer_end = o->layer_end;
     p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
     if (problem_devices(p, o, err) ||
         (o->cover ? cover_take(p, m, o->cover, err) : cover_fuse(p, &m->graph, err)) ||

@@ -268,6 +268,11 @@ static oato_status options_check(const struct model *m, const struct rank_option
     if (o->ranks < 2 || o->ranks > PARTS_MAX)
         return oato_fail(err, OATO_EUSAGE, "%d ranks; a plan can be for 2 to %d", o->ranks,
                          PARTS_MAX);
+    if (o->split == SPLIT_LAYERS && o->hosts != o->ranks)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--split layers: %d ranks on %d hosts; each host has one rank, which "
+                         "computes on all of its devices",
+                         o->ranks, o->hosts);
     if (o->hosts < 1 || o->hosts > o->ranks)
         return oato_fail(err, OATO_EUSAGE, "%d hosts for %d ranks; 1 to %d are possible", o->hosts,
                          o->ranks, o->ranks);
@@ -330,7 +335,7 @@ enum { TRIES = 6 };
 /* The accelerators' share of the work is made smaller until it fits. */
 static oato_status plan_deal(const struct model *m, const struct planner_options *given,
                              const struct seat *seats, struct rank_options *o, struct whole *wholes,
-                             struct rank_prices *prices, struct plan *out, struct oato_error *err)
+                             struct plan *out, struct oato_error *err)
 {
     struct arena a;
     double room[SOLVER_DEVICES];
@@ -347,8 +352,6 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
         if (!status)
             status = cut_to_fit(&x, room, &fits);
         if (!status && (fits || i + 1 == TRIES)) {
-            if (prices)
-                pipeline_price(o, x.g, &wholes[0].plan, prices);
             *out = wholes[0].plan; /* request, names, fusions */
             plan_init(&wholes[0].plan);
             x.arena = &out->arena;
@@ -361,6 +364,28 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
     return status;
 }
 
+static int64_t objective_of(const struct plan *p)
+{
+    return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
+}
+
+/* Of two plans, each of which may be missing, the better one; *prices tells of the other. */
+static void plans_choose(struct plan *by[SPLIT_LAYERS + 1], struct plan *out,
+                         struct rank_prices *prices)
+{
+    struct plan *t = by[SPLIT_TENSOR], *l = by[SPLIT_LAYERS];
+    const bool layers = !t || (l && objective_of(l) < objective_of(t));
+    struct plan *other = layers ? t : l;
+    *prices = (struct rank_prices){.split = layers ? SPLIT_LAYERS : SPLIT_TENSOR};
+    *out = layers ? *l : *t;
+    if (!other)
+        return;
+    prices->priced = true;
+    prices->prefill_ns = other->prefill_ns;
+    prices->decode_ns = other->decode_ns;
+    plan_free(other);
+}
+
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err)
@@ -368,11 +393,31 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     struct rank_options o = *options;
     struct seat seats[SOLVER_DEVICES];
     struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
+    struct plan tensor, layers, *by[SPLIT_LAYERS + 1] = {NULL};
+    struct rank_prices chosen;
+    struct oato_error second;
+    oato_status status = OATO_OK;
     if (options_check(m, &o, err) || seats_find(&o, given, NULL, seats, err))
         return err->status;
     rank_network(&o);
-    const oato_status status = plan_deal(m, given, seats, &o, wholes, prices, out, err);
+    if (o.split != SPLIT_LAYERS) {
+        status = plan_deal(m, given, seats, &o, wholes, &tensor, err);
+        by[SPLIT_TENSOR] = status ? NULL : &tensor;
+    }
+    const bool one_each = o.ranks == o.hosts;
+    if (o.split == SPLIT_LAYERS || (o.split == SPLIT_AUTO && one_each)) {
+        const oato_status own = stages_plan(m, given, &o, seats, &layers, &second);
+        by[SPLIT_LAYERS] = own ? NULL : &layers;
+        if (own && (o.split == SPLIT_LAYERS || own != OATO_EFIT)) {
+            *err = second;
+            status = own;
+        }
+    }
     wholes_free(wholes, o.ranks);
+    if (by[SPLIT_TENSOR] || by[SPLIT_LAYERS]) {
+        plans_choose(by, out, prices ? prices : &chosen);
+        status = OATO_OK;
+    }
     return status;
 }
 
@@ -383,6 +428,7 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o)
     o->ranks = plan_ranks(plan);
     o->hosts = plan->devices[plan->n_devices - 1].host + 1;
     o->wire = plan_wire(plan);
+    o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;
 }
 
 oato_status ranks_price(const struct plan *plan, const struct model *m,
@@ -399,6 +445,12 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
     arena_init(&now->arena);
     now->n_costs = 0;
     rank_network(&o);
+    if (plan_has_stages(plan)) {
+        const oato_status own = stages_price_again(m, plan, &o, seats, now, err);
+        if (own)
+            arena_free(&now->arena);
+        return own;
+    }
     struct dealing x = {.o = &o,
                         .seats = seats,
                         .wholes = wholes,

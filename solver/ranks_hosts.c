@@ -1,86 +1,15 @@
 /*
  * ranks_hosts.c - which hosts are worth using. One host alone has no sums to wait for and uses its
  * accelerators, too; a slow host, or a slow network, can cost more than it gives. So the fastest
- * hosts are planned for, one more each time, and the best of these plans is taken. Beside it stands
- * what a pipeline of whole layers over the same hosts would take, which no program here runs.
+ * hosts are planned for, one more each time, and the best of these plans is taken.
  */
 #include "solver/ranks_internal.h"
 
-#include <math.h>
 #include <string.h>
 
 static int64_t objective_of(const struct plan *p)
 {
     return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
-}
-
-/* --------------------------------------------------------------------------- a pipeline ---- */
-
-struct pipeline {
-    int32_t stages;
-    double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
-};
-
-static void stage_add(struct pipeline *p, double share, double slowness)
-{
-    p->share[p->stages] = share;
-    p->slowness[p->stages++] = slowness;
-}
-
-/* Each host has layers in proportion to its speed, as many as are nearest to that. */
-static struct pipeline stages_of(const struct rank_options *o, int32_t layers)
-{
-    struct pipeline p = {.stages = 0};
-    double all = 0, sum = 0;
-    int32_t cut = 0;
-    for (int32_t r = 0; r < o->ranks; r++)
-        if (!r || rank_host(o, r) != rank_host(o, r - 1))
-            all += 1 / fmax(o->slowness[r], 1e-6);
-    for (int32_t r = 0; r < o->ranks; r++) {
-        if (r && rank_host(o, r) == rank_host(o, r - 1))
-            continue;
-        sum += 1 / fmax(o->slowness[r], 1e-6);
-        const int32_t end = (int32_t)lround(sum / all * layers);
-        if (end > cut)
-            stage_add(&p, (double)(end - cut) / layers, o->slowness[r]);
-        cut = end;
-    }
-    return p;
-}
-
-/* A token passes all stages, one after the other; chunks of prompts follow each other. */
-void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,
-                    struct rank_prices *out)
-{
-    const struct plan_request *q = &whole->request;
-    const struct pipeline p = stages_of(o, g->n_layers > 0 ? g->n_layers : 1);
-    const double width = g->values[g->ops[0].out[0]].width * sizeof(float);
-    const double logits = g->values[g->logits].width * sizeof(float);
-    const double hops = p.stages - 1;
-    double chunks = 0, tokens = 0, rows = 0, slowest = 0, one = 0, step = 0;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        const struct request_step s = request_prefill_step(q, i);
-        chunks += (double)s.times;
-        tokens += (double)s.times * s.tokens;
-        rows += (double)s.times * s.rows;
-    }
-    chunks = fmax(chunks, 1);
-    for (int32_t i = 0; i < p.stages; i++) {
-        const double ns = p.share[i] * p.slowness[i] * (double)whole->prefill_ns / chunks;
-        slowest = fmax(slowest, ns);
-        one += ns;
-        step += p.share[i] * p.slowness[i] * (double)whole->decode_ns;
-    }
-    if (hops > 0) {
-        const double message = rank_message_ns(o, true, width * tokens / chunks);
-        one += hops * message + rank_step_ns(o, logits * rows / chunks, 0);
-        slowest = fmax(slowest, message);
-        step += hops * rank_message_ns(o, true, width * q->batch) +
-                rank_step_ns(o, logits * q->batch, 0);
-    }
-    out->pipeline_stages = p.stages;
-    out->pipeline_prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
-    out->pipeline_decode_ns = (uint64_t)step;
 }
 
 /* ---------------------------------------------------------------------------- the choice --- */
@@ -134,7 +63,7 @@ static void with_host(struct choosing *x, int32_t profile, const struct plan *pl
 static oato_status try_one(struct choosing *x, int32_t profile)
 {
     struct plan plan;
-    const struct rank_prices none = {.pipeline_stages = 0};
+    const struct rank_prices none = {.priced = false};
     bool used[SOLVER_DEVICES] = {false};
     used[profile] = true;
     if (planner_make(x->m, x->all->profiles[profile], x->given, &plan, NULL, x->err))

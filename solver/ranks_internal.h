@@ -93,9 +93,24 @@ oato_status wholes_as_planned(const struct model *m, const struct plan *plan,
                               struct whole *wholes, struct oato_error *err);
 void wholes_free(struct whole *wholes, int32_t ranks);
 
-/* ranks_hosts.c: of ranks whose slowness is known, each alone on its host. */
-void pipeline_price(const struct rank_options *o, const struct graph *g, const struct plan *whole,
-                    struct rank_prices *out);
+/* As a list that names the seat's devices. */
+void seat_devices(const struct seat *seat, char list[DEVICES_SIZE]);
+
+/* ranks_stages.c */
+
+/* A plan in which each rank has some of the layers. o->slowness may be unknown, 0. OATO_EFIT:
+ * there are too few layers, or not enough memory. */
+oato_status stages_plan(const struct model *m, const struct planner_options *given,
+                        const struct rank_options *o, const struct seat *seats, struct plan *out,
+                        struct oato_error *err);
+/* Fills in predictions, costs and devices of `now`, a copy of such a plan with an arena of its own.
+ */
+oato_status stages_price_again(const struct model *m, const struct plan *plan,
+                               const struct rank_options *o, const struct seat *seats,
+                               struct plan *now, struct oato_error *err);
+
+/* ranks.c */
+
 /* The slowness of each profile's host alone, the first's being 1. */
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
                            const struct rank_options *options, double *slowness,

@@ -187,7 +187,7 @@ static oato_status whole_finish(struct whole *w, struct oato_error *err)
     return OATO_OK;
 }
 
-static void list_devices(const struct seat *seat, char list[DEVICES_SIZE])
+void seat_devices(const struct seat *seat, char list[DEVICES_SIZE])
 {
     size_t n = 0;
     for (int32_t i = 0; i < seat->n; i++)
@@ -239,7 +239,7 @@ static oato_status whole_make(const struct model *m, const struct planner_option
 {
     struct planner_options own = *given;
     char devices[DEVICES_SIZE];
-    list_devices(&seats[rank], devices);
+    seat_devices(&seats[rank], devices);
     own.devices = devices;
     own.whole_only = true;
     own.by_ranks = o->ranks;

@@ -261,7 +261,9 @@ static void report_json(const struct plan *p, const struct problem *problem, str
 
 static void text_sums(const struct plan *p, struct text *out)
 {
-    if (plan_ranks(p) == 1)
+    if (plan_has_stages(p))
+        text_printf(out, "layers of ranks: some for each, one rank behind the other\n");
+    if (plan_ranks(p) == 1 || plan_has_stages(p))
         return;
     text_printf(out, "sums of ranks: by ");
     for (int32_t i = 0; i < p->n_sums; i++) {
@@ -308,7 +310,10 @@ static void text_solver(const struct plan *p, struct text *out)
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
         text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name, times_faster(p, i));
-    text_printf(out, "%s\n", p->n_baselines ? "" : " no baseline fits");
+    text_printf(out, "%s\n",
+                p->n_baselines       ? ""
+                : plan_ranks(p) == 1 ? " no baseline fits"
+                                     : " no baseline");
     if (operators_of(p, true))
         text_printf(out,
                     "%d of %d operators were never measured in their shape: their times are "

@@ -248,6 +248,9 @@ struct planner_options {
     const struct plan *cover; /* fuses as this plan does; NULL: as is best */
     int32_t by_ranks; /* nothing is fused that so many ranks could not divide, and what they cannot
                          divide is on the host; 0: there are none */
+    /* Only operators of these layers count, as the graph numbers them: -1 is what precedes the
+     * first one, and what follows the last one has their number. Equal: all */
+    int32_t layer_begin, layer_end;
     bool resident_only; /* OATO_EFIT where weights would be streamed from a file */
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
@@ -308,7 +311,7 @@ struct problem {
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only;
-    int32_t by_ranks;
+    int32_t by_ranks, layer_begin, layer_end;
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
     uint64_t ring_bytes;       /* for that, part of the host's reserve */
@@ -320,6 +323,7 @@ struct problem {
     int32_t *edge_of;          /* per value; -1: no other unit reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
     struct op_price *price;                                 /* [operator * n_devices + device] */
+    struct price planned;                          /* of the plan that planner_make made of it */
     struct affinity_round rounds[AFFINITY_ROUNDS]; /* of iterated affinity, if it was run */
     int32_t n_rounds;
     struct instance instance;
@@ -374,8 +378,12 @@ oato_status planner_make(const struct model *m, const struct profile *p,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err);
 
-/* Ranks that run one model together (kernels/collective.h). */
+/* Ranks that run one model together (kernels/collective.h): each has a share of every layer, or
+ * some of the layers. AUTO: what is predicted to be better, where each host has one rank; else
+ * TENSOR. */
+enum rank_split { SPLIT_AUTO, SPLIT_TENSOR, SPLIT_LAYERS };
 struct rank_options {
+    enum rank_split split;
     int32_t ranks, hosts; /* as many ranks on each host, the first ones on the first */
     const struct profile *profiles[SOLVER_DEVICES]; /* of the hosts in turn; more: of the ranks */
     int32_t n_profiles;
@@ -388,13 +396,15 @@ struct rank_options {
 };
 /* Whether the time of sums comes from measurements of as many ranks on as many hosts. */
 bool rank_sums_measured(const struct rank_options *o);
-/* What a pipeline over the same hosts would take, each with some of the layers: priced only. */
+/* What the other split would take. */
 struct rank_prices {
-    int32_t pipeline_stages; /* 0: unknown */
-    uint64_t pipeline_prefill_ns, pipeline_decode_ns;
+    enum rank_split split; /* of the plan */
+    bool priced;           /* false: the other one was not asked for, or does not fit */
+    uint64_t prefill_ns, decode_ns;
 };
-/* Divides the model between ranks, each with the host of its profile. options->request and the like
- * count; devices, budgets, solver and sparsity do not. prices may be NULL. */
+/* Divides the model between ranks, each with the host of its profile and some of its accelerators.
+ * Sparsity and caches of experts do not count. prices may be NULL. OATO_EFIT where layers are split
+ * and a host has several ranks, too. */
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err);
@@ -414,6 +424,9 @@ oato_status ranks_choose(const struct model *m, const struct planner_options *gi
                          const struct rank_options *options, struct host_choice *choice,
                          struct plan *out, struct oato_error *err);
 
+/* Whether each operator of a plan for several ranks is one rank's: they have layers of their own.
+ */
+bool plan_has_stages(const struct plan *p);
 /* A plan for several ranks, priced again by these profiles and messages: *now is the plan with the
  * predictions, costs and memory of today, whether it fits or not. It borrows from the plan, which
  * must outlive it; freed by plan_free. */

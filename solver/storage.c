@@ -39,7 +39,8 @@ static bool has_kv(const struct graph *g, const struct graph_op *o)
 /* Of the host. */
 static bool can_be_stored(const struct problem *p, int32_t i)
 {
-    return has_matrix(&p->graph.ops[i]) || has_kv(&p->graph, &p->graph.ops[i]);
+    return problem_counts(p, i) &&
+           (has_matrix(&p->graph.ops[i]) || has_kv(&p->graph, &p->graph.ops[i]));
 }
 
 static bool is_layered(const struct problem *p, int32_t i)
@@ -52,7 +53,7 @@ static bool is_layered(const struct problem *p, int32_t i)
  * large for an accelerator's staging room. */
 static bool can_be_filed(const struct problem *p, int32_t i)
 {
-    return has_matrix(&p->graph.ops[i]) && is_layered(p, i);
+    return problem_counts(p, i) && has_matrix(&p->graph.ops[i]) && is_layered(p, i);
 }
 
 /* What a step reads of an operator that is streamed to a device. */

@@ -175,15 +175,24 @@ static void tell_hosts(const struct command *c, const struct host_choice *choice
     }
 }
 
-static void tell_pipeline(const struct plan *p, const struct rank_prices *prices)
+static const char *const split_names[] = {
+    [SPLIT_AUTO] = "auto", [SPLIT_TENSOR] = "tensor", [SPLIT_LAYERS] = "layers"};
+
+static enum rank_split other_split(const struct rank_prices *prices)
 {
-    if (prices->pipeline_stages)
-        text_tell("a pipeline of layers over %d host%s (priced only, oato-run has none) would take "
-                  "%.1f ms to the first token and make %.1f tokens/s; this plan %.1f ms and %.1f\n",
-                  prices->pipeline_stages, prices->pipeline_stages == 1 ? "" : "s",
-                  as_ms((double)prices->pipeline_prefill_ns),
-                  tokens_per_s(p->request.batch, prices->pipeline_decode_ns),
-                  as_ms((double)p->prefill_ns), tokens_per_s(p->request.batch, p->decode_ns));
+    return prices->split == SPLIT_TENSOR ? SPLIT_LAYERS : SPLIT_TENSOR;
+}
+
+static void tell_split(const struct plan *p, const struct rank_prices *prices)
+{
+    if (prices->priced)
+        text_tell("%s; --split %s would take %.1f ms to the first token and make %.1f tokens/s, "
+                  "this plan %.1f ms and %.1f\n",
+                  prices->split == SPLIT_TENSOR ? "each rank has a part of every layer"
+                                                : "each rank has some of the layers",
+                  split_names[other_split(prices)], as_ms((double)prices->prefill_ns),
+                  tokens_per_s(p->request.batch, prices->decode_ns), as_ms((double)p->prefill_ns),
+                  tokens_per_s(p->request.batch, p->decode_ns));
 }
 
 /* Adds what is known of hosts to the plan's JSON object. */
@@ -201,11 +210,11 @@ static void json_hosts(const struct command *c, const struct host_choice *choice
                             JSON("prefill_ns", choice->with[i].prefill_ns),
                             JSON("decode_ns", choice->with[i].decode_ns));
     json_close(out, ']');
-    if (prices->pipeline_stages)
-        json_add_object(out, "pipeline", json_bool("available", false),
-                        JSON("stages", prices->pipeline_stages),
-                        JSON("prefill_ns", prices->pipeline_prefill_ns),
-                        JSON("decode_ns", prices->pipeline_decode_ns));
+    json_add(out, JSON("split", split_names[prices->split]));
+    if (prices->priced)
+        json_add_object(out, "other_split", JSON("split", split_names[other_split(prices)]),
+                        JSON("prefill_ns", prices->prefill_ns),
+                        JSON("decode_ns", prices->decode_ns));
     json_close(out, '}');
     text_printf(out, "\n");
 }
@@ -232,7 +241,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (c->json)
         json_hosts(c, &choice, out);
     tell_hosts(c, &choice);
-    tell_pipeline(&c->the_plan, &choice.prices);
+    tell_split(&c->the_plan, &choice.prices);
     if (chooses)
         o->ranks = o->hosts = plan_ranks(&c->the_plan);
     if (o->ranks > 1)

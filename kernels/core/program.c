@@ -120,6 +120,19 @@ static oato_status check_shared(const struct check *c, const struct program_reco
     return check_value(c, r->out[0], r->op.n, r->rows);
 }
 
+/* From one rank to another. */
+static oato_status check_passed(const struct check *c, const struct program_record *r)
+{
+    const bool sends = r->kind == RECORD_SEND;
+    if (r->n_in != sends || r->n_out != !sends || r->n_weights)
+        return refuse(c, "a value that is sent has one input, one that is received one output");
+    if (!c->p->ranks)
+        return refuse(c, "there are no other ranks");
+    if (sends && r->in_width[0] != r->op.n)
+        return refuse(c, "sends %" PRId32 " columns of %" PRId32, r->in_width[0], r->op.n);
+    return check_value(c, sends ? r->in[0] : r->out[0], r->op.n, r->rows);
+}
+
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
     const int takes = op_in_count(&r->op);
@@ -245,11 +258,12 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "unknown numerics %d", r->numerics);
-        else if (r->kind > RECORD_GATHER || r->rows > ROWS_LOGITS)
+        else if (r->kind > RECORD_RECEIVE || r->rows > ROWS_LOGITS)
             s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
                 : r->kind == RECORD_STREAM ? check_stream(&c, r)
+                : r->kind >= RECORD_SEND   ? check_passed(&c, r)
                 : r->kind >= RECORD_REDUCE ? check_shared(&c, r)
                                            : check_copy(&c, r);
         if (s || check_events(&c, r, &signalled))
@@ -288,8 +302,8 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run",  "upload", "download", "stream",
-                                        "peer", "reduce", "gather"};
+    static const char *const names[] = {"run",    "upload", "download", "stream", "peer",
+                                        "reduce", "gather", "send",     "receive"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
     if (r->kind == RECORD_RUN) {
@@ -304,7 +318,9 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
     } else if (r->kind != RECORD_STREAM) {
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->n_in ? r->in_width[0] : 0);
     }
-    if (r->kind >= RECORD_REDUCE)
+    if (r->kind >= RECORD_SEND)
+        fprintf(out, r->kind == RECORD_SEND ? " to rank %d" : " from rank %d", r->peer);
+    else if (r->kind >= RECORD_REDUCE)
         fprintf(out, " of %" PRId32 "%s%s%s", r->op.n, r->to_first ? " to rank 0" : "",
                 r->op.dtype == DT_F32 ? "" : " as ",
                 r->op.dtype == DT_F32 ? "" : dtype_name((oato_dtype)r->op.dtype));

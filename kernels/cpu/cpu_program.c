@@ -195,24 +195,34 @@ static struct read_ahead read_after(const struct running *x, uint32_t i, int thr
     return next;
 }
 
-/* The ranks put a value together; thread 0 does it while the others wait. All of them fetch what
- * they will read next. */
+static oato_status value_exchange(const struct running *x, const struct program_record *r,
+                                  int32_t rows, const float *own, float *all,
+                                  struct oato_error *err)
+{
+    struct collective *ranks = x->c->program->ranks;
+    const size_t n = (size_t)rows * (size_t)r->op.n;
+    switch ((enum record_kind)r->kind) {
+    case RECORD_REDUCE: return collective_reduce(ranks, own, all, n, (oato_dtype)r->op.dtype, err);
+    case RECORD_GATHER:
+        return collective_gather(ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
+                                 r->to_first, err);
+    case RECORD_SEND: return n ? collective_send(ranks, r->peer, own, n, err) : OATO_OK;
+    default: return n ? collective_receive(ranks, r->peer, all, n, err) : OATO_OK;
+    }
+}
+
+/* The ranks exchange a value; thread 0 does it while the others wait. All of them fetch what they
+ * will read next. */
 static void record_share(struct running *x, const struct program_record *r)
 {
     const struct program *p = x->c->program;
     uint8_t *arena = p->arena;
     const int32_t rows = record_rows(r, x->step);
     const float *own = r->n_in ? (const float *)(const void *)(arena + r->in[0]) : NULL;
-    float *all = (float *)(void *)(arena + r->out[0]);
+    float *all = r->n_out ? (float *)(void *)(arena + r->out[0]) : NULL;
     const struct read_ahead next = read_after(x, (uint32_t)(r - p->records) + 1, 0);
     collective_fetch(p->ranks, next.from, next.bytes);
-    const oato_status status =
-        r->kind == RECORD_REDUCE
-            ? collective_reduce(p->ranks, own, all, (size_t)rows * (size_t)r->op.n,
-                                (oato_dtype)r->op.dtype, &x->lost)
-            : collective_gather(p->ranks, own, r->n_in ? r->in_width[0] : 0, all, r->op.n, rows,
-                                r->to_first, &x->lost);
-    if (status)
+    if (value_exchange(x, r, rows, own, all, &x->lost))
         atomic_store(&x->failed, true);
 }
 

@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-enum { N = 1280, LONG = 5 * 65536 / 4 };
+enum { N = 1280, LONG = 5 * 65536 / 4, PASSED = 65536 / 2 };
 
 /* Exit statuses of a rank: which check failed. */
 enum { GOOD, CANNOT_OPEN, CANNOT_SUM, WRONG_SUM, WRONG_WAY, WRONG_TEXT, WRONG_STATUS };
@@ -263,6 +263,56 @@ static void the_size_decides_who_sums_unless_the_user_does(void **state)
     world_free(w);
 }
 
+/* A value goes from rank to rank, each of which adds to it, and back to the first. */
+static int chain(struct collective *c, int rank, const struct fork_world *w)
+{
+    static float x[PASSED];
+    struct oato_error err;
+    const int next = (rank + 1) % w->ranks, before = (rank + w->ranks - 1) % w->ranks;
+    if (rank && collective_receive(c, before, x, PASSED, &err))
+        return CANNOT_SUM;
+    for (int i = 0; i < PASSED; i++)
+        x[i] += (float)(rank + i);
+    if (collective_send(c, next, x, PASSED, &err))
+        return CANNOT_SUM;
+    if (rank)
+        return GOOD;
+    if (collective_receive(c, before, x, PASSED, &err))
+        return CANNOT_SUM;
+    const int ranks = w->ranks * (w->ranks - 1) / 2;
+    for (int i = 0; i < PASSED; i++)
+        if (x[i] != (float)(w->ranks * i + ranks))
+            return WRONG_SUM;
+    return collective_send(c, rank, x, 1, &err) == OATO_EDEVICE &&
+                   collective_receive(c, w->ranks, x, 1, &err) == OATO_EDEVICE
+               ? GOOD
+               : WRONG_STATUS;
+}
+
+static void values_pass_from_rank_to_rank(void **state)
+{
+    (void)state;
+    for (int hosts = 1; hosts <= 3; hosts += 2) {
+        struct fork_world *w = world_create(3, hosts);
+        assert_int_equal(ranks_run(w, chain), GOOD);
+        world_free(w);
+    }
+}
+
+/* Rank 1 computes for longer than a rank may be silent. */
+static int one_is_slow(struct collective *c, int rank, const struct fork_world *w)
+{
+    float x = 1;
+    struct oato_error err;
+    (void)w;
+    if (rank == 1)
+        nanosleep(&(struct timespec){.tv_sec = 6, .tv_nsec = 500000000}, NULL);
+    const oato_status status = rank == 1 ? collective_send(c, 0, &x, 1, &err)
+                               : rank    ? OATO_OK
+                                         : collective_receive(c, 1, &x, 1, &err);
+    return status || collective_broadcast(c, &x, sizeof x, WAITS_EVER, &err) ? CANNOT_SUM : GOOD;
+}
+
 /* ----------------------------------------------------------------------------- failures --- */
 
 static int silent_says(struct collective *c, oato_status status, const struct oato_error *err,
@@ -319,16 +369,20 @@ static void who_leaves_or_stops_is_named_by_those_who_wait(void **state)
     const uint64_t begin = now_ns();
     struct fork_world *leaves = world_create(3, 1);
     ranks_start(leaves, one_leaves);
+    struct fork_world *slow = world_create(3, 1);
+    ranks_start(slow, one_is_slow);
     struct fork_world *stops = world_create(3, 1);
     stops->sum_waits = true;
     ranks_start(stops, one_stops);
     assert_int_equal(ranks_wait(leaves), GOOD);
     assert_int_equal(ranks_wait(stops), GOOD);
+    assert_int_equal(ranks_wait(slow), GOOD); /* it does not stop */
     assert_true(now_ns() - begin < UINT64_C(10000000000));
     assert_int_equal(leaves->closed, 0); /* nobody waits for the others in MPI_Finalize */
     assert_int_equal(stops->closed, 0);
     world_free(leaves);
     world_free(stops);
+    world_free(slow);
 }
 
 int main(void)
@@ -337,6 +391,7 @@ int main(void)
         cmocka_unit_test(sums_have_one_order_and_one_rounding),
         cmocka_unit_test(a_q8_0_sum_has_34_of_128_bytes),
         cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
+        cmocka_unit_test(values_pass_from_rank_to_rank),
         cmocka_unit_test(who_leaves_or_stops_is_named_by_those_who_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

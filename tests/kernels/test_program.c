@@ -207,8 +207,12 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
-    f->record[0].kind = RECORD_GATHER + 1;
-    check_refused(f, "kind 7");
+    f->record[0].kind = RECORD_RECEIVE + 1;
+    check_refused(f, "kind 9");
+    f->record[0].kind = RECORD_SEND;
+    check_refused(f, "a value that is sent has one input, one that is received one output");
+    f->record[0].kind = RECORD_RECEIVE;
+    check_refused(f, "a value that is sent has one input, one that is received one output");
     f->record[0].kind = RECORD_REDUCE;
     check_refused(f, "what ranks share has at most one input, one output and no weight");
     f->record[0].kind = RECORD_REDUCE;

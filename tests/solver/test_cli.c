@@ -313,13 +313,23 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
     (void)state;
     cli_expect("m.gguf -p p.yaml -p slow.yaml -o hosts.plan", 0, NULL);
     assert_non_null(strstr(cli_err, "slow.yaml is left out: predicted first token after "));
-    assert_null(strstr(cli_err, "pipeline"));
+    assert_null(strstr(cli_err, "--split"));
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml -o hosts.plan --json", 0);
     assert_non_null(strstr(cli_out, "\"hosts_left_out\":[{\"profile\":\"slow.yaml\","));
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml --ranks 2 -o hosts.plan --json", 0);
-    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"pipeline\":{\"available\":false,"));
-    assert_non_null(strstr(cli_err, "a pipeline of layers over 2 hosts (priced only"));
-    cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"split\":\"layers\",\"other_split\":"
+                                    "{\"split\":\"tensor\","));
+    assert_non_null(strstr(cli_err, "each rank has some of the layers; --split tensor would take"));
+    for (int i = 0; i < 2; i++) {
+        cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
+        cli_expect("show hosts.plan", 0, NULL);
+        assert_non_null(strstr(cli_out, i ? "sums of ranks" : "layers of ranks"));
+        cli_expect("m.gguf -p slow.yaml -p p.yaml --ranks 2 --split tensor -o hosts.plan", 0, NULL);
+    }
+    cli_expect("m.gguf -p p.yaml --ranks 2 --hosts 1 --split layers -o hosts.plan", 2,
+               "each host has one rank");
+    cli_expect("m.gguf -p p.yaml --ranks 2 --split rows -o hosts.plan", 2,
+               "auto, tensor or layers");
 }
 
 static void clusters_that_are_not_here_are_simulated(void **state)

@@ -60,7 +60,8 @@ static int teardown(void **state)
 
 static struct rank_options ranks_on(int32_t ranks, int32_t hosts, const struct profile *second)
 {
-    return (struct rank_options){.ranks = ranks,
+    return (struct rank_options){.split = SPLIT_TENSOR,
+                                 .ranks = ranks,
                                  .hosts = hosts,
                                  .profiles = {&fast, second},
                                  .n_profiles = second ? 2 : 1,
@@ -511,7 +512,6 @@ static void a_host_is_left_out_if_the_others_are_faster_without_it(void **state)
     assert_int_equal(plan_ranks(&plan), 2);
     assert_true(choice.with[0].fits && choice.with[0].decode_ns > plan.decode_ns);
     assert_true(choice.with[2].decode_ns == plan.decode_ns); /* the last one that was added */
-    assert_int_equal(choice.prices.pipeline_stages, 2);
     plan_free(&plan);
 
     hosts.latency_ns = 1e9; /* no sum is worth a second */
@@ -519,7 +519,7 @@ static void a_host_is_left_out_if_the_others_are_faster_without_it(void **state)
     assert_int_equal(plan_ranks(&plan), 1);
     assert_int_equal(choice.used[0] + choice.used[1] + choice.used[2], 1);
     assert_true(!choice.used[0] && choice.with[2].decode_ns > plan.decode_ns);
-    assert_int_equal(choice.prices.pipeline_stages, 0);
+    assert_false(choice.prices.priced);
     plan_free(&plan);
 }
 
@@ -543,36 +543,148 @@ static void a_host_that_the_model_needs_is_kept(void **state)
     plan_free(&plan);
 }
 
+static void stages_made(const struct rank_options *ranks, const struct planner_options *o,
+                        struct plan *plan)
+{
+    struct rank_options layers = *ranks;
+    struct rank_prices prices;
+    struct oato_error err;
+    layers.split = SPLIT_LAYERS;
+    if (ranks_plan(model, o, &layers, &prices, plan, &err))
+        fail_msg("%s", err.text);
+    assert_true(prices.split == SPLIT_LAYERS && !prices.priced && plan_has_stages(plan));
+}
+
+/* How many layers' KV the rank's devices have. */
+static int32_t layers_of(const struct plan *plan, int32_t rank)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < plan->n_kv; k++)
+        n += plan->devices[plan->kv[k].device].rank == rank;
+    return n;
+}
+
 /* Messages apart, a token passes all layers, and the second chunk of a prompt follows the first. */
-static void a_pipeline_takes_as_long_as_its_stages(void **state)
+static void layers_take_as_long_as_they_take_on_one_host(void **state)
 {
     (void)state;
     struct rank_options ranks = ranks_on(2, 2, NULL);
     struct planner_options o = request();
-    struct rank_prices free_network, ethernet;
     struct oato_error err;
-    struct plan plan;
+    struct problem *p;
+    struct plan plan, ethernet;
     o.solver = "cpu";
-    o.whole_only = true;
-    o.by_ranks = 2;
-    assert_int_equal(planner_make(model, &fast, &o, &plan, NULL, &err), OATO_OK);
-    const double decode = (double)plan.decode_ns, prefill = (double)plan.prefill_ns;
+    assert_int_equal(planner_make(model, &fast, &o, &plan, &p, &err), OATO_OK);
+    const double decode = (double)p->planned.decode_ns, prefill = (double)p->planned.prefill_ns;
+    const double step = fast.devices[0].step_overhead_ns; /* which each rank's step takes */
+    problem_free(p);
     plan_free(&plan);
     ranks.latency_ns = 0;
     ranks.bytes_per_s = 1e15;
-    assert_int_equal(ranks_plan(model, &o, &ranks, &free_network, &plan, &err), OATO_OK);
-    plan_free(&plan);
-    assert_int_equal(free_network.pipeline_stages, 2);
-    assert_true(fabs((double)free_network.pipeline_decode_ns / decode - 1) < 1e-3);
-    assert_true(fabs((double)free_network.pipeline_prefill_ns / (0.75 * prefill) - 1) < 1e-3);
+    stages_made(&ranks, &o, &plan);
+    assert_int_equal(layers_of(&plan, 0), 2);
+    assert_int_equal(layers_of(&plan, 1), 2);
+    assert_true(fabs((double)plan.decode_ns / (decode + step) - 1) < 1e-3);
+    assert_in_range(plan.prefill_ns, 0.75 * prefill, 0.85 * prefill); /* the last has the logits */
     ranks = ranks_on(2, 2, NULL);
-    assert_int_equal(ranks_plan(model, &o, &ranks, &ethernet, &plan, &err), OATO_OK);
-    plan_free(&plan);
+    stages_made(&ranks, &o, &ethernet);
     const double message = 60e3 + 1024 * 4 / 117e6 * 1e9,
                  logits = 2 * 60e3 + 4096 * 4 / 117e6 * 1e9;
-    const double more =
-        (double)ethernet.pipeline_decode_ns - (double)free_network.pipeline_decode_ns;
+    const double more = (double)ethernet.decode_ns - (double)plan.decode_ns;
     assert_true(fabs(more / (message + logits) - 1) < 1e-3);
+    plan_free(&ethernet);
+    plan_free(&plan);
+}
+
+/* Each operator once, on one rank, in order of rank; and priced again it costs the same. */
+static void ranks_have_layers_of_their_own(void **state)
+{
+    (void)state;
+    struct rank_options cases[] = {ranks_on(2, 2, NULL), ranks_on(4, 4, NULL),
+                                   ranks_on(3, 3, &slow), ranks_on(2, 2, &accelerated)};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct planner_options o = request();
+        struct plan plan, now;
+        struct oato_error err;
+        struct text out;
+        stages_made(&cases[i], &o, &plan);
+        budgets_hold(&plan);
+        int32_t rank = 0, layers = 0;
+        for (int32_t k = 0; k < plan.n_parts; k++) {
+            const int32_t own = plan.devices[plan.parts[k].device].rank;
+            assert_true(own >= rank);
+            rank = own;
+        }
+        assert_int_equal(rank, cases[i].ranks - 1);
+        for (int32_t r = 0; r < cases[i].ranks; r++) {
+            assert_true(layers_of(&plan, r) > 0);
+            layers += layers_of(&plan, r);
+        }
+        assert_int_equal(layers, model->graph.n_layers);
+        if (ranks_price(&plan, model, &cases[i], &now, &err))
+            fail_msg("%s", err.text);
+        assert_true(now.decode_ns == plan.decode_ns && now.prefill_ns == plan.prefill_ns);
+        assert_int_equal(now.n_costs, plan.n_costs);
+        for (int32_t d = 0; d < plan.n_devices; d++)
+            assert_int_equal(now.devices[d].planned_bytes, plan.devices[d].planned_bytes);
+        plan_free(&now);
+        assert_int_equal(checked(&plan, &cases[i], i & 1, &out), OATO_OK);
+        text_free(&out);
+        plan_free(&plan);
+    }
+}
+
+/* Speed gives the host with an accelerator more layers, and its memory limits them. */
+static void memory_and_speed_decide_how_many_layers_a_rank_has(void **state)
+{
+    (void)state;
+    const struct rank_options ranks = ranks_on(2, 2, &accelerated);
+    struct planner_options o = request();
+    struct rank_options two = ranks_on(2, 2, NULL);
+    struct plan plan;
+    stages_made(&ranks, &o, &plan);
+    assert_true(layers_of(&plan, 1) == 3 && accelerated_share(&plan) > 0.5);
+    plan_free(&plan);
+    struct profile small = fast;
+    struct profile_device device = fast.devices[0];
+    device.free_bytes = device.memory_bytes = 24 << 20; /* of one layer, 15 MiB, and activations */
+    small.devices = &device;
+    two.profiles[0] = &small;
+    two.profiles[two.n_profiles++] = &fast;
+    stages_made(&two, &o, &plan);
+    assert_int_equal(layers_of(&plan, 0), 1);
+    budgets_hold(&plan);
+    plan_free(&plan);
+}
+
+/* A slow network has one message a step instead of two sums a layer. */
+static void the_split_that_is_better_is_taken(void **state)
+{
+    (void)state;
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    const struct planner_options o = request();
+    struct rank_prices slow_net, fast_net;
+    struct plan plan;
+    struct oato_error err;
+    ranks.split = SPLIT_AUTO;
+    ranks.bytes_per_s = 10e6;
+    assert_int_equal(ranks_plan(model, &o, &ranks, &slow_net, &plan, &err), OATO_OK);
+    assert_true(plan_has_stages(&plan) && slow_net.split == SPLIT_LAYERS && slow_net.priced);
+    assert_true(slow_net.prefill_ns + 20 * slow_net.decode_ns > plan.request_ns);
+    plan_free(&plan);
+    ranks.bytes_per_s = 1e12;
+    ranks.latency_ns = 0;
+    assert_int_equal(ranks_plan(model, &o, &ranks, &fast_net, &plan, &err), OATO_OK);
+    assert_true(!plan_has_stages(&plan) && fast_net.split == SPLIT_TENSOR && fast_net.priced);
+    assert_true(fast_net.prefill_ns + 20 * fast_net.decode_ns > plan.request_ns);
+    plan_free(&plan);
+    ranks = ranks_on(8, 8, NULL); /* of 4 layers */
+    ranks.split = SPLIT_LAYERS;
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_EFIT);
+    ranks.ranks = 4;
+    ranks.hosts = 2;
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "each host has one rank"));
 }
 
 /* Up to 32 hosts with two ranks each, as JSON. */
@@ -665,7 +777,10 @@ int main(void)
         cmocka_unit_test(a_division_that_is_unknown_is_refused),
         cmocka_unit_test(a_host_is_left_out_if_the_others_are_faster_without_it),
         cmocka_unit_test(a_host_that_the_model_needs_is_kept),
-        cmocka_unit_test(a_pipeline_takes_as_long_as_its_stages),
+        cmocka_unit_test(layers_take_as_long_as_they_take_on_one_host),
+        cmocka_unit_test(ranks_have_layers_of_their_own),
+        cmocka_unit_test(memory_and_speed_decide_how_many_layers_a_rank_has),
+        cmocka_unit_test(the_split_that_is_better_is_taken),
         cmocka_unit_test(a_simulated_cluster_takes_as_long_as_its_plan),
         cmocka_unit_test(sums_of_large_clusters_cost_more_than_they_save),
     };
