@@ -57,7 +57,8 @@ static oato_status truncate_to(struct bench *b, int32_t length, struct oato_erro
     return status;
 }
 
-/* Fills every sequence to the requested depth, reusing what an earlier run fed. */
+/* Fills every sequence to the requested depth, reusing what an earlier run fed. Other ranks may
+ * still compute what this one has fed them, until there are logits. */
 static oato_status go_deep(struct bench *b, struct oato_error *err)
 {
     const struct run_args *a = b->args;
@@ -65,7 +66,7 @@ static oato_status go_deep(struct bench *b, struct oato_error *err)
     for (int32_t i = 0; i < a->batch && !status && a->depth; i++) {
         const int32_t there = engine_seq_length(b->session.engine, b->seqs[i]);
         status = engine_feed(b->session.engine, b->seqs[i], b->ids + there, a->depth - there,
-                             LOGITS_NONE, NULL, NULL, err);
+                             LOGITS_LAST, NULL, NULL, err);
     }
     b->deep = !status;
     return status;
