@@ -303,6 +303,7 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
     size_t devices = 0;
     for (int32_t r = 0; r < x->o->ranks; r++)
         devices += (size_t)x->seats[r].n;
+    plan_init(out);
     for (int32_t r = 0; r < x->o->ranks && !status; r++) {
         struct planner_options o;
         struct problem *p = NULL;
@@ -312,7 +313,7 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
         o.time_limit_s /= x->o->ranks;
         status = planner_make(x->m, x->seats[r].profile, &o, &own, &p, x->err);
         if (status)
-            return r ? (plan_free(out), status) : status;
+            break;
         ns[r][PHASE_PREFILL] = (double)p->planned.prefill_ns;
         ns[r][PHASE_DECODE] = (double)p->planned.decode_ns;
         struct plan from = own;
@@ -348,7 +349,7 @@ oato_status stages_plan(const struct model *m, const struct planner_options *giv
                         struct oato_error *err)
 {
     struct cutting x = {.m = m, .given = given, .o = o, .seats = seats, .g = &m->graph, .err = err};
-    int32_t cut[SOLVER_DEVICES + 1];
+    int32_t cut[SOLVER_DEVICES + 1] = {0};
     struct planner_options first;
     struct plan cover;
     char devices[DEVICES_SIZE];
