@@ -28,7 +28,7 @@ struct engine_options {
     int32_t seqs;    /* max. sequences per step; 0: the plan's batch or 1 */
     int32_t rows;    /* max. rows of logits per step; 0: seqs */
     /* How many candidates (the largest logits) of each row are copied to the host when one other
-     * device computes all logits; 0: whole rows */
+     * device, or another rank, computes all logits; 0: whole rows. The same on all ranks */
     int32_t top_logits;
     oato_dtype kv;      /* F16, Q8_0 or F32 */
     bool kv_given;      /* false: use the plan's type, or F16 */

@@ -145,6 +145,7 @@ oato_status engine_join(struct engine *e, struct oato_error *err)
         {"model's structure", gguf_structure_hash(g)},
         {"model's weights", gguf_content_hash(g)},
         {"context, batch or KV type", settings_hash(e)},
+        {"number of tokens to sample from", (uint64_t)e->top_logits},
     };
     for (size_t i = 0; i < ARRAY_LEN(same) && !status; i++)
         status = collective_same(e->ranks, same[i].what, same[i].value, err);
@@ -201,7 +202,7 @@ static void message_read(struct engine *e, struct step *step)
         *s = (struct step_seq){
             .query_begin = own[0], .query_len = own[1], .kv_len = own[2], .state = own[3]};
         s->pages = words_take(&at, pages);
-        s->window_pages = words_take(&at, e->pool.window ? pages : 0);
+        s->window_pages = e->pool.window ? words_take(&at, pages) : NULL;
     }
     for (int32_t i = 0; i < step->n_page_copies; i++) {
         const int32_t *c = words_take(&at, 4);

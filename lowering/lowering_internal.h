@@ -127,6 +127,10 @@ struct home value_read(struct lowering *l, int32_t value, int32_t device);
 /* Has the ranks put the value together, if it is divided between them and was not yet. All ranks
  * must, in the same order, also those that do not read it. */
 void value_share(struct lowering *l, int32_t value);
+/* What is at h goes to the rank; what comes from the rank, on the host: `width` columns for each
+ * row of the value. */
+void send_emit(struct lowering *l, int32_t value, int32_t rank, struct home h, int32_t width);
+struct home receive_emit(struct lowering *l, int32_t value, int32_t rank, int32_t width);
 /* Whether one rank has all of it, and no other. */
 bool value_is_of_one_rank(const struct lowered_value *v);
 /* What one rank alone has goes to the rank of a part that reads it, if one of the two is this one.

@@ -321,19 +321,40 @@ void value_share(struct lowering *l, int32_t value)
         *h = share_emit(l, value);
 }
 
-static void value_send(struct lowering *l, int32_t value, int32_t rank)
+/* A record of the host that exchanges the value, or something of its rows, with the rank. */
+static struct queued *pass_add(struct lowering *l, enum record_kind kind, int32_t value,
+                               int32_t rank, int32_t width)
 {
-    const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
-    const struct home h = value_read(l, value, host);
-    struct queued *r = failed(l) ? NULL : record_add(l, host, RECORD_SEND);
+    struct queued *r = failed(l) ? NULL : record_add(l, l->in->facts->host, kind);
     if (!r)
-        return;
+        return NULL;
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
     r->record.peer = (uint8_t)rank;
     r->record.value = (uint32_t)value;
     r->record.rows = (uint8_t)l->graph->values[value].rows;
-    record_reads(l, host, r, 0, h, width);
-    record_done(l, host, r);
+    return r;
+}
+
+void send_emit(struct lowering *l, int32_t value, int32_t rank, struct home h, int32_t width)
+{
+    struct queued *r = pass_add(l, RECORD_SEND, value, rank, width);
+    if (!r)
+        return;
+    record_reads(l, l->in->facts->host, r, 0, h, width);
+    record_done(l, l->in->facts->host, r);
+}
+
+struct home receive_emit(struct lowering *l, int32_t value, int32_t rank, int32_t width)
+{
+    const int32_t host = l->in->facts->host;
+    struct queued *r = pass_add(l, RECORD_RECEIVE, value, rank, width);
+    return r ? output_add(l, host, host, r, value, width) : nowhere;
+}
+
+static void value_send(struct lowering *l, int32_t value, int32_t rank)
+{
+    send_emit(l, value, rank, value_read(l, value, l->in->facts->host),
+              l->graph->values[value].width);
     l->values[value].sent |= UINT64_C(1) << rank;
 }
 
@@ -342,14 +363,9 @@ static void value_receive(struct lowering *l, int32_t value)
 {
     struct lowered_value *v = &l->values[value];
     const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
-    struct queued *r = record_add(l, host, RECORD_RECEIVE);
-    if (!r)
-        return;
-    r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
-    r->record.peer = (uint8_t)v->part_rank[0];
+    v->part[0][host] = receive_emit(l, value, v->part_rank[0], width);
     v->n_parts = 1;
     v->parts = PARTS_COLUMNS;
-    v->part[0][host] = output_add(l, host, host, r, value, width);
     v->part_device[0] = host;
     v->part_begin[0] = 0;
     v->part_end[0] = v->part_width[0] = width;

@@ -3,7 +3,7 @@
  * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
-#include "solver/planning_internal.h"
+#include "solver/ranks_internal.h"
 #include "solver/report_internal.h"
 
 #include <inttypes.h>
@@ -222,6 +222,29 @@ static oato_status ranks_at_p10(const struct plan *plan, const struct model *m,
     return status;
 }
 
+/* The plan's devices and what it may use of them, which is not more than what is free now. */
+static void ranks_devices(const struct plan *plan, const struct rank_options *ranks,
+                          struct planner_options *o, char devices[DEVICES_SIZE])
+{
+    size_t n = 0;
+    devices[0] = 0;
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        const struct plan_device *own = &plan->devices[d];
+        const struct profile *p = ranks->profiles[rank_profile(ranks, own->rank)];
+        const int32_t index = profile_device_index(p, own->id);
+        if (index < 0 || o->n_budgets == SOLVER_DEVICES ||
+            device_is_listed(n ? devices : "", own->id))
+            continue;
+        const struct profile_device *now = &p->devices[index];
+        const int32_t share = now->is_host ? ranks_of_host(ranks, own->host) : 1;
+        struct device_budget *b = &o->budgets[o->n_budgets++];
+        snprintf(b->id, sizeof b->id, "%s", own->id);
+        b->bytes = least_bytes(own->budget_bytes * (uint64_t)share, now->free_bytes);
+        n += (size_t)snprintf(devices + n, DEVICES_SIZE - n, "%s%s", n ? "," : "", own->id);
+    }
+    o->devices = devices;
+}
+
 /* The best plan for as many ranks on as many hosts. */
 static oato_status best_for_ranks(const struct plan *plan, const struct model *m,
                                   const struct rank_options *ranks, int64_t *objective_ns,
@@ -230,9 +253,11 @@ static oato_status best_for_ranks(const struct plan *plan, const struct model *m
     struct rank_options o = *ranks;
     struct planner_options options;
     struct plan best;
+    char devices[DEVICES_SIZE];
     planner_options_init(&options);
     options.request = plan->request;
     ranks_as_planned(plan, &o);
+    ranks_devices(plan, &o, &options, devices);
     const oato_status status = ranks_plan(m, &options, &o, NULL, &best, err);
     if (status)
         return status;

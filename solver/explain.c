@@ -459,9 +459,10 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
 {
     const struct plan *p = x->plan;
     struct text *out = x->out;
+    const int width = plan_ranks(p) > 1 ? 14 : 8;
     bool found = false;
     if (!x->json)
-        text_printf(out, "%-28s %-8s %-8s %12s %12s\n", "operator", "device", "phase",
+        text_printf(out, "%-28s %-*s %-8s %12s %12s\n", "operator", width, "device", "phase",
                     "predicted ms", "copies ms");
     for (int32_t i = 0; i < p->n_costs; i++) {
         const struct plan_cost *c = &p->costs[i];
@@ -471,7 +472,8 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
         char device[32];
         if (plan_ranks(p) > 1)
-            snprintf(device, sizeof device, "rank %d", p->devices[c->device].rank);
+            snprintf(device, sizeof device, "rank %d %s", p->devices[c->device].rank,
+                     p->devices[c->device].id);
         else
             snprintf(device, sizeof device, "%s", p->devices[c->device].id);
         if (x->json)
@@ -479,7 +481,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
                             JSON("device", device), JSON("ns", c->ns),
                             JSON("copies_ns", c->transfer_ns), JSON("estimate", c->estimate));
         else
-            text_printf(out, "%-28s %-8s %-8s %12.4f%c %11.4f\n", c->op, device, phase,
+            text_printf(out, "%-28s %-*s %-8s %12.4f%c %11.4f\n", c->op, width, device, phase,
                         as_ms((double)c->ns), c->estimate ? '~' : ' ',
                         as_ms((double)c->transfer_ns));
     }

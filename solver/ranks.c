@@ -1,11 +1,11 @@
 /*
  * ranks.c - a plan for several ranks, processes that run one model together (kernels/collective.h).
- * It is the plan of one host with the work of each layer divided (ranks_cut.c). What is left -
- * norms, sums, routers - is small and runs on every rank, so that a layer has two sums of all ranks
- * and nothing else to exchange.
+ * It is the plan of one process with the work of each layer divided (ranks_cut.c). What is left -
+ * norms, sums, routers - is small and runs on every rank's host, so that a layer has two sums of
+ * all ranks and nothing else to exchange. Or each rank has some of the layers (ranks_stages.c).
  *
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
- * profile. A plan that was so made can be priced again by other profiles.
+ * devices (ranks_seats.c). A plan that was so made can be priced again by other profiles.
  */
 #include "solver/ranks_internal.h"
 
@@ -211,6 +211,11 @@ static double messages_ns(const struct dealing *x, const struct plan *plan, doub
            rank_logits_ns(x->o, remote, local);
 }
 
+int64_t ranks_objective(const struct plan *p)
+{
+    return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
+}
+
 static oato_status fill_predictions(struct dealing *x, struct plan *plan)
 {
     const struct plan_request *q = &plan->request;
@@ -228,9 +233,7 @@ static oato_status fill_predictions(struct dealing *x, struct plan *plan)
     plan->prefill_ns = (uint64_t)fmax(ns[PHASE_PREFILL], 0);
     plan->decode_ns = (uint64_t)fmax(ns[PHASE_DECODE], 0);
     plan->request_ns = plan->prefill_ns + (uint64_t)q->generate * plan->decode_ns;
-    plan->objective_ns = q->objective == OBJECTIVE_TTFT             ? plan->prefill_ns
-                         : q->objective == OBJECTIVE_TIME_PER_TOKEN ? plan->decode_ns
-                                                                    : plan->request_ns;
+    plan->objective_ns = (uint64_t)ranks_objective(plan);
     return OATO_OK;
 }
 
@@ -364,17 +367,12 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
     return status;
 }
 
-static int64_t objective_of(const struct plan *p)
-{
-    return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
-}
-
 /* Of two plans, each of which may be missing, the better one; *prices tells of the other. */
 static void plans_choose(struct plan *by[SPLIT_LAYERS + 1], struct plan *out,
                          struct rank_prices *prices)
 {
     struct plan *t = by[SPLIT_TENSOR], *l = by[SPLIT_LAYERS];
-    const bool layers = !t || (l && objective_of(l) < objective_of(t));
+    const bool layers = !t || (l && ranks_objective(l) < ranks_objective(t));
     struct plan *other = layers ? t : l;
     *prices = (struct rank_prices){.split = layers ? SPLIT_LAYERS : SPLIT_TENSOR};
     *out = layers ? *l : *t;
@@ -431,33 +429,19 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o)
     o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;
 }
 
-oato_status ranks_price(const struct plan *plan, const struct model *m,
-                        const struct rank_options *options, struct plan *now,
-                        struct oato_error *err)
+/* The same of a plan in which ranks divide every layer. */
+static oato_status tensor_price_again(const struct model *m, const struct plan *plan,
+                                      struct rank_options *o, const struct seat *seats,
+                                      struct plan *now, struct oato_error *err)
 {
-    struct rank_options o = *options;
-    struct seat seats[SOLVER_DEVICES];
     struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
-    ranks_as_planned(plan, &o);
-    if (options_check(m, &o, err) || seats_find(&o, NULL, plan, seats, err))
-        return err->status;
-    *now = *plan;
-    arena_init(&now->arena);
-    now->n_costs = 0;
-    rank_network(&o);
-    if (plan_has_stages(plan)) {
-        const oato_status own = stages_price_again(m, plan, &o, seats, now, err);
-        if (own)
-            arena_free(&now->arena);
-        return own;
-    }
-    struct dealing x = {.o = &o,
+    struct dealing x = {.o = o,
                         .seats = seats,
                         .wholes = wholes,
                         .arena = &now->arena,
                         .may_exceed = true,
                         .err = err};
-    oato_status status = wholes_as_planned(m, plan, seats, &o, wholes, err);
+    oato_status status = wholes_as_planned(m, plan, seats, o, wholes, err);
     if (!status) {
         x.g = &wholes[0].problem->graph;
         err->status = OATO_OK;
@@ -469,7 +453,29 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
         now->kv = plan->kv;
         status = fill_predictions(&x, now);
     }
-    wholes_free(wholes, o.ranks);
+    wholes_free(wholes, o->ranks);
+    return status;
+}
+
+oato_status ranks_price(const struct plan *plan, const struct model *m,
+                        const struct rank_options *options, struct plan *now,
+                        struct oato_error *err)
+{
+    struct rank_options o = *options;
+    struct seat seats[SOLVER_DEVICES];
+    ranks_as_planned(plan, &o);
+    if (options_check(m, &o, err) || seats_find(&o, NULL, plan, seats, err))
+        return err->status;
+    *now = *plan;
+    arena_init(&now->arena);
+    now->n_costs = 0;
+    rank_network(&o);
+    const oato_status status = plan_has_stages(plan)
+                                   ? stages_price_again(m, plan, &o, seats, now, err)
+                                   : tensor_price_again(m, plan, &o, seats, now, err);
+    for (int32_t d = 0; d < plan->n_devices && !status; d++)
+        now->devices[d].budget_bytes =
+            least_bytes(plan->devices[d].budget_bytes, now->devices[d].budget_bytes);
     if (status)
         arena_free(&now->arena);
     return status;

@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-static int64_t objective_of(const struct plan *p)
-{
-    return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
-}
-
 /* ---------------------------------------------------------------------------- the choice --- */
 
 struct choosing {
@@ -39,7 +34,7 @@ static void order_find(struct choosing *x, const double *slowness)
 static void consider(struct choosing *x, struct plan *plan, const bool *used,
                      const struct rank_prices *prices)
 {
-    if (x->found && objective_of(plan) >= objective_of(x->best)) {
+    if (x->found && ranks_objective(plan) >= ranks_objective(x->best)) {
         plan_free(plan);
         return;
     }

@@ -111,6 +111,8 @@ oato_status stages_price_again(const struct model *m, const struct plan *plan,
 
 /* ranks.c */
 
+/* What the plan's request is minimised for, by its predictions. */
+int64_t ranks_objective(const struct plan *p);
 /* The slowness of each profile's host alone, the first's being 1. */
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
                            const struct rank_options *options, double *slowness,

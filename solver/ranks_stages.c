@@ -72,8 +72,7 @@ static void stages_price(const struct rank_options *o, const struct graph *g,
     to->prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
     to->decode_ns = (uint64_t)(decode + rank_step_ns(o, logits * q->batch, 0));
     to->request_ns = to->prefill_ns + (uint64_t)q->generate * to->decode_ns;
-    to->objective_ns =
-        (uint64_t)request_price(q, (int64_t)to->prefill_ns, (int64_t)to->decode_ns).objective_ns;
+    to->objective_ns = (uint64_t)ranks_objective(to);
 }
 
 /* Layers that keep each other's KV stay together. */
@@ -147,7 +146,7 @@ static const struct tried *stage_try(struct cutting *x, int32_t rank, int32_t be
 static double cuts_try(struct cutting *x, const int32_t *cut)
 {
     double ns[SOLVER_DEVICES][PHASE_COUNT], too_many = 0;
-    struct plan price;
+    struct plan price = {.request = x->given->request};
     for (int32_t r = 0; r < x->o->ranks; r++) {
         const struct tried *t = stage_try(x, r, cut[r], cut[r + 1]);
         if (!t)
@@ -219,6 +218,32 @@ static int32_t layer_of(const struct graph *g, const char *op, int32_t *at)
     for (int32_t n = g->n_ops; n > 0 && strcmp(g->ops[*at].name, op) != 0; n--)
         *at = (*at + 1) % g->n_ops;
     return g->ops[*at].layer;
+}
+
+static int32_t members_of(const struct plan_fusion *f)
+{
+    int i = 0;
+    while (strcmp(op_fusions[i].name, f->name) != 0)
+        i++;
+    return op_fusions[i].n_members;
+}
+
+/* Takes away fusions over a cut, of a layer's last sum with the next one's norm: two values would
+ * pass instead of the sum. */
+static void fusions_cut(const struct graph *g, const int32_t *cut, int32_t ranks,
+                        struct plan *cover)
+{
+    int32_t n = 0, at = 0;
+    for (int32_t k = 0; k < cover->n_fusions; k++) {
+        const int32_t first = layer_of(g, cover->fusions[k].op, &at),
+                      last = g->ops[at + members_of(&cover->fusions[k]) - 1].layer;
+        bool whole = true;
+        for (int32_t r = 1; r < ranks; r++)
+            whole = whole && (first < cut[r]) == (last < cut[r]);
+        if (whole)
+            cover->fusions[n++] = cover->fusions[k];
+    }
+    cover->n_fusions = n;
 }
 
 static oato_status room_make(struct plan *to, size_t ops, size_t devices, struct oato_error *err)
@@ -365,8 +390,10 @@ oato_status stages_plan(const struct model *m, const struct planner_options *giv
     first.solver = "cpu";
     oato_status status = planner_make(m, seats[0].profile, &first, &cover, NULL, err);
     if (!status) {
+        cover.n_parts = cover.n_kv = cover.n_costs = 0; /* the fusions count */
         x.cover = &cover;
         status = cuts_improve(&x, cut);
+        fusions_cut(x.g, cut, o->ranks, &cover);
         if (!status)
             status = stages_join(&x, cut, out);
         plan_free(&cover);

@@ -403,8 +403,8 @@ struct rank_prices {
     uint64_t prefill_ns, decode_ns;
 };
 /* Divides the model between ranks, each with the host of its profile and some of its accelerators.
- * Sparsity and caches of experts do not count. prices may be NULL. OATO_EFIT where layers are split
- * and a host has several ranks, too. */
+ * Sparsity and caches of experts do not count. prices may be NULL. OATO_EUSAGE also where layers
+ * are split and a host has several ranks. */
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err);

@@ -210,7 +210,8 @@ static void json_hosts(const struct command *c, const struct host_choice *choice
                             JSON("prefill_ns", choice->with[i].prefill_ns),
                             JSON("decode_ns", choice->with[i].decode_ns));
     json_close(out, ']');
-    json_add(out, JSON("split", split_names[prices->split]));
+    if (plan_ranks(&c->the_plan) > 1)
+        json_add(out, JSON("split", split_names[prices->split]));
     if (prices->priced)
         json_add_object(out, "other_split", JSON("split", split_names[other_split(prices)]),
                         JSON("prefill_ns", prices->prefill_ns),

@@ -3,6 +3,7 @@
  * messages between them, each has as many as its speed and memory allow, and the better split is
  * taken; and clusters that are simulated.
  */
+#include "tests/solver/plan_fixture.h"
 #include "tests/solver/ranks_fixture.h"
 
 #include <jansson.h>
@@ -124,6 +125,42 @@ static void memory_and_speed_decide_how_many_layers_a_rank_has(void **state)
     plan_free(&plan);
 }
 
+/* What a rank has no room for stays in a file, and is read at every step; so more ranks are faster
+ * than one by what they hold. */
+static void a_rank_streams_what_it_has_no_room_for(void **state)
+{
+    (void)state;
+    const struct profile_storage rows[] = {
+        {.depth = 1, .bytes = 4096, .bytes_per_s = 5e7, .latency_ns = 8e4},
+        {.depth = 16, .bytes = 4 << 20, .bytes_per_s = 1e9, .latency_ns = 4e6}};
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    struct planner_options o = request();
+    struct profile stored;
+    struct plan plan, now;
+    struct text out;
+    const struct fixture_options fixture = {.scale = 1, .fused_factor = 0.9};
+    assert_true(fixture_profile(model, &fixture, &stored) &&
+                profile_put_storage(&stored, rows, ARRAY_LEN(rows)));
+    ranks.profiles[0] = &stored;
+    o.budgets[o.n_budgets++] = (struct device_budget){"cpu:0", 28 << 20};
+    stages_made(&ranks, &o, &plan);
+    budgets_hold(&plan);
+    int32_t streamed = 0;
+    for (int32_t k = 0; k < plan.n_parts; k++)
+        streamed += plan.parts[k].home == HOME_FILE;
+    assert_in_range(streamed, 1, plan.n_parts / 2);
+    struct oato_error err;
+    if (ranks_price(&plan, model, &ranks, &now, &err))
+        fail_msg("%s", err.text);
+    assert_true(now.decode_ns == plan.decode_ns && now.prefill_ns == plan.prefill_ns);
+    assert_int_equal(now.devices[0].budget_bytes, 28 << 20);
+    plan_free(&now);
+    assert_int_equal(checked(&plan, &ranks, false, &out), OATO_OK);
+    text_free(&out);
+    plan_free(&plan);
+    profile_free(&stored);
+}
+
 /* A slow network has one message a step instead of two sums a layer. */
 static void the_split_that_is_better_is_taken(void **state)
 {
@@ -233,6 +270,7 @@ int main(void)
         cmocka_unit_test(layers_take_as_long_as_they_take_on_one_host),
         cmocka_unit_test(ranks_have_layers_of_their_own),
         cmocka_unit_test(memory_and_speed_decide_how_many_layers_a_rank_has),
+        cmocka_unit_test(a_rank_streams_what_it_has_no_room_for),
         cmocka_unit_test(the_split_that_is_better_is_taken),
         cmocka_unit_test(a_simulated_cluster_takes_as_long_as_its_plan),
         cmocka_unit_test(sums_of_large_clusters_cost_more_than_they_save),
