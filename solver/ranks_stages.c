@@ -337,8 +337,10 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
         stage_options(x, r, cut[r], cut[r + 1], list, &o);
         o.time_limit_s /= x->o->ranks;
         status = planner_make(x->m, x->seats[r].profile, &o, &own, &p, x->err);
-        if (status)
+        if (status) {
+            oato_fail_at(x->err, "rank %d", r);
             break;
+        }
         ns[r][PHASE_PREFILL] = (double)p->planned.prefill_ns;
         ns[r][PHASE_DECODE] = (double)p->planned.decode_ns;
         struct plan from = own;
@@ -389,7 +391,9 @@ oato_status stages_plan(const struct model *m, const struct planner_options *giv
     stage_options(&x, 0, -1, 0, devices, &first); /* nearly nothing, which fits */
     first.solver = "cpu";
     oato_status status = planner_make(m, seats[0].profile, &first, &cover, NULL, err);
-    if (!status) {
+    if (status) {
+        oato_fail_at(err, "rank 0");
+    } else {
         cover.n_parts = cover.n_kv = cover.n_costs = 0; /* the fusions count */
         x.cover = &cover;
         status = cuts_improve(&x, cut);
