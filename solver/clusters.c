@@ -91,9 +91,8 @@ static void price_work(const struct pricing *x, struct cluster_size *s)
     const struct profile_device *d = &p->profile->devices[p->device[x->device]];
     const struct price step = request_fixed(p, x->device);
     struct divided_work work[PHASE_COUNT] = {0};
-    double bytes = (double)p->reserve[x->device], steps = 0;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++)
-        steps += (double)request_prefill_step(q, i).times;
+    double bytes = (double)p->reserve[x->device];
+    const double steps = request_prefill_total(q).steps;
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         const double records_ns = d->record_overhead_ns * (phase == PHASE_PREFILL ? steps : 1);
         work[phase].record_ns = x->remote ? 0 : records_ns;
@@ -160,16 +159,11 @@ static void price_pipeline(const struct pricing *x, struct cluster_size *s,
     const int32_t stages = o->ranks < layers ? o->ranks : layers, each = o->ranks / o->hosts;
     const int32_t away = (stages + each - 1) / each - 1, here = stages - 1 - away;
     const int32_t most = (layers + stages - 1) / stages; /* layers of one device */
-    double chunks = 0, tokens = 0;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        const struct request_step step = request_prefill_step(q, i);
-        chunks += (double)step.times;
-        tokens += (double)step.times * step.tokens;
-    }
-    chunks = fmax(chunks, 1);
+    const struct prefill_total prompt = request_prefill_total(q);
+    const double chunks = fmax(prompt.steps, 1);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         const bool prefill = phase == PHASE_PREFILL;
-        const double bytes = row_bytes(x) * (prefill ? tokens / chunks : q->batch);
+        const double bytes = row_bytes(x) * (prefill ? prompt.tokens / chunks : q->batch);
         const double pass = alone->work_ns[phase] / (prefill ? chunks : 1);
         const double slowest = pass * most / layers;
         const double ns = pass + away * rank_message_ns(o, true, bytes) +

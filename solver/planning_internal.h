@@ -88,6 +88,11 @@ struct request_step {
 
 int32_t request_prefill_steps(const struct plan_request *q); /* chunks of a prompt */
 struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk);
+/* All of them together. */
+struct prefill_total {
+    double steps, tokens, rows;
+};
+struct prefill_total request_prefill_total(const struct plan_request *q);
 /* How many steps are priced to represent all chunks: every chunk or, when there are many, the
  * middle one of each run of chunks, which is their mean if costs are linear in the KV positions. */
 int32_t request_prefill_kinds(const struct plan_request *q);
@@ -180,6 +185,8 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
+/* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
+int32_t plan_op_device(const struct plan *plan, const char *op);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
 

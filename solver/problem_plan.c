@@ -32,8 +32,7 @@ static oato_status devices_of_plan(struct problem *p, const struct plan *plan,
     return OATO_OK;
 }
 
-/* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
-static int32_t device_of_op(const struct plan *plan, const char *op)
+int32_t plan_op_device(const struct plan *plan, const char *op)
 {
     int32_t device = -1;
     for (int32_t k = 0; k < plan->n_parts; k++) {
@@ -91,10 +90,10 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
 {
     const struct unit *u = &p->instance.units[unit];
     const struct graph *g = &p->graph;
-    int32_t first = device_of_op(plan, g->ops[p->first_op[unit]].name), last = first;
+    int32_t first = plan_op_device(plan, g->ops[p->first_op[unit]].name), last = first;
     for (int32_t i = p->first_op[unit]; i < g->n_ops; i++)
         if (p->unit_of[i] == unit)
-            last = device_of_op(plan, g->ops[i].name);
+            last = plan_op_device(plan, g->ops[i].name);
     if (last < 0)
         return p->instance.host;
     for (int32_t i = p->n_devices; i < u->n_options; i++)

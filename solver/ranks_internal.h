@@ -93,8 +93,14 @@ oato_status wholes_as_planned(const struct model *m, const struct plan *plan,
                               struct whole *wholes, struct oato_error *err);
 void wholes_free(struct whole *wholes, int32_t ranks);
 
-/* As a list that names the seat's devices. */
-void seat_devices(const struct seat *seat, char list[DEVICES_SIZE]);
+/* Options to plan for the seat's devices, which the list names; budgets are not set. */
+void seat_options(const struct seat *seat, const struct planner_options *given,
+                  const struct plan *cover, char devices[DEVICES_SIZE], struct planner_options *to);
+/* The first of the rank's devices in the plan. */
+int32_t rank_first_device(const struct plan *plan, int32_t rank);
+/* The rank's devices, as the only ones of `one`, which has room for them. */
+void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t rank,
+                       struct plan *one);
 
 /* ranks_stages.c */
 

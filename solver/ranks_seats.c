@@ -137,9 +137,8 @@ static void work_fill(struct whole *w)
 {
     const struct problem *p = w->problem;
     const struct plan_request *q = &p->request;
-    double host_ns = 0, all_ns = 0, steps = 0;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++)
-        steps += (double)request_prefill_step(q, i).times;
+    const double steps = request_prefill_total(q).steps;
+    double host_ns = 0, all_ns = 0;
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         struct divided_work *work = w->work[phase];
         double sum = 0;
@@ -166,15 +165,6 @@ static void work_fill(struct whole *w)
     w->on_host = all_ns > 0 ? host_ns / all_ns : 1;
 }
 
-/* The device of the whole operator, of the plan's. */
-static int32_t device_of(const struct plan *plan, const char *op)
-{
-    for (int32_t k = 0; k < plan->n_parts; k++)
-        if (!strcmp(plan->parts[k].op, op))
-            return plan->parts[k].device;
-    return 0;
-}
-
 static oato_status whole_finish(struct whole *w, struct oato_error *err)
 {
     const struct problem *p = w->problem;
@@ -182,17 +172,27 @@ static oato_status whole_finish(struct whole *w, struct oato_error *err)
     if (!w->device)
         return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *w->device, "the plan");
     for (int32_t i = 0; i < p->graph.n_ops; i++)
-        w->device[i] = device_of(&w->plan, p->graph.ops[i].name);
+        w->device[i] = plan_op_device(&w->plan, p->graph.ops[i].name);
     work_fill(w);
     return OATO_OK;
 }
 
-void seat_devices(const struct seat *seat, char list[DEVICES_SIZE])
+void seat_options(const struct seat *seat, const struct planner_options *given,
+                  const struct plan *cover, char devices[DEVICES_SIZE], struct planner_options *to)
 {
     size_t n = 0;
     for (int32_t i = 0; i < seat->n; i++)
-        n += (size_t)snprintf(list + n, DEVICES_SIZE - n, "%s%s", i ? "," : "",
+        n += (size_t)snprintf(devices + n, DEVICES_SIZE - n, "%s%s", i ? "," : "",
                               seat->profile->devices[seat->device[i]].id);
+    *to = *given;
+    to->devices = devices;
+    to->cover = cover;
+    to->sparse = PLANNER_SPARSE_OFF;
+    to->expert_cache = 0;
+    to->strict_budgets = false;
+    to->n_budgets = 0;
+    if (seat->n == 1)
+        to->solver = "cpu";
 }
 
 /* The largest share of all work that a rank of this seat gets. */
@@ -217,8 +217,6 @@ static oato_status budgets_fill(const struct model *m, const struct rank_options
     const struct seat *seat = &seats[rank];
     const double share = largest_share(o, seats, rank);
     struct problem *p = NULL;
-    to->n_budgets = 0;
-    to->strict_budgets = false;
     if (seat->n > 1 && problem_create(m, seat->profile, to, &p, err))
         return err->status;
     for (int32_t d = 0; d < seat->n; d++) {
@@ -237,17 +235,11 @@ static oato_status whole_make(const struct model *m, const struct planner_option
                               double room, const struct plan *cover, struct whole *out,
                               struct oato_error *err)
 {
-    struct planner_options own = *given;
+    struct planner_options own;
     char devices[DEVICES_SIZE];
-    seat_devices(&seats[rank], devices);
-    own.devices = devices;
+    seat_options(&seats[rank], given, cover, devices, &own);
     own.whole_only = true;
     own.by_ranks = o->ranks;
-    own.cover = cover;
-    own.sparse = PLANNER_SPARSE_OFF;
-    own.expert_cache = 0;
-    if (seats[rank].n == 1)
-        own.solver = "cpu";
     if (budgets_fill(m, o, given, seats, rank, room, &own, err) ||
         planner_make(m, seats[rank].profile, &own, &out->plan, &out->problem, err))
         return err->status;
@@ -304,19 +296,35 @@ oato_status wholes_make(const struct model *m, const struct planner_options *giv
 
 /* ---------------------------------------------------------------------- as it was planned --- */
 
+int32_t rank_first_device(const struct plan *plan, int32_t rank)
+{
+    int32_t first = 0;
+    while (plan->devices[first].rank != rank)
+        first++;
+    return first;
+}
+
+void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t rank,
+                       struct plan *one)
+{
+    one->n_devices = seat->n;
+    for (int32_t d = 0; d < seat->n; d++) {
+        struct plan_device *to = &one->devices[d];
+        *to = plan->devices[rank_first_device(plan, rank) + d];
+        snprintf(to->id, sizeof to->id, "%s", seat->profile->devices[seat->device[d]].id);
+        to->rank = to->host = 0;
+    }
+}
+
 /* The device of the seat on which ranks like this one have their parts of the operator; 0: they
  * have none. */
 static int32_t planned_device(const struct plan *plan, const struct seat *seats, int32_t like,
                               const char *op)
 {
     for (int32_t k = 0; k < plan->n_parts; k++) {
-        int32_t first = plan->parts[k].device;
-        const int32_t rank = plan->devices[first].rank;
-        if (seats[rank].like != like || strcmp(plan->parts[k].op, op) != 0)
-            continue;
-        while (first && plan->devices[first - 1].rank == rank)
-            first--;
-        return plan->parts[k].device - first;
+        const int32_t device = plan->parts[k].device, rank = plan->devices[device].rank;
+        if (seats[rank].like == like && !strcmp(plan->parts[k].op, op))
+            return device - rank_first_device(plan, rank);
     }
     return 0;
 }
@@ -344,10 +352,8 @@ static oato_status one_fill(const struct model *m, const struct plan *plan,
 {
     const struct seat *seat = &seats[rank];
     struct graph g;
-    int32_t first = 0;
     *one = *plan;
     arena_init(&one->arena);
-    one->n_devices = seat->n;
     one->n_parts = one->n_kv = one->n_costs = 0;
     if (plan_apply(plan, m, &g, err))
         return err->status;
@@ -355,15 +361,10 @@ static oato_status one_fill(const struct model *m, const struct plan *plan,
     one->devices = arena_alloc(&one->arena, (size_t)seat->n, sizeof *one->devices);
     one->parts = arena_alloc(&one->arena, n + 1, sizeof *one->parts);
     one->kv = arena_alloc(&one->arena, n + 1, sizeof *one->kv);
-    while (plan->devices[first].rank != rank)
-        first++;
-    for (int32_t d = 0; d < seat->n && one->devices; d++) {
-        struct plan_device *to = &one->devices[d];
-        *to = plan->devices[first + d];
-        snprintf(to->id, sizeof to->id, "%s", seat->profile->devices[seat->device[d]].id);
-        to->budget_bytes = PLENTY;
-        to->rank = to->host = 0;
-    }
+    if (one->devices)
+        seat_take_devices(plan, seat, rank, one);
+    for (int32_t d = 0; d < seat->n && one->devices; d++)
+        one->devices[d].budget_bytes = PLENTY;
     for (size_t i = 0; i < n && one->parts && one->kv; i++) {
         const struct graph_op *o = &g.ops[i];
         const int32_t d = planned_device(plan, seats, rank, o->name);

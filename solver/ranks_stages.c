@@ -49,26 +49,22 @@ bool plan_has_stages(const struct plan *p)
 
 /* ns: of each rank's layers. */
 static void stages_price(const struct rank_options *o, const struct graph *g,
-                         const struct plan_request *q, double ns[][PHASE_COUNT], struct plan *to)
+                         double ns[][PHASE_COUNT], struct plan *to)
 {
+    const struct plan_request *q = &to->request;
+    const struct prefill_total prompt = request_prefill_total(q);
     const double width = g->values[g->ops[0].out[0]].width * sizeof(float);
     const double logits = g->values[g->logits].width * sizeof(float);
-    double chunks = 0, tokens = 0, rows = 0, slowest = 0, one = 0, decode = 0;
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        const struct request_step s = request_prefill_step(q, i);
-        chunks += (double)s.times;
-        tokens += (double)s.times * s.tokens;
-        rows += (double)s.times * s.rows;
-    }
-    chunks = fmax(chunks, 1);
+    const double chunks = fmax(prompt.steps, 1);
+    double slowest = 0, one = 0, decode = 0;
     for (int32_t r = 0; r < o->ranks; r++) {
         const bool away = r && rank_host(o, r) != rank_host(o, r - 1);
-        const double prefill = r ? rank_message_ns(o, away, width * tokens / chunks) : 0;
+        const double prefill = r ? rank_message_ns(o, away, width * prompt.tokens / chunks) : 0;
         slowest = fmax(slowest, fmax(prefill, ns[r][PHASE_PREFILL] / chunks));
         one += prefill + ns[r][PHASE_PREFILL] / chunks;
         decode += ns[r][PHASE_DECODE] + (r ? rank_message_ns(o, away, width * q->batch) : 0);
     }
-    one += rank_step_ns(o, logits * rows / chunks, 0);
+    one += rank_step_ns(o, logits * prompt.rows / chunks, 0);
     to->prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
     to->decode_ns = (uint64_t)(decode + rank_step_ns(o, logits * q->batch, 0));
     to->request_ns = to->prefill_ns + (uint64_t)q->generate * to->decode_ns;
@@ -93,23 +89,14 @@ static void stage_options(const struct cutting *x, int32_t rank, int32_t begin, 
                           char devices[DEVICES_SIZE], struct planner_options *to)
 {
     const struct seat *seat = &x->seats[rank];
-    *to = *x->given;
-    seat_devices(seat, devices);
-    to->devices = devices;
-    to->sparse = PLANNER_SPARSE_OFF;
-    to->expert_cache = 0;
-    to->cover = x->cover;
+    seat_options(seat, x->given, x->cover, devices, to);
     to->layer_begin = begin;
     to->layer_end = end;
-    to->strict_budgets = false;
-    to->n_budgets = 0;
     for (int32_t d = 0; d < seat->n; d++) {
         struct device_budget *b = &to->budgets[to->n_budgets++];
         snprintf(b->id, sizeof b->id, "%s", seat->profile->devices[seat->device[d]].id);
         b->bytes = seat_budget(x->o, x->given, x->seats, rank, d);
     }
-    if (seat->n == 1)
-        to->solver = "cpu";
 }
 
 /* NULL: an error. That it does not fit is none. */
@@ -154,7 +141,7 @@ static double cuts_try(struct cutting *x, const int32_t *cut)
         too_many += t->fits ? 0 : 1 + cut[r + 1] - cut[r];
         memcpy(ns[r], t->ns, sizeof t->ns);
     }
-    stages_price(x->o, x->g, &x->given->request, ns, &price);
+    stages_price(x->o, x->g, ns, &price);
     return too_many > 0 ? too_many * 1e18 : (double)price.objective_ns;
 }
 
@@ -343,7 +330,6 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
         }
         ns[r][PHASE_PREFILL] = (double)p->planned.prefill_ns;
         ns[r][PHASE_DECODE] = (double)p->planned.decode_ns;
-        struct plan from = own;
         if (!r) { /* request, names, fusions */
             *out = own;
             status = room_make(out, (size_t)x->g->n_ops + 1, devices, x->err);
@@ -355,7 +341,7 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
                 status = oato_fail_memory(x->err, 64, "the plan");
         }
         if (!status)
-            status = stage_add(out, &from, p, r, rank_host(x->o, r), x->err);
+            status = stage_add(out, &own, p, r, rank_host(x->o, r), x->err);
         out->timed_out = out->timed_out || own.timed_out;
         problem_free(p);
         if (r)
@@ -367,7 +353,7 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
     }
     out->solver = "ranks";
     out->bound_ns = 0;
-    stages_price(x->o, x->g, &out->request, ns, out);
+    stages_price(x->o, x->g, ns, out);
     return OATO_OK;
 }
 
@@ -413,20 +399,13 @@ static oato_status stage_of(const struct plan *plan, const struct graph *g,
                             const struct seat *seats, int32_t rank, struct plan *one,
                             int32_t *begin, int32_t *end, struct oato_error *err)
 {
-    int32_t first = 0, at = 0;
+    const int32_t first = rank_first_device(plan, rank);
+    int32_t at = 0;
     *one = *plan;
     arena_init(&one->arena);
     if (room_make(one, (size_t)g->n_ops + 1, (size_t)plan->n_devices, err))
         return err->status;
-    while (plan->devices[first].rank != rank)
-        first++;
-    for (int32_t d = 0; d < seats[rank].n; d++) {
-        struct plan_device *to = &one->devices[one->n_devices++];
-        *to = plan->devices[first + d];
-        snprintf(to->id, sizeof to->id, "%s",
-                 seats[rank].profile->devices[seats[rank].device[d]].id);
-        to->rank = to->host = 0;
-    }
+    seat_take_devices(plan, &seats[rank], rank, one);
     *begin = INT32_MAX;
     *end = INT32_MIN;
     for (int32_t k = 0; k < plan->n_parts; k++) {
@@ -503,7 +482,7 @@ oato_status stages_price_again(const struct model *m, const struct plan *plan,
     now->kv = plan->kv;
     now->n_kv = plan->n_kv;
     if (!status)
-        stages_price(o, &g, &plan->request, ns, now);
+        stages_price(o, &g, ns, now);
     graph_free(&g);
     return status;
 }

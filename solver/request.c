@@ -72,6 +72,18 @@ int64_t request_kv_positions(const struct plan_request *q, int32_t window)
     return pages * KV_PAGE_POSITIONS;
 }
 
+struct prefill_total request_prefill_total(const struct plan_request *q)
+{
+    struct prefill_total sum = {0};
+    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
+        const struct request_step s = request_prefill_step(q, i);
+        sum.steps += (double)s.times;
+        sum.tokens += (double)s.times * s.tokens;
+        sum.rows += (double)s.times * s.rows;
+    }
+    return sum;
+}
+
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
 {
     const int64_t objective_ns = q->objective == OBJECTIVE_TTFT ? prefill_ns
