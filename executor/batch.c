@@ -30,6 +30,8 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
     b->embeddings = stats.embeddings;
+    b->candidates =
+        (int32_t)min_i64(stats.candidates[PHASE_PREFILL], stats.candidates[PHASE_DECODE]);
     b->pages = engine_free_pages(e);
     b->inputs = calloc((size_t)b->seqs, sizeof *b->inputs);
     b->of = calloc((size_t)b->seqs, sizeof(struct batched *));
@@ -192,6 +194,13 @@ static int32_t fitting(const struct room *room, int32_t length, int32_t n)
     return (int32_t)min_i64(n, most);
 }
 
+/* What the request needs to go on behind the last token of its text. */
+static enum engine_logits logits_wanted(const struct batch *b, const struct batched *r)
+{
+    const int32_t needs = r->ask.sampler ? sampler_needs(r->ask.sampler) : 0;
+    return needs && needs <= b->candidates ? LOGITS_PICKS : LOGITS_LAST;
+}
+
 /* Adds at most n tokens of the request to the step. It ends when its context is full, and pauses
  * when no page is left. */
 static void take(struct batch *b, struct batched *r, int32_t n, struct room *room)
@@ -210,7 +219,7 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
     b->of[room->inputs] = r;
     b->inputs[room->inputs++] = (struct engine_input){r->seq, r->text + r->fed, n,
                                                       r->ask.on_row ? LOGITS_ALL
-                                                      : whole       ? LOGITS_LAST
+                                                      : whole       ? logits_wanted(b, r)
                                                                     : LOGITS_NONE,
                                                       r->prompting};
     room->tokens += n;
@@ -347,7 +356,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
         if (in->logits == LOGITS_ALL)
             row = rows_tell(b, r, in, row);
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
-        if (in->logits == LOGITS_LAST)
+        if (in->logits == LOGITS_LAST || in->logits == LOGITS_PICKS)
             token_take(b, r, row++);
         else if (r->fed == r->n_text)
             request_end(r, BATCH_LIMIT); /* nothing was to be generated */

@@ -94,25 +94,6 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-/* Floats per result row in a phase. */
-static size_t row_width(const struct engine *e, enum plan_phase phase)
-{
-    const int32_t candidates = e->lowered.candidates[phase];
-    return candidates ? 2 * (size_t)candidates : (size_t)e->graph.values[e->graph.logits].width;
-}
-
-/* Prepares for steps that mix phases: either both phases are alike, so that no step needs to mix,
- * or the decode rows need a buffer. */
-static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
-{
-    e->phases_alike = engine_phases_alike(e);
-    if (e->phases_alike || e->max_seqs < 2)
-        return OATO_OK;
-    e->kept_bytes = (size_t)e->max_seqs * row_width(e, PHASE_DECODE) * sizeof *e->kept;
-    e->kept = malloc(e->kept_bytes);
-    return e->kept ? OATO_OK : oato_fail_memory(err, e->kept_bytes, "rows of logits");
-}
-
 oato_status engine_open(const struct model *m, const struct plan *plan,
                         const struct engine_options *options, warn_fn warn, void *user,
                         struct engine **out, struct oato_error *err)
@@ -150,7 +131,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = caches_init(e, err);
     if (!status)
-        status = mixing_prepare(e, err);
+        status = results_prepare(e, err);
     if (!status)
         status = engine_allocate(e, err);
     if (!status)
@@ -261,7 +242,7 @@ static enum plan_phase phase_of(const struct engine_input *in)
 
 static int32_t rows_wanted(const struct engine_input *in)
 {
-    return in->logits == LOGITS_ALL ? in->n : in->logits == LOGITS_LAST;
+    return in->logits == LOGITS_ALL ? in->n : in->logits != LOGITS_NONE;
 }
 
 /* step_observer: merges and copies are no operators of the graph. */
@@ -301,6 +282,7 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
                       uint32_t phases, struct step *step)
 {
     int32_t number = 0; /* number of the next row, counted over all inputs */
+    step->picks = true;
     for (int32_t i = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
         const struct engine_input *in = &inputs[i];
         const struct kv_seq *s = &e->pool.seqs[in->seq];
@@ -323,6 +305,7 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
                 continue;
             e->row_number[step->n_rows] = number + rows_wanted(in) - behind;
             e->rows[step->n_rows++] = t;
+            step->picks = step->picks && in->logits == LOGITS_PICKS;
         }
         step->n_seqs++;
     }
@@ -393,25 +376,6 @@ static oato_status step_run(struct engine *e, enum plan_phase phase, struct step
     return status;
 }
 
-/* Records where a sub-step's result rows are; `keep`: copies them, because another sub-step will
- * overwrite them. */
-static void rows_take(struct engine *e, enum plan_phase phase, int32_t n, bool keep)
-{
-    const uint8_t *arena = e->device[e->host].arena;
-    const float *rows = (const float *)(arena + e->lowered.result_offset[phase]);
-    const size_t width = row_width(e, phase);
-    if (keep && n) {
-        memcpy(e->kept, rows, (size_t)n * width * sizeof *rows);
-        rows = e->kept;
-    }
-    for (int32_t i = 0; i < n; i++) {
-        struct result_row *row = &e->result[e->row_number[i]];
-        row->data = rows + (size_t)i * width;
-        row->candidates = e->lowered.candidates[phase];
-    }
-    e->n_rows += n;
-}
-
 /* Runs the decode inputs first, then the prefill inputs; a single sub-step if only one phase occurs
  * or both are alike. */
 static oato_status steps_run(struct engine *e, const struct engine_input *inputs, int32_t n,
@@ -426,6 +390,7 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
             pass == 0 || phases == 1u << PHASE_DECODE ? PHASE_DECODE : PHASE_PREFILL;
         struct step step = {0};
         step_fill(e, inputs, n, mixed ? 1u << phase : phases, &step);
+        step.picks = step.picks && e->lowered.candidates[phase];
         if (!mixed || pass == 0) { /* copies shared pages before anything is stored */
             step.n_page_copies = e->pool.n_copies;
             step.page_copy = e->pool.copies;
@@ -436,7 +401,7 @@ static oato_status steps_run(struct engine *e, const struct engine_input *inputs
         if (!status)
             status = step_run(e, phase, &step, err);
         if (!status)
-            rows_take(e, phase, step.n_rows, mixed && pass == 0);
+            results_take(e, phase, &step, mixed && pass == 0);
         if (!status && phase == PHASE_DECODE && e->lowered.n_caches)
             status = caches_step(e, &step, err);
     }
@@ -504,17 +469,6 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
     return OATO_OK;
 }
 
-const float *engine_logits(const struct engine *e, int32_t row)
-{
-    return row < 0 || row >= e->n_rows || e->result[row].candidates ? NULL : e->result[row].data;
-}
-
-const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n)
-{
-    *n = row < 0 || row >= e->n_rows ? 0 : e->result[row].candidates;
-    return *n ? e->result[row].data : NULL;
-}
-
 oato_status
 engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum engine_logits logits,
             void (*on_rows)(void *user, const float *logits, int32_t first, int32_t rows),
@@ -526,9 +480,8 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
         now = engine_seq_piece(e, seq, n - at < chunk ? n - at : chunk);
         bool last = at + now == n;
-        struct engine_input in = {seq, ids + at, now,
-                                  logits == LOGITS_LAST && !last ? LOGITS_NONE : logits,
-                                  e->ubatch > 1};
+        struct engine_input in = {
+            seq, ids + at, now, logits == LOGITS_ALL || last ? logits : LOGITS_NONE, e->ubatch > 1};
         oato_status status = engine_step(e, &in, 1, err);
         if (status)
             return status;

@@ -27,8 +27,8 @@ struct engine_options {
     int32_t ubatch;  /* max. tokens per step; 0: the plan's or 256 */
     int32_t seqs;    /* max. sequences per step; 0: the plan's batch or 1 */
     int32_t rows;    /* max. rows of logits per step; 0: seqs */
-    /* How many candidates (the largest logits) of each row are copied to the host when one other
-     * device, or another rank, computes all logits; 0: whole rows. The same on all ranks */
+    /* How many candidates (the largest logits) of each row LOGITS_PICKS gives, where one other
+     * device, or other ranks, compute logits; 0: always whole rows. The same on all ranks */
     int32_t top_logits;
     oato_dtype kv;      /* F16, Q8_0 or F32 */
     bool kv_given;      /* false: use the plan's type, or F16 */
@@ -128,7 +128,9 @@ int32_t engine_free_pages(const struct engine *e);
 
 /* ------------------------------------------------------------------------------- steps ---- */
 
-enum engine_logits { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
+/* Of which tokens. PICKS: of the last, but candidates suffice; where one input of a phase wants
+ * whole rows all get these. */
+enum engine_logits { LOGITS_NONE, LOGITS_LAST, LOGITS_PICKS, LOGITS_ALL };
 
 struct engine_input {
     int32_t seq;
@@ -151,13 +153,13 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
                         struct oato_error *err);
 /* A row of logits of the last step, vocab floats; valid until the next step. With
  * engine_options.embeddings a hidden state, row_width floats. NULL when the step gave candidates
- * instead. */
+ * instead (LOGITS_PICKS). */
 const float *engine_logits(const struct engine *e, int32_t row);
 /* *n candidates of a row, as OP_TOP_K makes them: ids, then logits, both by descending logit. NULL
  * when the step gave whole rows instead. */
 const float *engine_candidates(const struct engine *e, int32_t row, int32_t *n);
 /* Feeds n tokens in chunks of at most ubatch, as a prompt; where that is 1, as decode does. With
- * LOGITS_LAST only the last token gets logits.
+ * LOGITS_LAST or _PICKS only the last token gets logits.
  * on_rows (may be NULL) is called after each chunk with its rows of logits or of candidates; first
  * = index of the first row's token within ids. Returns OATO_NEGATIVE with "interrupted" when
  * oato_interrupted gets set. */
@@ -193,7 +195,7 @@ struct engine_stats {
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
-    int32_t candidates[PHASE_COUNT];    /* copied from the device per row; 0: all logits */
+    int32_t candidates[PHASE_COUNT];    /* that LOGITS_PICKS gives; 0: whole rows */
     int32_t copies[PHASE_COUNT];        /* per step: (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT];   /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT]; /* of prepared weights that a step streams from the host, or
@@ -289,11 +291,13 @@ void sampler_accept(struct sampler *s, int32_t id);
 /* Picks the next token and tells the constraint, if any, that it comes next. The same seed and
  * logits give the same token on any machine. -1: the constraint allows no token. */
 int32_t sampler_next(struct sampler *s, const float *logits);
-/* How many of a row's largest logits suffice to sample with these options and no constraint, for
- * engine_options.top_logits; 0: all are needed. */
+/* How many of a row's largest logits suffice to sample with these options and no constraint; 0: all
+ * are needed. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab);
+/* How many suffice for the sampler's next token; 0: all are needed. */
+int32_t sampler_needs(const struct sampler *s);
 /* The same token as sampler_next gives for the whole row, from n candidates: n ids, then their
- * logits, as engine_candidates returns them. n must be at least sampler_candidates. */
+ * logits, as engine_candidates returns them. n must be at least sampler_needs. */
 int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n);
 
 struct token_prob {

@@ -214,8 +214,9 @@ struct engine {
     uint64_t bases[DEVICES_MAX];
     bool phases_alike; /* both phases give a row the same bits on the same devices */
     uint64_t kept_bytes;
-    float *kept; /* a mixed step's decode results while its prefill runs; NULL: steps are never
-                    mixed */
+    float *kept;   /* a mixed step's decode results while its prefill runs; NULL: steps are never
+                      mixed */
+    float *merged; /* of each row the candidates of all ranks; NULL: one has them all */
     int32_t *row_number; /* row of a sub-step -> row of the step */
     struct result_row {
         const float *data;
@@ -267,6 +268,12 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
                        struct oato_error *err);
 /* Rank 0: the others need not wait any longer. */
 void ranks_end(struct engine *e);
+
+/* results.c: room for what steps give, once all is lowered. */
+oato_status results_prepare(struct engine *e, struct oato_error *err);
+/* Notes where the rows of a sub-step are; keep: copied, because another one will overwrite them. */
+void results_take(struct engine *e, enum plan_phase phase, const struct step *step, bool keep);
+
 /* engine.c: runs a step that rank 0 has told. */
 oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *step,
                         struct oato_error *err);

@@ -228,7 +228,6 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (a.help || a.version || a.list_devices)
         return stdout_check(err);
     a.open.sampling.bias = a.bias;
-    a.open.any_sampling = constraint_given(&a);
     if (!a.open.model)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");

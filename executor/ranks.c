@@ -13,7 +13,7 @@
  * a few sequences does, and takes one broadcast. */
 enum { HEAD_WORDS = 128 };
 
-enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
+enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PICKS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
 
 /* Instead of a step's number of tokens: there is none to come. */
 enum { TOKENS_END = 0 };
@@ -100,6 +100,7 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     e->message[TOKENS] = step->n_tokens;
     e->message[SEQS] = step->n_seqs;
     e->message[ROWS] = step->n_rows;
+    e->message[PICKS] = step->picks;
     e->message[PAGE_COPIES] = step->n_page_copies;
     e->message[STATE_COPIES] = step->n_state_copies;
     words_put(&at, step->token_id, (size_t)step->n_tokens);
@@ -186,6 +187,7 @@ static void message_read(struct engine *e, struct step *step)
     *step = (struct step){.n_tokens = m[TOKENS],
                           .n_seqs = m[SEQS],
                           .n_rows = m[ROWS],
+                          .picks = m[PICKS],
                           .n_page_copies = m[PAGE_COPIES],
                           .n_state_copies = m[STATE_COPIES],
                           .seq = e->step_seqs,

@@ -47,8 +47,6 @@ struct constraint {
     struct grammar *grammar;
     struct grammar_vocab *vocab; /* made when it is first needed */
 };
-/* An option that needs an answer's whole rows of logits is given. */
-bool constraint_given(const struct run_args *a);
 /* Compiles what the options ask for. */
 oato_status constraint_open(struct constraint *c, const struct run_args *a, struct oato_error *err);
 /* Constrains the sampler to an answer from its beginning; OATO_EUSAGE where a bias is of no token.

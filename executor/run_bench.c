@@ -66,7 +66,7 @@ static oato_status go_deep(struct bench *b, struct oato_error *err)
     for (int32_t i = 0; i < a->batch && !status && a->depth; i++) {
         const int32_t there = engine_seq_length(b->session.engine, b->seqs[i]);
         status = engine_feed(b->session.engine, b->seqs[i], b->ids + there, a->depth - there,
-                             LOGITS_LAST, NULL, NULL, err);
+                             LOGITS_PICKS, NULL, NULL, err);
     }
     b->deep = !status;
     return status;
@@ -87,7 +87,7 @@ static oato_status time_prefill(struct bench *b, double *ns, struct oato_error *
     b->deep = false;
     const double begin = clock_of(b);
     if (!status)
-        status = engine_feed(b->session.engine, b->seqs[0], b->ids, b->args->prefill, LOGITS_LAST,
+        status = engine_feed(b->session.engine, b->seqs[0], b->ids, b->args->prefill, LOGITS_PICKS,
                              NULL, NULL, err);
     *ns = clock_of(b) - begin;
     return status;
@@ -102,7 +102,7 @@ static oato_status time_decode(struct bench *b, double *ns, struct oato_error *e
     const double begin = clock_of(b);
     for (int32_t t = 0; t < a->generate && !status && !oato_interrupted; t++) {
         for (int32_t i = 0; i < a->batch; i++)
-            b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_LAST, false};
+            b->inputs[i] = (struct engine_input){b->seqs[i], &b->ids[t], 1, LOGITS_PICKS, false};
         status = engine_step(b->session.engine, b->inputs, a->batch, err);
     }
     *ns = clock_of(b) - begin;
@@ -362,7 +362,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = bench_context(&a, err);
     if (!status)
-        status = session_open(&b.session, &a.open, 0, err);
+        status = session_open(&b.session, &a.open, SESSION_CANDIDATES, err);
     if (!status && !b.session.done) {
         struct engine_stats stats;
         engine_get_stats(b.session.engine, &stats);

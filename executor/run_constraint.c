@@ -10,11 +10,6 @@ static int given(const struct run_args *a)
     return !!a->grammar + !!a->grammar_file + !!a->schema + !!a->schema_file;
 }
 
-bool constraint_given(const struct run_args *a)
-{
-    return given(a);
-}
-
 static oato_status compile(struct constraint *c, bool schema, const char *s, size_t n,
                            struct oato_error *err)
 {

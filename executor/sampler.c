@@ -500,6 +500,11 @@ int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab)
     return taken <= 0 || all || most >= vocab ? 0 : (int32_t)most;
 }
 
+int32_t sampler_needs(const struct sampler *s)
+{
+    return s->constraint.allows ? 0 : sampler_candidates(&s->options, s->vocab);
+}
+
 int32_t sampler_next_of(struct sampler *s, const float *candidates, int32_t n)
 {
     assert(!s->constraint.allows && !s->options.logprobs && s->options.n_bias <= 0);

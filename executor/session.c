@@ -28,9 +28,9 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
 static int32_t candidates_wanted(const struct session *s, const struct session_args *a)
 {
     const int32_t vocab = s->model->shape.vocab;
-    if (a->any_sampling || (s->tokenizer && tokenizer_size(s->tokenizer) != vocab))
+    if (s->tokenizer && tokenizer_size(s->tokenizer) != vocab)
         return 0;
-    return sampler_candidates(&a->sampling, vocab);
+    return (int32_t)max_i64(a->candidates, sampler_candidates(&a->sampling, vocab));
 }
 
 /* Without -c a request ends at the context length that the model was trained for. */
@@ -110,7 +110,7 @@ static oato_status session_load(struct session *s, const struct session_args *a,
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);
     }
-    if (!status && needs & SESSION_SAMPLES)
+    if (!status && needs & (SESSION_SAMPLES | SESSION_CANDIDATES))
         options.top_logits = candidates_wanted(s, a);
     options.on_load = on_load;
     progress_begin(&progress, "loading", 1);

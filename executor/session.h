@@ -19,8 +19,8 @@ struct session_args {
     struct model_choice choice;
     struct engine_options engine; /* threads, top_logits, neurons and on_load are set here */
     struct sampler_options sampling;
-    /* Requests sample with other options than `sampling`, so whole rows of logits are copied. */
-    bool any_sampling;
+    int32_t candidates; /* that steps give at least, as far as they can, for requests that sample
+                           with other options than `sampling` */
     /* context 0: that of the engine, or where engine.context is 0 what the model was trained for */
     struct batch_options batch;
     bool dump_program; /* print the programs to stdout instead of opening tokenizer and batch */
@@ -41,7 +41,8 @@ struct session {
 
 enum session_needs {
     SESSION_TOKENIZER = 1,
-    SESSION_SAMPLES = 2, /* logits are used only for sampling, so candidates suffice */
+    SESSION_SAMPLES = 2,    /* a batch, whose requests sample */
+    SESSION_CANDIDATES = 4, /* steps may give candidates (LOGITS_PICKS); so with SAMPLES */
 };
 /* Joins the ranks that mpirun has started. session_open does it itself, unless only some ranks do
  * something else before; args->ranks tells which this one is. */

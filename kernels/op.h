@@ -71,9 +71,9 @@ enum op_kind {
     OP_EXPERT_SUM, /* the sum of EXPERT_DOWN from products that two devices made: out[0] = sum over
                       the choice in[0], in its order, of its weight times its row of n of in[2]
                       where the cache has the expert, else of in[1] */
-    OP_TOP_K,      /* out[0] = candidates of each row of logits in[0]: the ids of its n / 2 largest
-                      logits as whole float32 numbers, then these logits, both by descending logit; ties:
-                      lower id first, NaN last */
+    OP_TOP_K,      /* out[0] = candidates of each row of logits in[0], the first of which has the id
+                      `first`: the ids of its n / 2 largest logits as whole float32 numbers, then
+                      these logits, both by descending logit; ties: lower id first, NaN last */
     OP_SLICE, /* out[0] = columns [first, first + n) of in[0]; with heads: n / heads columns from
                  `first` on of each of the heads' k / heads */
     OP_GATE,  /* in graphs: out[0] = in[0] * activation(in[1]), whose `heads` elements are each of
@@ -111,8 +111,9 @@ enum op_kind {
 
 enum { DEVICES_MAX = 8 }; /* of one engine, plan or simulation */
 
-/* Which rows a value has in a step: one per token, or one per token whose logits are wanted. */
-enum row_class { ROWS_TOKENS, ROWS_LOGITS };
+/* Which rows a value has in a step: one per token, or one per token whose logits are wanted; such
+ * rows only in steps that want candidates of them (PICKED), or only in all others (WHOLE). */
+enum row_class { ROWS_TOKENS, ROWS_LOGITS, ROWS_PICKED, ROWS_WHOLE };
 
 /* How a weight is used; decides its layout. */
 enum weight_use {
@@ -162,7 +163,8 @@ struct oato_op {
      * rows of n, the products of each expert, for EXPERT_SUM */
     int32_t expert_slots;
     int32_t first;       /* SLICE: first column of the output; ROPE: first dimension of a head
-                            that is rotated; ATTENTION: number of its first head */
+                            that is rotated; ATTENTION: number of its first head; TOP_K: id of the
+                            first logit */
     int32_t by_position; /* EMBED: n > 0: rows are named by positions + n - 1, those beyond the last
                             row are that one; 0: by token ids */
     int32_t divides;     /* SCALE: 1: out[0] = in[0] / weight[0], one number for each column */
@@ -312,7 +314,7 @@ enum { OP_KEY_SIZE = 96 };
  *   kv_copy
  *   signs/Q4_0/k4096/n14336
  *   active/k14336                  k elements in; n = k + 1
- *   top_k/k128256/n80              k logits in, n twice the candidates
+ *   top_k/k128256/n80              k logits in, n twice the candidates; first is not part of it
  *   conv/k2048/s3                  channels, state; n = k
  *   delta/h32/g16/d128/c0          heads, kv_heads, head_dim, per_channel
  *   ssm/h64/g8/d64/s128/c0         heads, kv_heads, head_dim, state, per_channel

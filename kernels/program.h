@@ -137,6 +137,7 @@ struct step {
     const int32_t *token_id, *token_position, *token_seq; /* n_tokens each */
     const struct step_seq *seq;                           /* n_seqs */
     const int32_t *row; /* n_rows: tokens whose logits are wanted */
+    bool picks;         /* candidates of them are, where the program can make any */
     const struct step_page_copy *page_copy;
     const struct step_state_copy *state_copy;
     /* Of each cache of experts, the slot that each expert of the layer lies in; -1: none */
@@ -155,7 +156,7 @@ struct step {
  * that rise and stay below TIMELINE_RING. self: the device's index in the engine. */
 oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
                           struct oato_error *err);
-/* Rows of the record, and the size of its operator, in this step. */
+/* Rows of the record, and the size of its operator, in this step: with 0 rows it does nothing. */
 int32_t record_rows(const struct program_record *r, const struct step *step);
 struct op_size record_size(const struct program_record *r, const struct step *step);
 

@@ -533,18 +533,31 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
     record_done(l, device, r);
 }
 
-static void phase_finish(struct lowering *l, const struct home *result)
+/* The host reads it after the step. */
+static void buffer_keep(struct lowering *l, int32_t buffer)
+{
+    if (buffer >= 0)
+        l->buffers[buffer].last_use[l->in->facts->host] = INT32_MAX;
+}
+
+static uint64_t buffer_offset(const struct lowering *l, int32_t buffer)
+{
+    return buffer >= 0 ? l->buffers[buffer].offset : 0;
+}
+
+static void phase_finish(struct lowering *l, const struct result *result)
 {
     struct lowered *out = l->out;
-    if (result)
-        l->buffers[result->buffer].last_use[l->in->facts->host] = INT32_MAX; /* after the step */
+    buffer_keep(l, result->whole.buffer);
+    buffer_keep(l, result->picks.buffer);
     for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
-        l->buffers[out->caches[i].choice].last_use[l->in->facts->host] = INT32_MAX;
+        buffer_keep(l, out->caches[i].choice);
     buffers_place(l);
     for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
-        out->caches[i].choice_offset = l->buffers[out->caches[i].choice].offset;
+        out->caches[i].choice_offset = buffer_offset(l, out->caches[i].choice);
     programs_finish(l);
-    out->result_offset[l->phase] = result ? l->buffers[result->buffer].offset : 0;
+    out->result_offset[l->phase] = buffer_offset(l, result->whole.buffer);
+    out->picks_offset[l->phase] = buffer_offset(l, result->picks.buffer);
 }
 
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
@@ -566,11 +579,11 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
         op_emit(&l, i);
     for (int32_t i = n_ops; i < n_ops + in->n_spare && !failed(&l); i++)
         spare_emit(&l, i);
-    struct home result = {-1, 0, 0};
+    struct result result = {{-1, 0, 0}, {-1, 0, 0}};
     if (!failed(&l) && !in->n_ops)
         result = result_read(&l);
     if (!failed(&l))
-        phase_finish(&l, result.buffer < 0 ? NULL : &result);
+        phase_finish(&l, &result);
     for (int d = 0; d < DEVICES_MAX; d++)
         free(l.queue[d].records);
     free(l.slices);

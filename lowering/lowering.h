@@ -220,8 +220,8 @@ struct lowering_input {
     const struct lowering_facts *facts;
     struct lowering_limits limits;
     oato_dtype kv;
-    /* How many candidates of each row of logits are copied to the host when one other device
-     * computes all logits; 0: whole rows. */
+    /* How many candidates of each row of logits go to the host in steps that want them, where other
+     * devices or ranks make logits; 0: whole rows in all steps. */
     int32_t top_logits;
 };
 
@@ -284,10 +284,11 @@ struct lowered {
     struct lowered_cache *caches; /* named by `cache` in records */
     int32_t n_caches, caches_cap;
     int32_t n_devices;
-    /* Per phase: offset of the result in the host's arena, and the candidates per row; 0: whole
-     * rows of logits. */
-    uint64_t result_offset[PHASE_COUNT];
-    int32_t candidates[PHASE_COUNT];
+    /* Per phase: offsets in the host's arena of rows of logits and of those of candidates; how many
+     * of these each list of a row has (ids, then logits), 0: there are whole rows in all steps; and
+     * how many lists, of neighbouring ranges of ids. */
+    uint64_t result_offset[PHASE_COUNT], picks_offset[PHASE_COUNT];
+    int32_t candidates[PHASE_COUNT], lists[PHASE_COUNT];
     int32_t copies[PHASE_COUNT];      /* (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT]; /* of one row each */
     uint64_t stream_bytes[PHASE_COUNT];

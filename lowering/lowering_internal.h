@@ -85,6 +85,7 @@ struct lowering {
     uint32_t stored_next[DEVICES_MAX]; /* slots before it were found in this phase */
     bool spare;                        /* no record will read the slots that are added */
     bool to_first;                     /* of what ranks gather, rank 0 alone needs the whole */
+    enum row_class some_rows;          /* instead of ROWS_LOGITS; 0: that */
     struct oato_error *err;
 };
 
@@ -113,9 +114,11 @@ int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t ro
 /* Adds a record that runs op on n inputs and makes one output; all belong to `value`. */
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
                      const struct home *in, const int32_t *widths, int n);
-/* Counts a value, or what is made from it, as one copy of the step. */
+/* Counts a value, or what is made from it, as one copy of a step that wants candidates. */
 static inline void copy_count(struct lowering *l, int32_t width)
 {
+    if (l->some_rows == ROWS_WHOLE)
+        return;
     l->out->copies[l->phase]++;
     l->out->copy_bytes[l->phase] += (uint64_t)width * sizeof(float);
 }
@@ -131,8 +134,15 @@ void value_share(struct lowering *l, int32_t value);
  * row of the value. */
 void send_emit(struct lowering *l, int32_t value, int32_t rank, struct home h, int32_t width);
 struct home receive_emit(struct lowering *l, int32_t value, int32_t rank, int32_t width);
-/* Whether one rank has all of it, and no other. */
+/* Whether one rank has all of it, and no other; whether this rank and others divide it. */
 bool value_is_of_one_rank(const struct lowered_value *v);
+bool value_is_shared(const struct lowered_value *v);
+/* The neighbouring columns of it that this rank has; *width: how many. */
+struct home merge_columns(struct lowering *l, int32_t value, int32_t device, int32_t *width);
+/* Adds the record with which ranks make `width` columns, on the host, of what each has of the value
+ * (REDUCE) or of its rows (GATHER). */
+struct home share_emit(struct lowering *l, enum record_kind kind, int32_t value, struct home own,
+                       int32_t own_width, int32_t width);
 /* What one rank alone has goes to the rank of a part that reads it, if one of the two is this one.
  * All ranks call it for what any of them reads, in the same order. */
 void value_pass(struct lowering *l, int32_t value, const struct placed_part *reader);
@@ -177,8 +187,12 @@ void buffers_place(struct lowering *l);
 
 /* ------------------------------------------------------------------------------ result.c --- */
 
-/* Rows of logits or of candidates, on the host; sets how many candidates. */
-struct home result_read(struct lowering *l);
+/* What the host gets of the logits; a home is nowhere where this rank gets nothing. */
+struct result {
+    struct home whole, picks; /* rows, and candidates of them, in steps that want these */
+};
+/* Sets how many candidates there are. */
+struct result result_read(struct lowering *l);
 
 /* ---------------------------------------------------------------------------- programs.c --- */
 

@@ -1,40 +1,74 @@
 /*
- * result.c - what the host reads after a step: rows of logits, or the candidates that an
- * accelerator, or another rank, picks from them. Of logits that ranks divide, or that another one
- * has, rank 0 alone gets the rows.
+ * result.c - what the host reads after a step: rows of logits or, in steps that want no more, the
+ * candidates that accelerators and other ranks pick from them, for rows are large beside the rate
+ * of a link or a network. Of logits that ranks divide, or that another one has, rank 0 alone gets
+ * either.
  */
 #include "lowering/lowering_internal.h"
 
-/* The TOP_K operator that picks candidates from the logits. */
-static struct oato_op top_op(const struct lowering *l)
+static const struct home nowhere = {-1, 0, 0};
+
+/* The TOP_K operator that picks candidates from so many logits, the first of which has this id. */
+static struct oato_op top_op(const struct lowering *l, int32_t first, int32_t width)
 {
-    return (struct oato_op){.kind = OP_TOP_K,
-                            .dtype = DT_F32,
-                            .k = l->graph->values[l->graph->logits].width,
-                            .n = 2 * l->in->top_logits};
+    return (struct oato_op){
+        .kind = OP_TOP_K, .dtype = DT_F32, .k = width, .n = 2 * l->in->top_logits, .first = first};
 }
 
 static bool supports_top(const struct lowering *l, int32_t device)
 {
     const struct lowering_facts *facts = l->in->facts;
-    const struct oato_op op = top_op(l);
+    const struct oato_op op = top_op(l, 0, l->graph->values[l->graph->logits].width);
     return !facts->supports || facts->supports(facts->user, device, &op);
 }
 
-/* The device that has all logits and can run TOP_K on them, or else the host. */
-static int32_t top_device(const struct lowering *l)
+/* How many ranks have logits; 0: one of them has fewer than there are to be candidates. */
+static int32_t lists_possible_of(const struct lowering *l, const struct lowered_value *v)
 {
-    const struct lowered_value *v = &l->values[l->graph->logits];
-    return v->n_parts == 1 && supports_top(l, v->part_device[0]) ? v->part_device[0]
-                                                                 : l->in->facts->host;
+    int32_t lists = 0;
+    for (int i = 0, end; i < v->n_parts; i = end, lists++) {
+        int32_t width = 0;
+        for (end = i; end < v->n_parts && v->part_rank[end] == v->part_rank[i]; end++)
+            width += v->part_width[end];
+        if (width < l->in->top_logits)
+            return 0;
+    }
+    return lists;
 }
 
-/* The candidates of each row of logits, on the host. */
+/* The device that picks from this rank's logits: it has them all, or is the host. -1: there are
+ * none here. */
+static int32_t top_device(const struct lowering *l, const struct lowered_value *v)
+{
+    int32_t device = -1, n = 0;
+    for (int i = 0; i < v->n_parts; i++)
+        if (v->part_device[i] >= 0) {
+            device = v->part_device[i];
+            n++;
+        }
+    return n < 1 || (n == 1 && supports_top(l, device)) ? device : l->in->facts->host;
+}
+
+static int32_t first_here(const struct lowered_value *v)
+{
+    int i = 0;
+    while (v->part_device[i] < 0)
+        i++;
+    return v->part_begin[i];
+}
+
+/* The candidates of this rank's logits, on its host. */
 static struct home candidates_read(struct lowering *l, int32_t device)
 {
     const int32_t value = l->graph->logits, host = l->in->facts->host;
-    const struct oato_op op = top_op(l);
-    const struct home logits = value_read(l, value, device);
+    struct lowered_value *v = &l->values[value];
+    int32_t width = l->graph->values[value].width;
+    if (device < 0)
+        return nowhere;
+    const struct home logits =
+        value_is_shared(v) ? merge_columns(l, value, device, &width) : value_read(l, value, device);
+    const struct oato_op op = top_op(l, first_here(v), width);
+    l->some_rows = ROWS_PICKED;
     const struct home made = run_emit(l, device, op, value, &logits, &op.k, 1);
     if (failed(l) || device == host)
         return made;
@@ -42,37 +76,51 @@ static struct home candidates_read(struct lowering *l, int32_t device)
     return copy_emit(l, value, 0, op.n, made, host);
 }
 
-/* Logits are large, beside a network's rate: another rank that has them sends candidates alone. */
-static struct home candidates_pass(struct lowering *l)
+/* On the host of rank 0, a list for each rank that has logits. */
+static struct home picks_read(struct lowering *l, int32_t lists)
 {
-    const int32_t value = l->graph->logits, from = l->values[value].part_rank[0];
-    const int32_t own = l->in->placements->rank, width = top_op(l).n;
-    if (!own) {
-        l->out->candidates[l->phase] = l->in->top_logits;
-        return receive_emit(l, value, from, width);
-    }
-    const struct home nowhere = {-1, 0, 0};
-    const struct home made = own == from ? candidates_read(l, top_device(l)) : nowhere;
-    if (own == from && !failed(l))
+    const int32_t value = l->graph->logits, own = l->in->placements->rank,
+                  width = 2 * l->in->top_logits;
+    const struct lowered_value *v = &l->values[value];
+    const struct home made = candidates_read(l, top_device(l, v));
+    l->some_rows = ROWS_PICKED;
+    if (value_is_shared(v))
+        return share_emit(l, RECORD_GATHER, value, made, width, lists * width);
+    if (!l->in->placements->ranks || v->everywhere || !v->part_rank[0])
+        return made;
+    if (!own)
+        return receive_emit(l, value, v->part_rank[0], width);
+    if (own == v->part_rank[0] && !failed(l))
         send_emit(l, value, 0, made, width);
-    return made;
+    return nowhere;
 }
 
-struct home result_read(struct lowering *l)
+/* Whether candidates save anything: there are logits elsewhere. */
+static bool picks_save(const struct lowering *l, const struct lowered_value *v)
 {
-    const struct home nowhere = {-1, 0, 0};
+    const bool away =
+        l->in->placements->ranks && !v->everywhere && (v->part_rank[0] || !value_is_of_one_rank(v));
+    return l->in->top_logits &&
+           (away ? supports_top(l, l->in->facts->host) : top_device(l, v) != l->in->facts->host);
+}
+
+struct result result_read(struct lowering *l)
+{
     const struct placed_part rank_0 = {.rank = 0};
-    const int32_t value = l->graph->logits, host = l->in->facts->host;
+    const int32_t value = l->graph->logits;
     const struct lowered_value *v = &l->values[value];
-    const bool one = value_is_of_one_rank(v),
-               away = one && l->in->placements->ranks && v->part_rank[0];
-    if (away && l->in->top_logits && supports_top(l, host))
-        return candidates_pass(l);
-    value_pass(l, value, &rank_0);
-    if (failed(l) || (one && v->part_device[0] < 0))
-        return nowhere;
+    struct result r = {nowhere, nowhere};
     l->to_first = true;
-    const bool picks = l->in->top_logits && !l->in->placements->rank && top_device(l) != host;
-    l->out->candidates[l->phase] = picks ? l->in->top_logits : 0;
-    return picks ? candidates_read(l, top_device(l)) : value_read(l, value, host);
+    const int32_t lists = picks_save(l, v) ? lists_possible_of(l, v) : 0;
+    if (lists) {
+        r.picks = picks_read(l, lists);
+        l->some_rows = ROWS_WHOLE;
+    }
+    l->out->candidates[l->phase] = lists ? l->in->top_logits : 0;
+    l->out->lists[l->phase] = lists;
+    value_pass(l, value, &rank_0);
+    const bool here = !value_is_of_one_rank(v) || v->part_device[0] >= 0;
+    if (here && !failed(l))
+        r.whole = value_read(l, value, l->in->facts->host);
+    return r;
 }

@@ -112,12 +112,18 @@ void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, s
     l->buffers[h.buffer].last_use[device] = l->queue[device].n - 1;
 }
 
+static uint8_t rows_of(const struct lowering *l, int32_t value)
+{
+    const enum row_class rows = l->graph->values[value].rows;
+    return (uint8_t)(rows == ROWS_LOGITS && l->some_rows ? l->some_rows : rows);
+}
+
 /* Completes a record of queue `worker`: its output is on `device` and belongs to the value. */
 static struct home output_add(struct lowering *l, int32_t worker, int32_t device, struct queued *r,
                               int32_t value, int32_t width)
 {
     r->record.value = (uint32_t)value;
-    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    r->record.rows = rows_of(l, value);
     r->record.n_out = 1;
     r->out[0] = buffer_add(l, device, width, r->record.rows, worker);
     return (struct home){r->out[0], worker, record_done(l, worker, r)};
@@ -234,8 +240,7 @@ bool value_is_of_one_rank(const struct lowered_value *v)
     return one;
 }
 
-/* Whether this rank and others divide it. */
-static bool is_elsewhere(const struct lowered_value *v)
+bool value_is_shared(const struct lowered_value *v)
 {
     bool elsewhere = false;
     for (int i = 0; i < v->n_parts; i++)
@@ -257,15 +262,14 @@ static struct home merge_sum(struct lowering *l, int32_t value, int32_t device)
     n = sums_emit(l, value, device, s, n, false);
     n = sums_emit(l, value, device, s, n, true);
     /* what one rank has of a sum is rounded, if at all, on its way */
-    const oato_dtype wire = is_elsewhere(v) ? DT_F32 : l->in->placements->wire;
+    const oato_dtype wire = value_is_shared(v) ? DT_F32 : l->in->placements->wire;
     if (!n)
         return nowhere;
     return (n == 1 && wire == DT_F32) || failed(l) ? s[0].home
                                                    : sum_emit(l, value, device, s, n, wire);
 }
 
-/* The neighbouring columns that are here; *width: how many. */
-static struct home merge_columns(struct lowering *l, int32_t value, int32_t device, int32_t *width)
+struct home merge_columns(struct lowering *l, int32_t value, int32_t device, int32_t *width)
 {
     struct lowered_value *v = &l->values[value];
     struct home parts[PARTS_MAX] = {{0}};
@@ -296,14 +300,12 @@ static struct home merge_emit(struct lowering *l, int32_t value, int32_t device,
                                       : merge_columns(l, value, device, width);
 }
 
-/* What ranks share is put together on the host of each. */
-static struct home share_emit(struct lowering *l, int32_t value)
+struct home share_emit(struct lowering *l, enum record_kind kind, int32_t value, struct home own,
+                       int32_t own_width, int32_t width)
 {
-    const int32_t host = l->in->facts->host, width = l->graph->values[value].width;
-    const bool sums = l->values[value].parts == PARTS_SUMMANDS;
-    int32_t own_width;
-    const struct home own = merge_emit(l, value, host, &own_width);
-    struct queued *r = failed(l) ? NULL : record_add(l, host, sums ? RECORD_REDUCE : RECORD_GATHER);
+    const int32_t host = l->in->facts->host;
+    const bool sums = kind == RECORD_REDUCE;
+    struct queued *r = failed(l) ? NULL : record_add(l, host, kind);
     if (!r)
         return nowhere;
     r->record.op = (struct oato_op){
@@ -316,9 +318,14 @@ static struct home share_emit(struct lowering *l, int32_t value)
 
 void value_share(struct lowering *l, int32_t value)
 {
+    const struct lowered_value *v = &l->values[value];
     struct home *h = &l->values[value].merged[l->in->facts->host];
-    if (h->buffer < 0 && is_elsewhere(&l->values[value]) && !failed(l))
-        *h = share_emit(l, value);
+    int32_t own_width;
+    if (h->buffer >= 0 || !value_is_shared(v) || failed(l))
+        return;
+    const struct home own = merge_emit(l, value, l->in->facts->host, &own_width);
+    *h = share_emit(l, v->parts == PARTS_SUMMANDS ? RECORD_REDUCE : RECORD_GATHER, value, own,
+                    own_width, l->graph->values[value].width);
 }
 
 /* A record of the host that exchanges the value, or something of its rows, with the rank. */
@@ -331,7 +338,7 @@ static struct queued *pass_add(struct lowering *l, enum record_kind kind, int32_
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
     r->record.peer = (uint8_t)rank;
     r->record.value = (uint32_t)value;
-    r->record.rows = (uint8_t)l->graph->values[value].rows;
+    r->record.rows = rows_of(l, value);
     return r;
 }
 
@@ -400,7 +407,7 @@ struct home value_read(struct lowering *l, int32_t value, int32_t device)
     if (v->n_parts == 1)
         return part_read(l, value, 0, device);
     value_share(l, value);
-    if (h->buffer < 0 && !failed(l) && is_elsewhere(v)) {
+    if (h->buffer < 0 && !failed(l) && value_is_shared(v)) {
         width = l->graph->values[value].width;
         copy_count(l, width);
         *h = copy_emit(l, value, 0, width, v->merged[l->in->facts->host], device);

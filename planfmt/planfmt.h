@@ -92,15 +92,18 @@ enum profile_exchange {
     EXCHANGE_SUM,
     EXCHANGE_MESSAGE, /* from one host to another, one way */
     EXCHANGE_STEP,    /* what a step exchanges beside its sums: rank 0 tells what to do, and
-                         gathers logits of which each rank has as many */
+                         gathers logits or candidates of which each rank has as many */
 };
+/* Bytes of the candidates that a rank picks of a row of logits for an ordinary sampler: ids and
+ * logits of 40 (executor.h, LOGITS_PICKS). */
+enum { CANDIDATES_BYTES = 2 * 40 * 4 };
 
 struct profile_sum {
     int32_t ranks, hosts;
     enum profile_exchange what;
     enum sum_way way; /* of a sum */
     oato_dtype wire;  /* of what goes between hosts: F32, F16 or Q8_0 */
-    uint64_t bytes;   /* of the F32 values that are summed, of the message, of all logits */
+    uint64_t bytes; /* of the F32 values that are summed, of the message, of all that is gathered */
     double median_ns;
 };
 

@@ -29,23 +29,21 @@ struct row {
 
 struct measuring {
     struct collective *ranks;
-    int32_t vocab;
     float *own, *sum;
     struct row row[ROWS];
     int32_t n;
 };
 
-/* As a step begins and ends; each rank has as many of the logits. */
+/* As a step begins and ends; each rank has as much of what rank 0 gathers. */
 static oato_status step_exchange(const struct measuring *m, const struct profile_sum *s,
                                  struct oato_error *err)
 {
     const int32_t ranks = s->ranks, rank = collective_rank(m->ranks);
-    const int32_t rows = (int32_t)(s->bytes / sizeof(float) / (uint64_t)m->vocab);
-    const int32_t own =
-        (int32_t)((int64_t)m->vocab * (rank + 1) / ranks - (int64_t)m->vocab * rank / ranks);
+    const int64_t all = (int64_t)(s->bytes / sizeof(float));
+    const int32_t own = (int32_t)(all * (rank + 1) / ranks - all * rank / ranks);
     const oato_status status = collective_broadcast(m->ranks, m->sum, HEAD_BYTES, WAITS_EVER, err);
     return status ? status
-                  : collective_gather(m->ranks, m->own, own, m->sum, m->vocab, rows, true, err);
+                  : collective_gather(m->ranks, m->own, own, m->sum, (int32_t)all, 1, true, err);
 }
 
 static oato_status call(const struct measuring *m, const struct profile_sum *s,
@@ -93,7 +91,7 @@ static void row_add(struct measuring *m, const struct profile_sum *s)
     m->row[m->n++].sum = *s;
 }
 
-static void rows_list(struct measuring *m, int32_t width, int32_t hosts, bool quick)
+static void rows_list(struct measuring *m, int32_t width, int32_t vocab, int32_t hosts, bool quick)
 {
     static const oato_dtype wires[] = {DT_F16, DT_Q8_0};
     struct profile_sum s = {.ranks = collective_ranks(m->ranks), .hosts = hosts};
@@ -116,8 +114,10 @@ static void rows_list(struct measuring *m, int32_t width, int32_t hosts, bool qu
         s.what = EXCHANGE_SUM;
     }
     s.what = EXCHANGE_STEP;
+    s.bytes = CANDIDATES_BYTES * (uint64_t)s.ranks;
+    row_add(m, &s);
     for (int32_t rows = 1; rows <= LOGITS_MOST; rows *= LOGITS_MOST) {
-        s.bytes = (uint64_t)m->vocab * (uint64_t)rows * sizeof(float);
+        s.bytes = (uint64_t)vocab * (uint64_t)rows * sizeof(float);
         row_add(m, &s);
     }
 }
@@ -150,7 +150,7 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
     const size_t logits = (size_t)model->shape.vocab * LOGITS_MOST;
     const size_t most = hidden > logits ? hidden : logits;
     const int32_t hosts = collective_hosts(ranks, host);
-    struct measuring m = {.ranks = ranks, .vocab = model->shape.vocab};
+    struct measuring m = {.ranks = ranks};
     float *own = calloc(2 * most, sizeof *own);
     oato_status status = collective_group(ranks, host, err);
     if (!status)
@@ -158,7 +158,7 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
             ranks, own ? OATO_OK : oato_fail_memory(err, 2 * most * sizeof *own, "sums"), err);
     m.own = own;
     m.sum = own ? own + most : NULL;
-    rows_list(&m, model->shape.width, hosts, quick);
+    rows_list(&m, model->shape.width, model->shape.vocab, hosts, quick);
     if (!status && (status = rows_measure(&m, err)))
         collective_leave(ranks, err);
     if (!status && !collective_rank(ranks))

@@ -10,6 +10,9 @@
 
 enum { POLL_NS = 50000000 };
 
+/* That a step gives: as many as most requests sample from. */
+enum { CANDIDATES = 64 };
+
 /* Cuts the list's text in place. */
 static oato_status list_cut(struct list *l, const char *at_any, const char *name,
                             struct oato_error *err)
@@ -171,7 +174,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
 {
     struct server_options own = *o;
     struct session session;
-    own.session.any_sampling = true;
+    own.session.candidates = CANDIDATES;
     oato_status status = session_join(&own.session, err);
     if (status)
         return status;

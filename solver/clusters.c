@@ -72,11 +72,6 @@ static double row_bytes(const struct pricing *x)
     return g->values[g->ops[0].out[0]].width * sizeof(float);
 }
 
-static double logit_bytes(const struct pricing *x)
-{
-    return x->p->graph.values[x->p->graph.logits].width * sizeof(float);
-}
-
 /* ------------------------------------------------------------------------- division -------- */
 
 static double op_ns(const struct pricing *x, int32_t op, int phase)
@@ -108,9 +103,9 @@ static void price_work(const struct pricing *x, struct cluster_size *s)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             s->work_ns[phase] += share_ns(x, s, &x->cuts.op[i], &work[phase], op_ns(x, i, phase));
     }
-    /* ids of tokens there, logits back */
-    const double copies = there_and_back(x, logit_bytes(x) / s->ranks.ranks) / 2 +
-                          there_and_back(x, sizeof(int32_t)) / 2;
+    /* ids of tokens there, candidates back */
+    const double copies =
+        there_and_back(x, CANDIDATES_BYTES) / 2 + there_and_back(x, sizeof(int32_t)) / 2;
     s->work_ns[PHASE_PREFILL] += (double)step.prefill_ns + steps * copies;
     s->work_ns[PHASE_DECODE] += (double)step.decode_ns + copies;
     const double own = x->remote ? 1 : (double)s->ranks.ranks / s->ranks.hosts;
@@ -123,14 +118,14 @@ static double sums_ns(const struct pricing *x, const struct cluster_size *s, enu
 {
     const struct rank_options *o = &s->ranks;
     const double bytes[2] = {row_bytes(x) * step->tokens, row_bytes(x) * step->rows};
-    const double logits = logit_bytes(x) * step->rows, hosts = o->hosts, ranks = o->ranks;
+    const double picks = CANDIDATES_BYTES * (double)step->rows, own = (double)o->ranks / o->hosts;
     double ns = 0;
     if (o->ranks == 1)
         return 0;
     for (int last = 0; last < 2; last++)
         ns += x->cuts.n_sums[last] *
               (rank_sum_formula_ns(o, way, bytes[last]) + there_and_back(x, bytes[last]));
-    return ns + rank_step_ns(o, logits * (hosts - 1) / hosts, logits * (1 / hosts - 1 / ranks));
+    return ns + rank_step_ns(o, picks * (o->ranks - own), picks * (own - 1));
 }
 
 static void price_sums(const struct pricing *x, struct cluster_size *s)
@@ -169,7 +164,7 @@ static void price_pipeline(const struct pricing *x, struct cluster_size *s,
         const double ns = pass + away * rank_message_ns(o, true, bytes) +
                           here * rank_message_ns(o, false, bytes) +
                           (stages - 1) * there_and_back(x, bytes) +
-                          (away ? rank_step_ns(o, logit_bytes(x) * q->batch, 0) : 0);
+                          (away ? rank_step_ns(o, (double)CANDIDATES_BYTES * q->batch, 0) : 0);
         s->pipeline_ns[phase] = ns + (prefill ? (chunks - 1) * slowest : 0);
     }
 }

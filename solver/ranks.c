@@ -205,7 +205,7 @@ static double messages_ns(const struct dealing *x, const struct plan *plan, doub
     double remote = 0, local = 0;
     for (int32_t r = 1; r < x->o->ranks && x->op[logits->producer].cut; r++)
         *(rank_host(x->o, r) ? &remote : &local) +=
-            share_of(x, logits->producer, r) * logits->width * sizeof(float) * rows;
+            share_of(x, logits->producer, r) > 0 ? CANDIDATES_BYTES * rows : 0;
     return x->n_sums[0] * rank_sum_ns(x->o, plan, width * tokens) +
            x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows) +
            rank_logits_ns(x->o, remote, local);

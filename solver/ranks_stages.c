@@ -54,7 +54,6 @@ static void stages_price(const struct rank_options *o, const struct graph *g,
     const struct plan_request *q = &to->request;
     const struct prefill_total prompt = request_prefill_total(q);
     const double width = g->values[g->ops[0].out[0]].width * sizeof(float);
-    const double logits = g->values[g->logits].width * sizeof(float);
     const double chunks = fmax(prompt.steps, 1);
     double slowest = 0, one = 0, decode = 0;
     for (int32_t r = 0; r < o->ranks; r++) {
@@ -64,9 +63,9 @@ static void stages_price(const struct rank_options *o, const struct graph *g,
         one += prefill + ns[r][PHASE_PREFILL] / chunks;
         decode += ns[r][PHASE_DECODE] + (r ? rank_message_ns(o, away, width * q->batch) : 0);
     }
-    one += rank_step_ns(o, logits * prompt.rows / chunks, 0);
+    one += rank_step_ns(o, CANDIDATES_BYTES * prompt.rows / chunks, 0);
     to->prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
-    to->decode_ns = (uint64_t)(decode + rank_step_ns(o, logits * q->batch, 0));
+    to->decode_ns = (uint64_t)(decode + rank_step_ns(o, (double)CANDIDATES_BYTES * q->batch, 0));
     to->request_ns = to->prefill_ns + (uint64_t)q->generate * to->decode_ns;
     to->objective_ns = (uint64_t)ranks_objective(to);
 }

@@ -106,7 +106,7 @@ static struct home pass(struct stepping *x, int32_t d, const struct home *reads,
 
 static int32_t rows_of(const struct stepping *x, const struct program_record *r)
 {
-    return r->rows == ROWS_LOGITS ? x->step->size.rows : x->step->size.tokens;
+    return r->rows != ROWS_TOKENS ? x->step->size.rows : x->step->size.tokens;
 }
 
 /* ------------------------------------------------------------------------------- records --- */

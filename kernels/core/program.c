@@ -12,7 +12,13 @@
 
 int32_t record_rows(const struct program_record *r, const struct step *step)
 {
-    return r->rows == ROWS_LOGITS ? step->n_rows : step->n_tokens;
+    switch ((enum row_class)r->rows) {
+    case ROWS_LOGITS: return step->n_rows;
+    case ROWS_PICKED: return step->picks ? step->n_rows : 0;
+    case ROWS_WHOLE: return step->picks ? 0 : step->n_rows;
+    case ROWS_TOKENS: break;
+    }
+    return step->n_tokens;
 }
 
 struct op_size record_size(const struct program_record *r, const struct step *step)
@@ -56,7 +62,7 @@ static oato_status refuse(const struct check *c, const char *fmt, ...)
 static oato_status check_inside(const struct check *c, uint64_t offset, int64_t width, uint8_t rows,
                                 uint64_t arena_bytes)
 {
-    int32_t most = rows == ROWS_LOGITS ? c->p->max_rows : c->p->max_tokens;
+    int32_t most = rows != ROWS_TOKENS ? c->p->max_rows : c->p->max_tokens;
     size_t bytes, end;
     if (width <= 0 || offset % sizeof(float) || !size_mul((size_t)width, sizeof(float), &bytes) ||
         !size_mul(bytes, (size_t)most, &bytes) || !size_add(bytes, offset, &end) ||
@@ -258,7 +264,7 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "unknown numerics %d", r->numerics);
-        else if (r->kind > RECORD_RECEIVE || r->rows > ROWS_LOGITS)
+        else if (r->kind > RECORD_RECEIVE || r->rows > ROWS_WHOLE)
             s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
@@ -304,6 +310,7 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
     static const char *const names[] = {"run",    "upload", "download", "stream", "peer",
                                         "reduce", "gather", "send",     "receive"};
+    static const char *const rows[] = {"", " [rows]", " [picked rows]", " [whole rows]"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
     if (r->kind == RECORD_RUN) {
@@ -328,8 +335,7 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         fputs(" of ", out);
         print_device(p, r->peer, out);
     }
-    if (r->rows == ROWS_LOGITS)
-        fputs(" [rows]", out);
+    fputs(rows[r->rows], out);
     print_values(r->in, r->n_in, "  ", out);
     print_outputs(r, out);
     for (int i = 0; i < r->n_weights; i++)

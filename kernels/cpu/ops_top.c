@@ -39,7 +39,7 @@ void top_k_row(const struct run *x, int64_t t)
             ids[at] = ids[at - 1];
             best[at] = best[at - 1];
         }
-        ids[at] = (float)id;
+        ids[at] = (float)(x->op->first + id);
         best[at] = logits[id];
         least = rank_of(best[kept - 1]);
     }

@@ -27,7 +27,8 @@ enum {
 
 /* What must be equal, byte by byte, for launches to be. */
 struct size_key {
-    int32_t tokens, rows, segments, spans;
+    int32_t tokens, segments, spans;
+    int32_t rows;       /* negative: candidates of them are wanted */
     uint64_t addresses; /* of weights in device memory and of the workspace, mixed */
 };
 
@@ -141,7 +142,8 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
                               const struct step *step)
 {
     const struct program *p = c->program;
-    struct size_key key = {.tokens = step->n_tokens, .rows = step->n_rows};
+    struct size_key key = {.tokens = step->n_tokens,
+                           .rows = step->picks ? -step->n_rows : step->n_rows};
     key.segments = cuda_step_segments(step);
     key.spans = cuda_step_spans(step);
     key.addresses = d->workspace;

@@ -431,6 +431,7 @@ struct cuda_top_args {
     float *y;       /* rows of `wanted` ids and as many logits */
     uint64_t *list; /* of each row `lists` ones of keys, see sample.cu */
     int32_t n, lists;
+    int32_t first;             /* id of the first logit */
     int32_t wanted, kept_bits; /* wanted <= 2^kept_bits <= TOP_STRETCH / 2 */
 };
 

@@ -213,6 +213,7 @@ static cu_result run_top_k(const struct launch *l)
                               .list = launch_workspace(l),
                               .n = l->op->k,
                               .lists = top_lists(l->op),
+                              .first = l->op->first,
                               .wanted = l->op->n / 2,
                               .kept_bits = top_kept_bits(l->op)};
     const struct grid lists = {(uint32_t)a.lists, l->T, 1}, rows = {l->T, 1, 1};

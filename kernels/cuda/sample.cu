@@ -122,7 +122,7 @@ KERNEL(top_k_merge, TOP_THREADS, cuda_top_args)
     float *y = a.y + (int64_t)blockIdx.x * 2 * a.wanted;
     for (int i = threadIdx.x; i < a.wanted; i += TOP_THREADS) {
         const int id = id_of(key[i]);
-        y[i] = (float)id;
+        y[i] = (float)(a.first + id);
         y[a.wanted + i] = x[id];
     }
 }

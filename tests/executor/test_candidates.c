@@ -92,7 +92,7 @@ static void candidates_are_the_first_of_each_row(void **state)
     for (int round = 0; round < 4; round++) { /* a prompt each, then decode */
         for (int s = 0; s < SEQS; s++)
             in[s] = (struct engine_input){seq[s], ids[s] + round, round ? 1 : PROMPT - s,
-                                          round == 2 && !s ? LOGITS_NONE : LOGITS_LAST, !round};
+                                          round == 2 && !s ? LOGITS_NONE : LOGITS_PICKS, !round};
         step_or_fail(e[0], in, SEQS);
         step_or_fail(e[1], in, SEQS);
         const int32_t rows = round == 2 ? SEQS - 1 : SEQS;
@@ -108,6 +108,14 @@ static void candidates_are_the_first_of_each_row(void **state)
         }
         int32_t n;
         assert_null(engine_candidates(e[1], rows, &n));
+    }
+    in[1].logits = LOGITS_LAST; /* one whole row: then all are */
+    step_or_fail(e[0], in, SEQS);
+    step_or_fail(e[1], in, SEQS);
+    for (int32_t row = 0, n; row < SEQS; row++) {
+        assert_null(engine_candidates(e[1], row, &n));
+        assert_memory_equal(engine_logits(e[0], row), engine_logits(e[1], row),
+                            (size_t)vocab * sizeof(float));
     }
     engine_close(e[0]);
     engine_close(e[1]);
@@ -125,7 +133,7 @@ static void check_whole_rows(const struct rig *x, const struct plan *p, int32_t 
     fill_ids(ids, PROMPT, x->m->shape.vocab, 1);
     assert_int_equal(engine_seq_create(e, &seq, &err), OATO_OK);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct engine_input in = {seq, ids, phase == PHASE_PREFILL ? PROMPT : 1, LOGITS_LAST,
+        struct engine_input in = {seq, ids, phase == PHASE_PREFILL ? PROMPT : 1, LOGITS_PICKS,
                                   phase == PHASE_PREFILL};
         assert_int_equal(stats.candidates[phase], 0);
         step_or_fail(e, &in, 1);
@@ -186,7 +194,7 @@ static void answer(struct engine *e, const struct sampler_options *options, int3
     for (int32_t i = 0; i < PROMPT; i++)
         sampler_accept(s, ids[i]);
     for (int32_t i = 0; i < ANSWER; i++) {
-        struct engine_input in = {seq, i ? &tokens[i - 1] : ids, i ? 1 : PROMPT, LOGITS_LAST, !i};
+        struct engine_input in = {seq, i ? &tokens[i - 1] : ids, i ? 1 : PROMPT, LOGITS_PICKS, !i};
         step_or_fail(e, &in, 1);
         const float *candidates = engine_candidates(e, 0, &n);
         tokens[i] =

@@ -187,14 +187,14 @@ static double link_bytes(int32_t ranks, int32_t hosts)
 }
 
 /* Two sums a layer; two hosts exchange theirs, of more the first receives and sends one for each.
- * And the others' shares of the logits. */
+ * And the others' candidates. */
 static void all_messages_of_a_step_are_priced(void **state)
 {
     (void)state;
-    const double sum = 1024 * 4, sums = 2 * 4, logits = 4096 * 4;
-    const double two = sums * sum + logits / 2, four = sums * 2 * 3 * sum + logits * 3 / 4;
+    const double sum = 1024 * 4, sums = 2 * 4, picks = CANDIDATES_BYTES;
+    const double two = sums * sum + picks, four = sums * 2 * 3 * sum + 3 * picks;
     assert_true(fabs(link_bytes(2, 2) / two - 1) < 1e-3);
-    assert_true(fabs(link_bytes(4, 2) / two - 1) < 1e-3);
+    assert_true(fabs(link_bytes(4, 2) / (two + picks) - 1) < 1e-3);
     assert_true(fabs(link_bytes(4, 4) / four - 1) < 1e-3);
 }
 
@@ -202,7 +202,7 @@ static void all_messages_of_a_step_are_priced(void **state)
 static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **state)
 {
     (void)state;
-    enum { SUM_NS = 50000, STEP_NS = 1700000, LOGITS = 4096 * 4 };
+    enum { SUM_NS = 50000, STEP_NS = 1700000, PICKS = 4 * CANDIDATES_BYTES };
     struct profile_sum sums[9];
     int32_t n = 0;
     for (uint64_t bytes = 1024 * 4; bytes <= 4096 * 4096; bytes *= 4096) {
@@ -215,7 +215,7 @@ static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **s
     }
     for (uint64_t rows = 1; rows <= 8; rows *= 8)
         sums[n++] = (struct profile_sum){
-            4, 2, EXCHANGE_STEP, SUM_TREE, DT_F32, rows * LOGITS, STEP_NS * (double)rows};
+            4, 2, EXCHANGE_STEP, SUM_TREE, DT_F32, rows * PICKS, STEP_NS * (double)rows};
     struct profile measured = fast, unmeasured = fast;
     measured.sums = sums;
     measured.n_sums = n;
@@ -227,9 +227,9 @@ static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **s
     ranks.bytes_per_s = 1e18;
     ranks.latency_ns = 0;
     made(&ranks, &free_plan);
-    /* by the formula, each sum still passes the shared memory of a host, as do the logits of one
-     * of its ranks (rank_sums.c) */
-    const double here = 8 * (6e3 + 4096 / 2.0) + 6e3 + LOGITS / 8.0;
+    /* by the formula, each sum still passes the shared memory of a host, as do the candidates of
+     * one of its ranks (rank_sums.c) */
+    const double here = 8 * (6e3 + 4096 / 2.0) + 6e3 + PICKS / 8.0;
     const double exchanged = (double)plan.decode_ns - (double)free_plan.decode_ns + here;
     assert_true(fabs(exchanged / (8 * SUM_NS + STEP_NS) - 1) < 1e-3);
     plan_free(&plan);
