@@ -161,10 +161,10 @@ static void price_pipeline(const struct pricing *x, struct cluster_size *s,
         const double bytes = row_bytes(x) * (prefill ? prompt.tokens / chunks : q->batch);
         const double pass = alone->work_ns[phase] / (prefill ? chunks : 1);
         const double slowest = pass * most / layers;
-        const double ns = pass + away * rank_message_ns(o, true, bytes) +
-                          here * rank_message_ns(o, false, bytes) +
-                          (stages - 1) * there_and_back(x, bytes) +
-                          (away ? rank_step_ns(o, (double)CANDIDATES_BYTES * q->batch, 0) : 0);
+        const double ns =
+            pass + away * rank_message_ns(o, true, bytes) +
+            here * rank_message_ns(o, false, bytes) + (stages - 1) * there_and_back(x, bytes) +
+            (away ? rank_message_ns(o, true, (double)CANDIDATES_BYTES * q->batch) : 0);
         s->pipeline_ns[phase] = ns + (prefill ? (chunks - 1) * slowest : 0);
     }
 }

@@ -283,8 +283,8 @@ static const struct option_of all_options[] = {
     {"context", 'c', "N", "KV positions in total (default 4096)", REQUEST,
      COUNT(plan.request.context, 1)},
     {"batch", 'b', "N", "sequences at once (default 1)", REQUEST, COUNT(plan.request.batch, 1)},
-    {"ubatch", 0, "N", "most tokens per step (default 512)", REQUEST,
-     COUNT(plan.request.ubatch, 1)},
+    {"ubatch", 0, "N", "most tokens per step (default 512, or fewer for layers of ranks)", REQUEST,
+     COUNT(ubatch, 1)},
     {"kv", 0, "TYPE", "f16, q8_0 or f32 (default f16)", REQUEST, INTO(plan.request.kv, take_kv)},
     {"deterministic", 0, NULL, "one numerics class for all phases", PLANNING,
      FLAG(plan.request.deterministic)},
@@ -385,6 +385,9 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
         if (id == OPT_OPERAND)
             c->operands[c->n_operands++] = o.value;
     }
+    if (c->ubatch)
+        c->plan.request.ubatch = c->ubatch;
+    c->ranks.any_ubatch = !c->ubatch;
     if (c->help)
         print_help(v, rows);
     else if (c->version)

@@ -14,6 +14,8 @@
 #include <string.h>
 
 enum { ALL_PHASES = (1u << PHASE_COUNT) - 1 };
+/* Tokens of a step of a prompt, where any number will do. */
+enum { STEP_LEAST = 16 };
 
 /* ------------------------------------------------------------------------------ the plan --- */
 
@@ -384,6 +386,33 @@ static void plans_choose(struct plan *by[SPLIT_LAYERS + 1], struct plan *out,
     plan_free(other);
 }
 
+/* Layers of their own. Shorter steps of a prompt keep more ranks busy at once, but each rank reads
+ * its weights more often: the length is halved as long as that is better. */
+static oato_status stages_best(const struct model *m, const struct planner_options *given,
+                               const struct rank_options *o, const struct seat *seats,
+                               struct plan *out, struct oato_error *err)
+{
+    struct planner_options now = *given;
+    struct plan shorter;
+    struct oato_error ignored;
+    const oato_status status = stages_plan(m, &now, o, seats, out, err);
+    int32_t *tokens = &now.request.ubatch;
+    do
+        *tokens /= 2;
+    while (*tokens > 1 && *tokens >= given->request.prompt);
+    for (; !status && o->any_ubatch && *tokens >= STEP_LEAST && *tokens >= now.request.batch;
+         *tokens /= 2) {
+        if (stages_plan(m, &now, o, seats, &shorter, &ignored))
+            break;
+        const bool better = ranks_objective(&shorter) < ranks_objective(out);
+        plan_free(better ? out : &shorter);
+        if (!better)
+            break;
+        *out = shorter;
+    }
+    return status;
+}
+
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err)
@@ -404,7 +433,7 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     }
     const bool one_each = o.ranks == o.hosts;
     if (o.split == SPLIT_LAYERS || (o.split == SPLIT_AUTO && one_each)) {
-        const oato_status own = stages_plan(m, given, &o, seats, &layers, &second);
+        const oato_status own = stages_best(m, given, &o, seats, &layers, &second);
         by[SPLIT_LAYERS] = own ? NULL : &layers;
         if (own && (o.split == SPLIT_LAYERS || own != OATO_EFIT)) {
             *err = second;

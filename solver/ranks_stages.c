@@ -63,9 +63,12 @@ static void stages_price(const struct rank_options *o, const struct graph *g,
         one += prefill + ns[r][PHASE_PREFILL] / chunks;
         decode += ns[r][PHASE_DECODE] + (r ? rank_message_ns(o, away, width * q->batch) : 0);
     }
-    one += rank_step_ns(o, CANDIDATES_BYTES * prompt.rows / chunks, 0);
+    /* what rank 0 tells the others they read while it computes */
+    const bool back = rank_host(o, o->ranks - 1) > 0;
+    one += rank_message_ns(o, back, CANDIDATES_BYTES * prompt.rows / chunks);
     to->prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
-    to->decode_ns = (uint64_t)(decode + rank_step_ns(o, (double)CANDIDATES_BYTES * q->batch, 0));
+    to->decode_ns =
+        (uint64_t)(decode + rank_message_ns(o, back, (double)CANDIDATES_BYTES * q->batch));
     to->request_ns = to->prefill_ns + (uint64_t)q->generate * to->decode_ns;
     to->objective_ns = (uint64_t)ranks_objective(to);
 }

@@ -390,6 +390,7 @@ struct rank_options {
     double bytes_per_s, latency_ns; /* of messages between hosts, unless they were measured; */
     bool network_given;             /* whatever was measured */
     oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
+    bool any_ubatch; /* where ranks have layers of their own the steps of a prompt may be shorter */
     /* Set by ranks_plan: what each rank gets, and its time for the same work while no other rank
      * uses its host's cores, that of the first profile's host being 1. */
     double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];

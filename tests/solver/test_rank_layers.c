@@ -57,7 +57,7 @@ static void layers_take_as_long_as_they_take_on_one_host(void **state)
     ranks = ranks_on(2, 2, NULL);
     stages_made(&ranks, &o, &ethernet);
     const double message = 60e3 + 1024 * 4 / 117e6 * 1e9,
-                 picks = 2 * 60e3 + CANDIDATES_BYTES / 117e6 * 1e9;
+                 picks = 60e3 + CANDIDATES_BYTES / 117e6 * 1e9;
     const double more = (double)ethernet.decode_ns - (double)plan.decode_ns;
     assert_true(fabs(more / (message + picks) - 1) < 1e-3);
     plan_free(&ethernet);
@@ -191,6 +191,27 @@ static void the_split_that_is_better_is_taken(void **state)
     assert_non_null(strstr(err.text, "each host has one rank"));
 }
 
+/* Two ranks compute at once where a prompt is several steps, in any number of tokens. */
+static void a_prompt_passes_layers_in_short_steps(void **state)
+{
+    (void)state;
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    struct planner_options o = request();
+    struct plan given, any;
+    stages_made(&ranks, &o, &given);
+    ranks.any_ubatch = true;
+    stages_made(&ranks, &o, &any);
+    assert_int_equal(given.request.ubatch, o.request.ubatch);
+    assert_in_range(any.request.ubatch, 16, o.request.ubatch / 2);
+    assert_true(any.prefill_ns < given.prefill_ns && any.objective_ns < given.objective_ns);
+    plan_free(&any);
+    ranks.latency_ns = 1e9; /* then each step costs more than it saves */
+    stages_made(&ranks, &o, &any);
+    assert_int_equal(any.request.ubatch, o.request.ubatch);
+    plan_free(&any);
+    plan_free(&given);
+}
+
 /* Up to 32 hosts with two ranks each, as JSON. */
 static json_t *simulated(double bytes_per_s, double latency_ns)
 {
@@ -272,6 +293,7 @@ int main(void)
         cmocka_unit_test(memory_and_speed_decide_how_many_layers_a_rank_has),
         cmocka_unit_test(a_rank_streams_what_it_has_no_room_for),
         cmocka_unit_test(the_split_that_is_better_is_taken),
+        cmocka_unit_test(a_prompt_passes_layers_in_short_steps),
         cmocka_unit_test(a_simulated_cluster_takes_as_long_as_its_plan),
         cmocka_unit_test(sums_of_large_clusters_cost_more_than_they_save),
     };
