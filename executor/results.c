@@ -53,18 +53,15 @@ static void lists_merge(const float *list, int32_t lists, int32_t n, float *out)
 {
     int32_t next[RANKS_MAX] = {0};
     for (int32_t i = 0; i < n; i++) {
-        const float *best = NULL; /* its id; its logit is n floats behind */
         int32_t of = 0;
-        for (int32_t j = 0; j < lists; j++) {
-            const float *head = list + 2 * n * j + next[j];
-            if (next[j] < n && (!best || is_before(head[n], best[n]))) {
-                best = head;
+        for (int32_t j = 1; j < lists; j++) {
+            const float *head = list + 2 * n * j + next[j], *best = list + 2 * n * of + next[of];
+            if (next[j] < n && (next[of] == n || is_before(head[n], best[n])))
                 of = j;
-            }
         }
-        next[of]++;
-        out[i] = best[0];
-        out[n + i] = best[n];
+        const float *from = list + 2 * n * of + next[of]++;
+        out[i] = from[0];
+        out[n + i] = from[n];
     }
 }
 
