@@ -23,7 +23,7 @@ static bool supports_top(const struct lowering *l, int32_t device)
 }
 
 /* How many ranks have logits; 0: one of them has fewer than there are to be candidates. */
-static int32_t lists_possible_of(const struct lowering *l, const struct lowered_value *v)
+static int32_t lists_of(const struct lowering *l, const struct lowered_value *v)
 {
     int32_t lists = 0;
     for (int i = 0, end; i < v->n_parts; i = end, lists++) {
@@ -111,7 +111,7 @@ struct result result_read(struct lowering *l)
     const struct lowered_value *v = &l->values[value];
     struct result r = {nowhere, nowhere};
     l->to_first = true;
-    const int32_t lists = picks_save(l, v) ? lists_possible_of(l, v) : 0;
+    const int32_t lists = picks_save(l, v) ? lists_of(l, v) : 0;
     if (lists) {
         r.picks = picks_read(l, lists);
         l->some_rows = ROWS_WHOLE;

@@ -179,7 +179,7 @@ static oato_status fill_costs(struct dealing *x, struct plan *plan, enum plan_ph
 }
 
 /* What the slowest rank takes beyond operators, sums and messages: its copies, and what a step
- * takes once. Of logits that it divides a rank copies its own. */
+ * takes once. Of logits that ranks divide each copies its candidates. */
 static double rest_ns(const struct dealing *x, enum plan_phase phase)
 {
     const struct graph_value *logits = &x->g->values[x->g->logits];
@@ -190,7 +190,8 @@ static double rest_ns(const struct dealing *x, enum plan_phase phase)
         double ns = w->rest_ns[phase];
         if (d) {
             const struct price copy = request_copy(w->problem, logits, d, 0, phase);
-            ns -= (1 - share_of(x, logits->producer, r)) *
+            const double picks = CANDIDATES_BYTES / (logits->width * (double)sizeof(float));
+            ns -= fmax(1 - picks, 0) *
                   (double)(phase == PHASE_DECODE ? copy.decode_ns : copy.prefill_ns);
         }
         most = fmax(most, ns);

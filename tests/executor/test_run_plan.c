@@ -149,7 +149,7 @@ static void candidates_cross_the_link_where_they_suffice(void **state)
         free(first);
     }
     assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan output.plan --dump-program"), 0);
-    assert_null(strstr(o->out.data, "top_k/"));
+    assert_non_null(strstr(o->out.data, "top_k/k512/n2 "));
 }
 
 /* What the command line did not say is no usage error. */
