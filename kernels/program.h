@@ -156,6 +156,11 @@ struct step {
  * that rise and stay below TIMELINE_RING. self: the device's index in the engine. */
 oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
                           struct oato_error *err);
+/* Rows of the class in the largest step that the program will be given. */
+static inline int32_t program_rows(const struct program *p, uint8_t rows)
+{
+    return rows == ROWS_TOKENS ? p->max_tokens : p->max_rows;
+}
 /* Rows of the record, and the size of its operator, in this step: with 0 rows it does nothing. */
 int32_t record_rows(const struct program_record *r, const struct step *step);
 struct op_size record_size(const struct program_record *r, const struct step *step);

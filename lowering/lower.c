@@ -268,7 +268,6 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
 /* What another rank makes. */
 static void part_elsewhere(struct lowering *l, const struct graph_op *o, struct record_part part)
 {
-    const struct home nowhere = {-1, 0, 0};
     for (int i = 0; i < o->n_out; i++)
         part_made(l, o, part, o->out[i], columns_of(l, o, part, AXIS_ROWS, o->out[i]), nowhere);
 }
@@ -307,7 +306,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     const struct graph_op *o = &l->graph->ops[index];
     const int32_t device = part.placed->device;
     struct oato_op op = part_op(l, o, part);
-    struct home inputs[GRAPH_INPUTS] = {{0}}, list = {-1, 0, 0};
+    struct home inputs[GRAPH_INPUTS] = {{0}}, list = nowhere;
     unless_skipped(l, part, &op);
     inputs_read(l, o, part, inputs);
     if (op.sparse == SKIP_UNLISTED && !failed(l))
@@ -533,33 +532,6 @@ static void kv_copy_emit(struct lowering *l, int32_t device)
     record_done(l, device, r);
 }
 
-/* The host reads it after the step. */
-static void buffer_keep(struct lowering *l, int32_t buffer)
-{
-    if (buffer >= 0)
-        l->buffers[buffer].last_use[l->in->facts->host] = INT32_MAX;
-}
-
-static uint64_t buffer_offset(const struct lowering *l, int32_t buffer)
-{
-    return buffer >= 0 ? l->buffers[buffer].offset : 0;
-}
-
-static void phase_finish(struct lowering *l, const struct result *result)
-{
-    struct lowered *out = l->out;
-    buffer_keep(l, result->whole.buffer);
-    buffer_keep(l, result->picks.buffer);
-    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
-        buffer_keep(l, out->caches[i].choice);
-    buffers_place(l);
-    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
-        out->caches[i].choice_offset = buffer_offset(l, out->caches[i].choice);
-    programs_finish(l);
-    out->result_offset[l->phase] = buffer_offset(l, result->whole.buffer);
-    out->picks_offset[l->phase] = buffer_offset(l, result->picks.buffer);
-}
-
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
                   struct oato_error *err)
 {
@@ -579,7 +551,7 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
         op_emit(&l, i);
     for (int32_t i = n_ops; i < n_ops + in->n_spare && !failed(&l); i++)
         spare_emit(&l, i);
-    struct result result = {{-1, 0, 0}, {-1, 0, 0}};
+    struct result result = {nowhere, nowhere};
     if (!failed(&l) && !in->n_ops)
         result = result_read(&l);
     if (!failed(&l))

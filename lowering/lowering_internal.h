@@ -32,6 +32,8 @@ struct home {
     int32_t queue, record;
 };
 
+static const struct home nowhere = {-1, 0, 0};
+
 /* How the parts of a value make the whole. */
 enum value_parts {
     PARTS_COLUMNS,  /* they are concatenated */
@@ -193,6 +195,8 @@ struct result {
 };
 /* Sets how many candidates there are. */
 struct result result_read(struct lowering *l);
+/* Places all buffers, those for good that the host reads after the step, and makes the programs. */
+void phase_finish(struct lowering *l, const struct result *result);
 
 /* ---------------------------------------------------------------------------- programs.c --- */
 

@@ -6,8 +6,6 @@
  */
 #include "lowering/lowering_internal.h"
 
-static const struct home nowhere = {-1, 0, 0};
-
 /* The TOP_K operator that picks candidates from so many logits, the first of which has this id. */
 static struct oato_op top_op(const struct lowering *l, int32_t first, int32_t width)
 {
@@ -123,4 +121,31 @@ struct result result_read(struct lowering *l)
     if (here && !failed(l))
         r.whole = value_read(l, value, l->in->facts->host);
     return r;
+}
+
+/* The host reads it after the step. */
+static void buffer_keep(struct lowering *l, int32_t buffer)
+{
+    if (buffer >= 0)
+        l->buffers[buffer].last_use[l->in->facts->host] = INT32_MAX;
+}
+
+static uint64_t buffer_offset(const struct lowering *l, int32_t buffer)
+{
+    return buffer >= 0 ? l->buffers[buffer].offset : 0;
+}
+
+void phase_finish(struct lowering *l, const struct result *result)
+{
+    struct lowered *out = l->out;
+    buffer_keep(l, result->whole.buffer);
+    buffer_keep(l, result->picks.buffer);
+    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
+        buffer_keep(l, out->caches[i].choice);
+    buffers_place(l);
+    for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
+        out->caches[i].choice_offset = buffer_offset(l, out->caches[i].choice);
+    programs_finish(l);
+    out->result_offset[l->phase] = buffer_offset(l, result->whole.buffer);
+    out->picks_offset[l->phase] = buffer_offset(l, result->picks.buffer);
 }

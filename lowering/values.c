@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct home nowhere = {-1, 0, 0};
-
 /* -------------------------------------------------------------------- records and waits */
 
 void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,

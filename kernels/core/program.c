@@ -62,7 +62,7 @@ static oato_status refuse(const struct check *c, const char *fmt, ...)
 static oato_status check_inside(const struct check *c, uint64_t offset, int64_t width, uint8_t rows,
                                 uint64_t arena_bytes)
 {
-    int32_t most = rows != ROWS_TOKENS ? c->p->max_rows : c->p->max_tokens;
+    int32_t most = program_rows(c->p, rows);
     size_t bytes, end;
     if (width <= 0 || offset % sizeof(float) || !size_mul((size_t)width, sizeof(float), &bytes) ||
         !size_mul(bytes, (size_t)most, &bytes) || !size_add(bytes, offset, &end) ||

@@ -427,8 +427,7 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
         if (!cpu_supports(&r->op))
             return oato_fail(err, OATO_EDEVICE, "%s: record %u: operator '%s' is not supported",
                              d->id, (unsigned)i, op_kind_name(r->op.kind));
-        struct op_size size = {.seqs = p->max_seqs};
-        size.rows = r->rows != ROWS_TOKENS ? p->max_rows : p->max_tokens;
+        struct op_size size = {.rows = program_rows(p, r->rows), .seqs = p->max_seqs};
         uint64_t bytes = cpu_workspace_bytes(d->kernels, &r->op, &size, cpu_pool_threads(d->pool));
         *workspace = bytes > *workspace ? bytes : *workspace;
         if (r->op.kind == OP_ROPE) {

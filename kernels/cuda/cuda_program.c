@@ -114,7 +114,7 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
     uint64_t bytes = p->workspace_bytes;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        const int32_t rows = r->rows != ROWS_TOKENS ? p->max_rows : p->max_tokens;
+        const int32_t rows = program_rows(p, r->rows);
         if (r->kind != RECORD_RUN)
             continue;
         const uint64_t one =

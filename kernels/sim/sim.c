@@ -381,8 +381,7 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
     uint64_t workspace = p->workspace_bytes, floats = 0;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        struct op_size size = {.rows = r->rows != ROWS_TOKENS ? p->max_rows : p->max_tokens,
-                               .seqs = p->max_seqs};
+        struct op_size size = {.rows = program_rows(p, r->rows), .seqs = p->max_seqs};
         if (r->kind != RECORD_RUN)
             continue;
         uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
