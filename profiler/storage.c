@@ -4,7 +4,9 @@
  * purpose, read past the page cache with one and with several reads on their way.
  *
  * Storage that others use, too, gives half its rate in one minute and all of it in the next. So it
- * is read now and then for as long as the profile takes, and the rows are medians.
+ * is read now and then for as long as the profile takes, and the rows are medians. Behind a virtual
+ * machine's disk it may also be slow for the first few hundred MiB after a rest, so that the rate
+ * of weights is that of the whole file, read as a step reads them.
  */
 #include "profiler/profiler_internal.h"
 
@@ -16,7 +18,7 @@
 #include <unistd.h>
 
 enum {
-    FILE_BYTES = 256 << 20, /* more than the cache of a disk */
+    FILE_BYTES = 1 << 30, /* about what streams in a step; more than the cache of a disk */
     QUICK_BYTES = 64 << 20,
     READS_MOST = 4096, /* whose latency counts, of one pass */
     PASSES_LEAST = 3,  /* however short the profile is */
@@ -72,22 +74,27 @@ static int file_write(int fd, void *block, uint64_t bytes)
     return 0;
 }
 
-/* One row: reads round and round for the time. The first reads, which begin together, only fill the
- * queue: those on their way at the end are not counted either. */
+/* One row: reads round and round for the time; as weights are read, the whole file. The first
+ * reads, which begin together, only fill the queue: those on their way at the end are not counted
+ * either.
+ */
 static oato_status row_measure(const struct storage_meter *m, const struct profile_storage *row,
                                double *rate, double *latency, struct oato_error *err)
 {
     const uint64_t ns = m->quick ? QUICK_NS : ROW_NS;
     const uint64_t end = m->file.bytes - m->file.bytes % row->bytes;
+    const uint64_t first = (uint64_t)row->depth;
+    const uint64_t least =
+        row->depth > 1 && end > 2 * first * row->bytes ? end / row->bytes : 2 * first;
     double *took = malloc(READS_MOST * sizeof *took);
     uint64_t begun[READS_AHEAD] = {0}, asked = 0, done = 0, tag;
     struct reader *r;
     if (!took)
         return oato_fail_memory(err, READS_MOST * sizeof *took, "times of reads");
     oato_status status = reader_create(m->buffer, BUFFER, row->depth, false, &r, err);
-    const uint64_t begin = now_ns(), first = (uint64_t)row->depth;
+    const uint64_t begin = now_ns();
     uint64_t last = begin, full = begin;
-    while (!status && (last - begin < ns || done < 2 * first) && !oato_interrupted) {
+    while (!status && (last - begin < ns || done < least) && !oato_interrupted) {
         for (; asked - done < (uint64_t)row->depth; asked++) {
             begun[asked % READS_AHEAD] = now_ns();
             if (!reader_start(r, &m->file, asked * row->bytes % end,
