@@ -126,6 +126,20 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     return status;
 }
 
+/* The devices that sum by NCCL. */
+static oato_status accelerators_join(struct engine *e, struct oato_error *err)
+{
+    struct engine_device *d = &e->device[e->placements.sums_on];
+    oato_status status = OATO_OK;
+    if (!d->device->ops->join)
+        status = oato_fail(err, OATO_EDEVICE,
+                           "the plan's sums are those of NVIDIA GPUs (nccl), which %s is not; run "
+                           "oato-plan again",
+                           d->info.id);
+    status = collective_agree(e->ranks, status, err);
+    return status ? status : d->device->ops->join(d->device, e->ranks, err);
+}
+
 oato_status engine_join(struct engine *e, struct oato_error *err)
 {
     int32_t host[RANKS_MAX] = {0};
@@ -157,6 +171,8 @@ oato_status engine_join(struct engine *e, struct oato_error *err)
             e->ranks, collective_choose(e->ranks, e->plan->sums, e->plan->n_sums, err), err);
     if (!status)
         status = collective_group(e->ranks, host, err);
+    if (!status && plan_joins(e->plan))
+        status = accelerators_join(e, err);
     e->leads = !status && !collective_rank(e->ranks);
     return status;
 }

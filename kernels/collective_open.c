@@ -69,12 +69,12 @@ static oato_status sums_choose(struct collective *c, struct oato_error *err)
 {
     const char *wanted = getenv("OATO_COLLECTIVE");
     int i = 0;
-    while (wanted && i < SUM_WAYS && strcmp(wanted, sum_way_name[i]) != 0)
+    while (wanted && i < SUM_HOST_WAYS && strcmp(wanted, sum_way_name[i]) != 0)
         i++;
     c->forced = wanted;
     c->choice[0] = (struct sum_choice){UINT64_MAX, (enum sum_way)i, DT_F32};
     c->n_choices = 1;
-    return i < SUM_WAYS
+    return i < SUM_HOST_WAYS
                ? OATO_OK
                : oato_fail(err, OATO_EUSAGE,
                            "OATO_COLLECTIVE is %.40s; it can be tree, allreduce or reduce", wanted);
@@ -90,6 +90,11 @@ oato_status collective_choose(struct collective *c, const struct sum_choice *cho
             "OATO_COLLECTIVE is %s, which sums F32, but the plan's sums are %s between "
             "hosts; unset it, or plan without --wire",
             sum_way_name[way], dtype_name(choice->wire));
+    if (c->forced && n && choice->way == SUM_NCCL)
+        return oato_fail(err, OATO_EUSAGE,
+                         "OATO_COLLECTIVE is %s, but the plan's sums are accelerators' (nccl); "
+                         "unset it, or make a plan without NCCL",
+                         sum_way_name[way]);
     c->n_choices = c->forced || !n ? c->n_choices : n;
     for (int32_t i = 0; i < n && !c->forced; i++)
         c->choice[i] = choice[i];

@@ -258,6 +258,10 @@ struct device_ops {
     /* Waits until everything submitted is done; reports any failure that happened meanwhile. */
     oato_status (*finish)(struct oato_device *d, struct oato_error *err);
 
+    /* Joins those devices of all ranks that RECORD_SWAPs exchange with, one of each rank. All ranks
+     * call it, before steps with such records, and all fail when one does. The second time nothing
+     * is done. NULL: the device cannot. */
+    oato_status (*join)(struct oato_device *d, struct collective *ranks, struct oato_error *err);
     /* True when records of d can copy directly from the memory of `other` (RECORD_PEER), until one
      * of the two is closed. NULL: d cannot reach other devices. */
     bool (*reaches)(struct oato_device *d, struct oato_device *other);

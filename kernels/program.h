@@ -31,6 +31,9 @@ enum record_kind {
      */
     RECORD_SEND,
     RECORD_RECEIVE,
+    /* Of the queue of an accelerator that has joined others (device_ops.join): in[0] goes to that
+     * of one rank, and as much comes from there to out[0]. */
+    RECORD_SWAP,
 };
 
 struct record_wait {
@@ -45,8 +48,8 @@ struct program_record {
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
     uint8_t numerics; /* enum numerics_choice */
-    uint8_t peer; /* PEER: index in the engine of the device whose arena in[0] is in; SEND, RECEIVE:
-                     the other rank */
+    uint8_t peer; /* PEER: index in the engine of the device whose arena in[0] is in; SEND, RECEIVE,
+                     SWAP: the other rank */
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
     bool to_first;       /* GATHER: rank 0 alone gets the rows */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV

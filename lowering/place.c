@@ -92,17 +92,20 @@ static void caches_place(const struct plan *plan, const struct graph *g, const i
     }
 }
 
-/* Operators that no part names run whole on the host. */
+/* Operators that no part names run whole where sums are made; large tables are the host's. */
 static void rest_place(const struct graph *g, int32_t host, struct placements *out)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         for (int32_t i = 0; i < g->n_ops; i++) {
             struct placement *p = &out->phase[phase][i];
+            const struct oato_op *op = &g->ops[i].op;
             if (p->n)
                 continue;
             p->n = 1;
-            p->part[0] =
-                (struct placed_part){.device = host, .end = g->ops[i].op.n, .everywhere = true};
+            p->part[0] = (struct placed_part){
+                .device = op_weight_use(op) == WEIGHT_LOOKUP ? host : out->sums_on,
+                .end = op->n,
+                .everywhere = true};
         }
 }
 
@@ -157,7 +160,8 @@ static oato_status kv_obeyed(const struct plan *plan, const struct graph *g, con
     return OATO_OK;
 }
 
-static void ranks_find(const struct plan *plan, const int32_t *bound, struct placements *out)
+static void ranks_find(const struct plan *plan, const int32_t *bound, int32_t host,
+                       struct placements *out)
 {
     bool elsewhere = false;
     for (int32_t d = plan->n_devices - 1; d >= 0; d--) {
@@ -165,15 +169,18 @@ static void ranks_find(const struct plan *plan, const int32_t *bound, struct pla
         elsewhere = elsewhere || bound[d] < 0;
     }
     out->ranks = elsewhere ? plan_ranks(plan) : 0;
+    for (int32_t d = 0; d < plan->n_devices && plan_joins(plan) && out->sums_on == host; d++)
+        if (plan->devices[d].rank == out->rank)
+            out->sums_on = bound[d];
 }
 
 oato_status placements_create(const struct plan *plan, const struct graph *g, const int32_t *bound,
                               int32_t host, struct placements *out, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    *out = (struct placements){.wire = plan ? plan_wire(plan) : DT_F32};
+    *out = (struct placements){.wire = plan ? plan_wire(plan) : DT_F32, .sums_on = host};
     if (plan)
-        ranks_find(plan, bound, out);
+        ranks_find(plan, bound, host, out);
     arena_init(&out->arena);
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
         out->phase[phase] = calloc((size_t)g->n_ops + 1, sizeof **out->phase);

@@ -314,23 +314,11 @@ struct home share_emit(struct lowering *l, enum record_kind kind, int32_t value,
     return output_add(l, host, host, r, value, width);
 }
 
-void value_share(struct lowering *l, int32_t value)
+/* A record of the device that exchanges the value, or something of its rows, with the rank. */
+static struct queued *pass_add(struct lowering *l, int32_t device, enum record_kind kind,
+                               int32_t value, int32_t rank, int32_t width)
 {
-    const struct lowered_value *v = &l->values[value];
-    struct home *h = &l->values[value].merged[l->in->facts->host];
-    int32_t own_width;
-    if (h->buffer >= 0 || !value_is_shared(v) || failed(l))
-        return;
-    const struct home own = merge_emit(l, value, l->in->facts->host, &own_width);
-    *h = share_emit(l, v->parts == PARTS_SUMMANDS ? RECORD_REDUCE : RECORD_GATHER, value, own,
-                    own_width, l->graph->values[value].width);
-}
-
-/* A record of the host that exchanges the value, or something of its rows, with the rank. */
-static struct queued *pass_add(struct lowering *l, enum record_kind kind, int32_t value,
-                               int32_t rank, int32_t width)
-{
-    struct queued *r = failed(l) ? NULL : record_add(l, l->in->facts->host, kind);
+    struct queued *r = failed(l) ? NULL : record_add(l, device, kind);
     if (!r)
         return NULL;
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
@@ -340,9 +328,63 @@ static struct queued *pass_add(struct lowering *l, enum record_kind kind, int32_
     return r;
 }
 
+/* Where the ranks put the value together. */
+static int32_t shared_on(const struct lowering *l, const struct lowered_value *v)
+{
+    return v->parts == PARTS_SUMMANDS ? l->in->placements->sums_on : l->in->facts->host;
+}
+
+/* The sums of all ranks, by accelerators: each gets those of the others, and adds them as one
+ * process would. */
+static struct home value_swap(struct lowering *l, int32_t value, int32_t device, struct home own)
+{
+    const struct lowered_value *v = &l->values[value];
+    const int32_t width = l->graph->values[value].width;
+    struct summand s[PARTS_MAX];
+    int n = 0;
+    for (int i = 0; i < v->n_parts; i++) {
+        if (n && s[n - 1].rank == v->part_rank[i])
+            continue;
+        s[n] = (struct summand){own, v->part_rank[i], v->part_host[i]};
+        struct queued *r = v->part_device[i] >= 0
+                               ? NULL
+                               : pass_add(l, device, RECORD_SWAP, value, s[n].rank, width);
+        if (r) {
+            record_reads(l, device, r, 0, own, width);
+            s[n].home = output_add(l, device, device, r, value, width);
+        }
+        n++;
+    }
+    if (n != l->in->placements->ranks || own.buffer < 0) {
+        oato_fail(l->err, OATO_EFILE,
+                  "sums by nccl need a part of value %d on every rank; run oato-plan again", value);
+        return nowhere;
+    }
+    n = sums_emit(l, value, device, s, n, true);
+    return n == 1 || failed(l) ? s[0].home : sum_emit(l, value, device, s, n, DT_F32);
+}
+
+void value_share(struct lowering *l, int32_t value)
+{
+    const struct lowered_value *v = &l->values[value];
+    const int32_t device = shared_on(l, v);
+    struct home *h = &l->values[value].merged[device];
+    int32_t own_width;
+    if (h->buffer >= 0 || !value_is_shared(v) || failed(l))
+        return;
+    const struct home own = merge_emit(l, value, device, &own_width);
+    if (failed(l))
+        return;
+    if (device != l->in->facts->host)
+        *h = value_swap(l, value, device, own);
+    else
+        *h = share_emit(l, v->parts == PARTS_SUMMANDS ? RECORD_REDUCE : RECORD_GATHER, value, own,
+                        own_width, l->graph->values[value].width);
+}
+
 void send_emit(struct lowering *l, int32_t value, int32_t rank, struct home h, int32_t width)
 {
-    struct queued *r = pass_add(l, RECORD_SEND, value, rank, width);
+    struct queued *r = pass_add(l, l->in->facts->host, RECORD_SEND, value, rank, width);
     if (!r)
         return;
     record_reads(l, l->in->facts->host, r, 0, h, width);
@@ -352,7 +394,7 @@ void send_emit(struct lowering *l, int32_t value, int32_t rank, struct home h, i
 struct home receive_emit(struct lowering *l, int32_t value, int32_t rank, int32_t width)
 {
     const int32_t host = l->in->facts->host;
-    struct queued *r = pass_add(l, RECORD_RECEIVE, value, rank, width);
+    struct queued *r = pass_add(l, host, RECORD_RECEIVE, value, rank, width);
     return r ? output_add(l, host, host, r, value, width) : nowhere;
 }
 
@@ -408,7 +450,7 @@ struct home value_read(struct lowering *l, int32_t value, int32_t device)
     if (h->buffer < 0 && !failed(l) && value_is_shared(v)) {
         width = l->graph->values[value].width;
         copy_count(l, width);
-        *h = copy_emit(l, value, 0, width, v->merged[l->in->facts->host], device);
+        *h = copy_emit(l, value, 0, width, v->merged[shared_on(l, v)], device);
     } else if (h->buffer < 0 && !failed(l)) {
         *h = merge_emit(l, value, device, &width);
     }

@@ -147,6 +147,22 @@ static oato_status check_inputs(const struct plan *p, oato_status status, struct
     return OATO_OK;
 }
 
+/* Accelerators sum all or nothing: a program says where. */
+static oato_status check_joined(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    bool good = p->n_sums == 1 && plan_ranks(p) > 1;
+    for (int32_t r = 0; r < plan_ranks(p); r++) {
+        int accelerators = 0;
+        for (int32_t i = 0; i < p->n_devices; i++)
+            accelerators += p->devices[i].rank == r && strcmp(p->devices[i].kind, "cpu") != 0;
+        good = good && accelerators == 1;
+    }
+    return good ? OATO_OK
+                : oato_fail(err, status,
+                            "sums by nccl: allowed for ranks with one accelerator each, and for "
+                            "sums of all sizes");
+}
+
 static oato_status check_sums(const struct plan *p, oato_status status, struct oato_error *err)
 {
     for (int32_t i = 0; i < p->n_sums; i++) {
@@ -159,12 +175,20 @@ static oato_status check_sums(const struct plan *p, oato_status status, struct o
                              "bytes, one type: F32, or F16 or Q8_0 by way 0",
                              i, (unsigned long long)s->bytes, s->way, (int)s->wire, SUM_CHOICES);
     }
+    for (int32_t i = 0; i < p->n_sums; i++)
+        if (p->sums[i].way == SUM_NCCL)
+            return check_joined(p, status, err);
     return OATO_OK;
 }
 
 int32_t plan_ranks(const struct plan *p)
 {
     return p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
+}
+
+bool plan_joins(const struct plan *p)
+{
+    return p->n_sums && p->sums[0].way == SUM_NCCL;
 }
 
 oato_dtype plan_wire(const struct plan *p)

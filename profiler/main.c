@@ -384,7 +384,7 @@ static oato_status measure_sums(const struct command *c, struct profile *p,
                                 struct oato_error *err)
 {
     status = collective_agree(c->ranks, status, err);
-    return status ? status : sums_measure(p, model, c->ranks, c->options.quick, err);
+    return status ? status : sums_measure(p, model, c->ranks, &c->options, program_warn, NULL, err);
 }
 
 static oato_status profile_model(const struct command *c, struct oato_error *err)
@@ -433,7 +433,7 @@ static oato_status follow_sums(const struct command *c, struct oato_error *err)
     oato_status status = model_open_as(c->model, &c->choice, &model, err);
     status = beside_first(c->ranks, model, &c->options, status, err);
     if (!status)
-        status = sums_measure(NULL, model, c->ranks, c->options.quick, err);
+        status = sums_measure(NULL, model, c->ranks, &c->options, program_warn, NULL, err);
     model_close(model);
     return status;
 }

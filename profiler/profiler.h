@@ -73,9 +73,11 @@ oato_status beside_first(struct collective *ranks, const struct model *m,
                          struct oato_error *err);
 
 /* On all ranks of `ranks`, which then are grouped by host: measures their sums, of the sizes that
- * the model has, into rank 0's profile; others have p NULL. */
+ * the model has, into rank 0's profile; others have p NULL. Where o->devices has an accelerator for
+ * each rank, also those that these make by themselves; warn says why they cannot. */
 oato_status sums_measure(struct profile *p, const struct model *model, struct collective *ranks,
-                         bool quick, struct oato_error *err);
+                         const struct profiler_options *o, warn_fn warn, void *user,
+                         struct oato_error *err);
 
 /* --------------------------------------------------------------------------- restores ---- */
 

@@ -59,6 +59,17 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
 
 /* --------------------------------------------------------------------- running programs ---- */
 
+struct swaps;
+
+/* swaps.c: on all ranks of `ranks`. *out NULL: their devices, of the list, cannot sum by
+ * themselves, and why was said where they might; sums are of up to so many rows. swaps_time: of
+ * each of so many sums of so many bytes of F32, one behind the other. NULL may be closed. */
+oato_status swaps_open(struct collective *ranks, const char *devices, int32_t width, int32_t tokens,
+                       struct swaps **out, warn_fn warn, void *user, struct oato_error *err);
+oato_status swaps_time(const struct swaps *s, uint64_t bytes, int32_t calls, double *ns,
+                       struct oato_error *err);
+void swaps_close(struct swaps *s);
+
 /* A step of equal sequences, and everything it points to. vocab: of the ids, 0 if none are read. */
 struct rig_step {
     struct step step;

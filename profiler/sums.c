@@ -17,7 +17,7 @@ enum {
     HEAD_BYTES = 512,  /* of the message that begins a step (executor/ranks.c) */
     WARM = 3,
     PASSES = 5, /* whose median counts; each is a mean */
-    ROWS = 64,
+    ROWS = 80,
 };
 #define BATCH_NS 20e6
 
@@ -29,6 +29,7 @@ struct row {
 
 struct measuring {
     struct collective *ranks;
+    struct swaps *swaps; /* NULL: accelerators make no sums */
     float *own, *sum;
     struct row row[ROWS];
     int32_t n;
@@ -62,6 +63,8 @@ static oato_status batch(const struct measuring *m, const struct profile_sum *s,
                          double *ns, struct oato_error *err)
 {
     const struct sum_choice choice = {UINT64_MAX, s->way, s->wire};
+    if (s->way == SUM_NCCL)
+        return swaps_time(m->swaps, s->bytes, calls, ns, err);
     oato_status status = collective_choose(m->ranks, &choice, 1, err);
     const uint64_t begin_ns = now_ns();
     for (int32_t i = 0; i < calls && !status; i++)
@@ -97,7 +100,7 @@ static void rows_list(struct measuring *m, int32_t width, int32_t vocab, int32_t
     struct profile_sum s = {.ranks = collective_ranks(m->ranks), .hosts = hosts};
     for (int32_t tokens = 1; tokens <= TOKENS_MOST; tokens *= quick ? 8 : 2) {
         s.bytes = (uint64_t)width * (uint64_t)tokens * sizeof(float);
-        for (int way = 0; way < SUM_WAYS; way++) {
+        for (int way = 0; way < (m->swaps ? SUM_WAYS : SUM_HOST_WAYS); way++) {
             s.way = (enum sum_way)way;
             row_add(m, &s);
         }
@@ -143,7 +146,8 @@ static oato_status rows_put(struct measuring *m, struct profile *p, struct oato_
 }
 
 oato_status sums_measure(struct profile *p, const struct model *model, struct collective *ranks,
-                         bool quick, struct oato_error *err)
+                         const struct profiler_options *o, warn_fn warn, void *user,
+                         struct oato_error *err)
 {
     int32_t host[RANKS_MAX];
     const size_t hidden = (size_t)model->shape.width * TOKENS_MOST;
@@ -158,11 +162,15 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
             ranks, own ? OATO_OK : oato_fail_memory(err, 2 * most * sizeof *own, "sums"), err);
     m.own = own;
     m.sum = own ? own + most : NULL;
-    rows_list(&m, model->shape.width, model->shape.vocab, hosts, quick);
+    if (!status)
+        status = swaps_open(ranks, o->devices, model->shape.width, TOKENS_MOST, &m.swaps, warn,
+                            user, err);
+    rows_list(&m, model->shape.width, model->shape.vocab, hosts, o->quick);
     if (!status && (status = rows_measure(&m, err)))
         collective_leave(ranks, err);
     if (!status && !collective_rank(ranks))
         status = rows_put(&m, p, err);
+    swaps_close(m.swaps);
     free(own);
     return status;
 }

@@ -27,7 +27,7 @@ struct cluster_size {
     struct rank_options ranks;
     uint64_t bytes; /* of each device */
     bool fits;
-    double work_ns[PHASE_COUNT], sums_ns[SUM_WAYS][PHASE_COUNT], pipeline_ns[PHASE_COUNT];
+    double work_ns[PHASE_COUNT], sums_ns[SUM_HOST_WAYS][PHASE_COUNT], pipeline_ns[PHASE_COUNT];
 };
 
 /* Of the device that has most of the operator. */
@@ -132,7 +132,7 @@ static void price_sums(const struct pricing *x, struct cluster_size *s)
 {
     const struct plan_request *q = &x->p->request;
     const struct request_step decode = request_decode_step(q);
-    for (int way = 0; way < SUM_WAYS; way++) {
+    for (int way = 0; way < SUM_HOST_WAYS; way++) {
         for (int32_t i = 0; i < request_prefill_steps(q); i++) {
             const struct request_step step = request_prefill_step(q, i);
             s->sums_ns[way][PHASE_PREFILL] +=
@@ -207,7 +207,7 @@ static double total(const struct cluster_size *s, enum sum_way way, enum plan_ph
 static enum sum_way best_way(const struct cluster_size *s)
 {
     int best = SUM_TREE;
-    for (int way = 0; way < SUM_WAYS; way++)
+    for (int way = 0; way < SUM_HOST_WAYS; way++)
         if (s->sums_ns[way][PHASE_DECODE] < s->sums_ns[best][PHASE_DECODE])
             best = way;
     return (enum sum_way)best;
@@ -240,7 +240,7 @@ static void json_sizes(const struct pricing *x, const struct cluster_size *sizes
                  JSON("bytes_each", s->bytes), json_bool("fits", s->fits),
                  JSON("communication", share_of_sums(s)),
                  JSON("device_ns_per_token", (uint64_t)device_ns(x, s)));
-        for (int way = 0; way < SUM_WAYS; way++)
+        for (int way = 0; way < SUM_HOST_WAYS; way++)
             json_add_object(
                 out, sum_way_name[way],
                 JSON("prefill_ns", (uint64_t)total(s, (enum sum_way)way, PHASE_PREFILL)),
@@ -276,9 +276,9 @@ static void text_sizes(const struct pricing *x, const struct cluster_size *sizes
         fit = fit && s->fits;
         text_printf(out, "%5d %7d %9.1f%c", s->ranks.hosts, s->ranks.ranks,
                     as_mib((double)s->bytes), s->fits ? ' ' : '*');
-        for (int way = 0; way < SUM_WAYS; way++)
+        for (int way = 0; way < SUM_HOST_WAYS; way++)
             text_printf(out, " %9.1f", as_ms(total(s, (enum sum_way)way, PHASE_PREFILL)));
-        for (int way = 0; way < SUM_WAYS; way++)
+        for (int way = 0; way < SUM_HOST_WAYS; way++)
             text_printf(
                 out, " %9.2f",
                 tokens_per_s(q->batch, (uint64_t)total(s, (enum sum_way)way, PHASE_DECODE)));

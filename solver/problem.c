@@ -185,7 +185,9 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
             const struct op_price *o = &p->price[i * p->n_devices + d];
             struct option *to = &whole[p->unit_of[i]][d];
             struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
-            to->allowed = to->allowed && o->supported && (!divided || divided[i] || d == in->host);
+            const bool on_host = !p->joined || op_weight_use(&p->graph.ops[i].op) == WEIGHT_LOOKUP;
+            to->allowed = to->allowed && o->supported &&
+                          (!divided || divided[i] || on_host == (d == in->host));
             price_add(&to->price, &price);
             to->bytes[d] += o->weight_bytes + o->kv_bytes;
         }
@@ -378,6 +380,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->neurons = o->neurons;
     p->whole_only = o->whole_only;
     p->by_ranks = o->by_ranks;
+    p->joined = o->joined;
     p->layer_begin = o->layer_begin;
     p->layer_end = o->layer_end;
     p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;

@@ -9,6 +9,11 @@ enum { POINTS = 64 };
 
 /* The MPI's own sums have an order of their own, so they must be clearly faster than the tree. */
 #define CLEARLY 0.9
+/* Until somebody measures: of the accelerators' exchange, and the rate of their links to each
+ * other.
+ */
+#define NCCL_NS          20e3
+#define NCCL_BYTES_PER_S 10e9
 /* Ranks of one host share memory: time to hand over a sum and back, and rate of doing so. */
 #define SHARED_NS          6e3
 #define SHARED_BYTES_PER_S 2e9
@@ -155,6 +160,9 @@ double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, doubl
     case SUM_REDUCE: /* both are binomial trees */
         return 2 * (away * rank_message_ns(o, true, wire_bytes(o, bytes)) +
                     here * rank_message_ns(o, false, bytes));
+    case SUM_NCCL: /* each has the summands of all others sent to it */
+        return NCCL_NS + (o->hosts > 1 ? rank_message_ns(o, true, (o->ranks - 1) * bytes)
+                                       : (o->ranks - 1) * bytes / NCCL_BYTES_PER_S * 1e9);
     case SUM_TREE:
     case SUM_WAYS: break;
     }
@@ -196,7 +204,9 @@ double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double
             break;
     }
     const struct points x = sums_of(o, way);
-    return is_measured(o, &x) ? line_at(&x, bytes) : formula_ns(o, bytes);
+    if (is_measured(o, &x))
+        return line_at(&x, bytes);
+    return way == SUM_NCCL ? rank_sum_formula_ns(o, way, bytes) : formula_ns(o, bytes);
 }
 
 oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
@@ -209,11 +219,13 @@ oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
     plan->sums = arena_alloc(&plan->arena, SUM_CHOICES, sizeof *plan->sums);
     if (!plan->sums)
         return oato_fail_memory(err, SUM_CHOICES * sizeof *plan->sums, "the plan");
-    plan->n_sums = 0;
-    for (int i = 0; i < tree->n && is_measured(o, tree) && !plan->request.deterministic; i++) {
+    plan->n_sums = o->joined;
+    plan->sums[0] = (struct sum_choice){UINT64_MAX, SUM_NCCL, DT_F32};
+    for (int i = 0;
+         i < tree->n && !o->joined && is_measured(o, tree) && !plan->request.deterministic; i++) {
         struct sum_choice c = {(uint64_t)tree->bytes[i], SUM_TREE, o->wire};
         double best = tree->ns[i] * CLEARLY;
-        for (int w = SUM_TREE + 1; w < SUM_WAYS; w++)
+        for (int w = SUM_TREE + 1; w < SUM_HOST_WAYS; w++)
             if (way[w].n > 1 && line_at(&way[w], tree->bytes[i]) < best) {
                 best = line_at(&way[w], tree->bytes[i]);
                 c.way = (enum sum_way)w;
@@ -230,8 +242,8 @@ oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
     return OATO_OK;
 }
 
-bool rank_sums_measured(const struct rank_options *o)
+bool rank_sums_measured(const struct rank_options *o, enum sum_way way)
 {
-    const struct points x = sums_of(o, SUM_TREE);
+    const struct points x = sums_of(o, way);
     return is_measured(o, &x);
 }

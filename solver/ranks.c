@@ -1,8 +1,9 @@
 /*
  * ranks.c - a plan for several ranks, processes that run one model together (kernels/collective.h).
  * It is the plan of one process with the work of each layer divided (ranks_cut.c). What is left -
- * norms, sums, routers - is small and runs on every rank's host, so that a layer has two sums of
- * all ranks and nothing else to exchange. Or each rank has some of the layers (ranks_stages.c).
+ * norms, sums, routers - is small and runs on every rank's host or, if accelerators exchange sums
+ * by themselves, on these, so that a layer has two sums of all ranks and nothing else to exchange.
+ * Or each rank has some of the layers (ranks_stages.c).
  *
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
  * devices (ranks_seats.c). A plan that was so made can be priced again by other profiles.
@@ -24,11 +25,10 @@ static const struct whole *whole_of(const struct dealing *x, int32_t rank)
     return &x->wholes[x->seats[rank].like];
 }
 
-/* The device of the rank's seat for its part of the operator: what is not divided is on the host.
- */
+/* The device of the rank's seat for its part of the operator. */
 static int32_t device_of_op(const struct dealing *x, int32_t rank, int32_t op)
 {
-    return x->op[op].cut ? whole_of(x, rank)->device[op] : 0;
+    return x->op[op].cut || x->o->joined ? whole_of(x, rank)->device[op] : 0;
 }
 
 static const struct op_price *price_of(const struct dealing *x, int32_t rank, int32_t op)
@@ -370,6 +370,28 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
     return status;
 }
 
+/* In two ways: hosts sum; or accelerators do, if each rank has one and --links measured it. */
+static oato_status tensor_best(const struct model *m, const struct planner_options *given,
+                               const struct seat *seats, struct rank_options *o,
+                               struct whole *wholes, struct plan *out, struct oato_error *err)
+{
+    struct plan joined;
+    struct oato_error ignored;
+    oato_status status = plan_deal(m, given, seats, o, wholes, out, err);
+    bool one_each = true;
+    for (int32_t r = 0; r < o->ranks; r++)
+        one_each = one_each && seats[r].n == 2;
+    o->joined = one_each && rank_sums_measured(o, SUM_NCCL) && o->wire == DT_F32;
+    if (!o->joined || plan_deal(m, given, seats, o, wholes, &joined, &ignored))
+        return status;
+    const bool better = status || ranks_objective(&joined) < ranks_objective(out);
+    if (!better || !status)
+        plan_free(better ? out : &joined);
+    if (better)
+        *out = joined;
+    return OATO_OK;
+}
+
 /* Of two plans, each of which may be missing, the better one; *prices tells of the other. */
 static void plans_choose(struct plan *by[SPLIT_LAYERS + 1], struct plan *out,
                          struct rank_prices *prices)
@@ -429,7 +451,8 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
         return err->status;
     rank_network(&o);
     if (o.split != SPLIT_LAYERS) {
-        status = plan_deal(m, given, seats, &o, wholes, &tensor, err);
+        status = tensor_best(m, given, seats, &o, wholes, &tensor, err);
+        o.joined = false;
         by[SPLIT_TENSOR] = status ? NULL : &tensor;
     }
     const bool one_each = o.ranks == o.hosts;
@@ -456,6 +479,7 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o)
     o->ranks = plan_ranks(plan);
     o->hosts = plan->devices[plan->n_devices - 1].host + 1;
     o->wire = plan_wire(plan);
+    o->joined = plan_joins(plan);
     o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;
 }
 

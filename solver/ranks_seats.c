@@ -3,7 +3,8 @@
  *
  * The accelerators of a host are dealt to its ranks. What ranks divide is where the plan of one
  * process would have it, if each device had room for as much more as the rank gets less; what all
- * of them do stays on their hosts: these hold the sums, and it is little.
+ * of them do stays on their hosts: these hold the sums, and it is little. Where accelerators sum,
+ * it is on these.
  */
 #include "lowering/lowering.h"
 #include "solver/ranks_internal.h"
@@ -240,6 +241,7 @@ static oato_status whole_make(const struct model *m, const struct planner_option
     seat_options(&seats[rank], given, cover, devices, &own);
     own.whole_only = true;
     own.by_ranks = o->ranks;
+    own.joined = o->joined;
     if (budgets_fill(m, o, given, seats, rank, room, &own, err) ||
         planner_make(m, seats[rank].profile, &own, &out->plan, &out->problem, err))
         return err->status;
@@ -316,17 +318,21 @@ void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t
     }
 }
 
-/* The device of the seat on which ranks like this one have their parts of the operator; 0: they
- * have none. */
+/* The device of the seat on which ranks like this one have their parts of the operator; of one that
+ * is not divided, as lowering has it. */
 static int32_t planned_device(const struct plan *plan, const struct seat *seats, int32_t like,
-                              const char *op)
+                              const struct graph_op *o)
 {
+    bool divided = false;
     for (int32_t k = 0; k < plan->n_parts; k++) {
         const int32_t device = plan->parts[k].device, rank = plan->devices[device].rank;
-        if (seats[rank].like == like && !strcmp(plan->parts[k].op, op))
+        if (strcmp(plan->parts[k].op, o->name) != 0)
+            continue;
+        divided = true;
+        if (seats[rank].like == like)
             return device - rank_first_device(plan, rank);
     }
-    return 0;
+    return !divided && plan_joins(plan) && op_weight_use(&o->op) != WEIGHT_LOOKUP;
 }
 
 /* The profile with room for the whole model. */
@@ -367,7 +373,7 @@ static oato_status one_fill(const struct model *m, const struct plan *plan,
         one->devices[d].budget_bytes = PLENTY;
     for (size_t i = 0; i < n && one->parts && one->kv; i++) {
         const struct graph_op *o = &g.ops[i];
-        const int32_t d = planned_device(plan, seats, rank, o->name);
+        const int32_t d = planned_device(plan, seats, rank, o);
         struct plan_part *part = &one->parts[one->n_parts++];
         *part = (struct plan_part){.op = arena_string(&one->arena, o->name),
                                    .axis = AXIS_ROWS,

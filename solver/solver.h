@@ -248,6 +248,7 @@ struct planner_options {
     const struct plan *cover; /* fuses as this plan does; NULL: as is best */
     int32_t by_ranks; /* nothing is fused that so many ranks could not divide, and what they cannot
                          divide is on the host; 0: there are none */
+    bool joined;      /* with by_ranks: it is on the only accelerator, but for lookups */
     /* Only operators of these layers count, as the graph numbers them: -1 is what precedes the
      * first one, and what follows the last one has their number. Equal: all */
     int32_t layer_begin, layer_end;
@@ -310,7 +311,7 @@ struct problem {
     int32_t n_inputs;
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
-    bool whole_only;
+    bool whole_only, joined;
     int32_t by_ranks, layer_begin, layer_end;
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
@@ -390,13 +391,14 @@ struct rank_options {
     double bytes_per_s, latency_ns; /* of messages between hosts, unless they were measured; */
     bool network_given;             /* whatever was measured */
     oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
+    bool joined;                    /* accelerators sum, by SUM_NCCL; ranks_plan decides */
     bool any_ubatch; /* where ranks have layers of their own the steps of a prompt may be shorter */
     /* Set by ranks_plan: what each rank gets, and its time for the same work while no other rank
      * uses its host's cores, that of the first profile's host being 1. */
     double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];
 };
 /* Whether the time of sums comes from measurements of as many ranks on as many hosts. */
-bool rank_sums_measured(const struct rank_options *o);
+bool rank_sums_measured(const struct rank_options *o, enum sum_way way);
 /* What the other split would take. */
 struct rank_prices {
     enum rank_split split; /* of the plan */

@@ -246,7 +246,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (chooses)
         o->ranks = o->hosts = plan_ranks(&c->the_plan);
     if (o->ranks > 1)
-        text_tell("the time of sums %s\n", rank_sums_measured(o)
+        text_tell("the time of sums %s\n", rank_sums_measured(o, SUM_TREE)
                                                ? "was measured for these ranks"
                                                : "is estimated: oato-profile --links measures it");
     text_tell("wrote %s\n", output);

@@ -139,6 +139,14 @@ static oato_status check_passed(const struct check *c, const struct program_reco
     return check_value(c, sends ? r->in[0] : r->out[0], r->op.n, r->rows);
 }
 
+static oato_status check_swap(const struct check *c, const struct program_record *r)
+{
+    if (r->n_in != 1 || r->n_out != 1 || r->n_weights || r->in_width[0] != r->op.n)
+        return refuse(c, "a swap has one input and one output, equally wide, and no weight");
+    return check_value(c, r->in[0], r->op.n, r->rows) ? c->err->status
+                                                      : check_value(c, r->out[0], r->op.n, r->rows);
+}
+
 static oato_status check_inputs(const struct check *c, const struct program_record *r)
 {
     const int takes = op_in_count(&r->op);
@@ -264,11 +272,12 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "unknown numerics %d", r->numerics);
-        else if (r->kind > RECORD_RECEIVE || r->rows > ROWS_WHOLE)
+        else if (r->kind > RECORD_SWAP || r->rows > ROWS_WHOLE)
             s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)
                 : r->kind == RECORD_STREAM ? check_stream(&c, r)
+                : r->kind == RECORD_SWAP   ? check_swap(&c, r)
                 : r->kind >= RECORD_SEND   ? check_passed(&c, r)
                 : r->kind >= RECORD_REDUCE ? check_shared(&c, r)
                                            : check_copy(&c, r);
@@ -308,8 +317,8 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run",    "upload", "download", "stream", "peer",
-                                        "reduce", "gather", "send",     "receive"};
+    static const char *const names[] = {"run",    "upload", "download", "stream",  "peer",
+                                        "reduce", "gather", "send",     "receive", "swap"};
     static const char *const rows[] = {"", " [rows]", " [picked rows]", " [whole rows]"};
     const struct program_record *r = &p->records[index];
     fprintf(out, "%5" PRIu32 " %-8s ", index, names[r->kind]);
@@ -326,7 +335,11 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         fprintf(out, "v%" PRIu32 " width %" PRId32, r->value, r->n_in ? r->in_width[0] : 0);
     }
     if (r->kind >= RECORD_SEND)
-        fprintf(out, r->kind == RECORD_SEND ? " to rank %d" : " from rank %d", r->peer);
+        fprintf(out,
+                r->kind == RECORD_SEND   ? " to rank %d"
+                : r->kind == RECORD_SWAP ? " with rank %d"
+                                         : " from rank %d",
+                r->peer);
     else if (r->kind >= RECORD_REDUCE)
         fprintf(out, " of %" PRId32 "%s%s%s", r->op.n, r->to_first ? " to rank 0" : "",
                 r->op.dtype == DT_F32 ? "" : " as ",

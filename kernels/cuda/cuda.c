@@ -124,6 +124,7 @@ const struct device_ops cuda_device_ops = {
     .release = cuda_release,
     .submit = submit,
     .finish = finish,
+    .join = cuda_join_ranks,
     .reaches = reaches,
     .timeline = timeline,
     .clock_ns = clock_ns,

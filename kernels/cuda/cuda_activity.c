@@ -93,7 +93,7 @@ static oato_status fail(int result, const char *doing, struct oato_error *err)
 
 static oato_status open_library(int cuda_version, struct oato_error *err)
 {
-    static const struct cuda_library wanted = {"CUPTI", "libcupti.so", "OATO_CUPTI", true};
+    static const struct cuda_library wanted = {"CUPTI", "libcupti.so", "OATO_CUPTI", true, 0};
     void *library = cuda_library_open(&wanted, cuda_version, err);
     if (!library)
         return err->status;

@@ -28,7 +28,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void *find_library(void)
 {
-    static const struct cuda_library blas = {"cuBLAS", "libcublas.so", "OATO_CUDA_BLAS", false};
+    static const struct cuda_library blas = {"cuBLAS", "libcublas.so", "OATO_CUDA_BLAS", false, 0};
     const char *name = getenv(blas.variable), *driver_name = getenv("OATO_CUDA_DRIVER");
     const struct cuda_driver *cu = cuda_driver_open(NULL);
     struct oato_error ignored;

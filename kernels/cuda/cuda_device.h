@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
+#include "kernels/cuda/cuda_nccl.h"
 #include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
@@ -210,6 +211,7 @@ struct cuda_device {
     uint64_t workspace_bytes;
     struct cuda_measure measure;
     struct cuda_blas blas;
+    nccl_ranks ranks;  /* NULL: it has joined none */
     bool hung;         /* it is no longer waited for, see cuda_queue.c */
     char warning[640]; /* what slows it down, for device_ops.warning; "": nothing */
 };

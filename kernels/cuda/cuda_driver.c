@@ -111,11 +111,12 @@ void *cuda_library_open(const struct cuda_library *l, int driver_version, struct
         return library;
     }
     /* an older one works with a newer driver, not the other way round */
-    const int last = l->unnumbered ? LIBRARY_OLDEST - 1 : LIBRARY_OLDEST;
-    for (int major = driver_version / 1000; major >= last && !library; major--) {
+    const int last = l->only ? l->only : LIBRARY_OLDEST - l->unnumbered;
+    for (int major = l->only ? l->only : driver_version / 1000; major >= last && !library;
+         major--) {
         for (size_t i = 0; i < ARRAY_LEN(folders) && !library; i++) {
             snprintf(path, sizeof path, "%s%s.%d", folders[i], l->file, major);
-            if (major < LIBRARY_OLDEST)
+            if (l->unnumbered && major < LIBRARY_OLDEST)
                 *strrchr(path, '.') = 0;
             library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         }

@@ -160,6 +160,7 @@ const struct cuda_driver *cuda_driver_none(void);
 struct cuda_library {
     const char *title, *file, *variable; /* file: "libcupti.so" */
     bool unnumbered;                     /* libcupti.so at last, of whatever version */
+    int only;                            /* this number, whatever the driver's version; 0: that */
 };
 void *cuda_library_open(const struct cuda_library *l, int driver_version, struct oato_error *err);
 /* Fails with the driver's name and text for the result: "cuda:0: uploading weights:

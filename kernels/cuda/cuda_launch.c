@@ -563,6 +563,8 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
     const bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     if (l.kernels->waits || (pages ? !step->n_page_copies && !step->n_state_copies : !rows))
         return OATO_OK;
+    if (r->kind == RECORD_SWAP)
+        return cuda_swap(d, c, index, rows, err);
     if (r->kind != RECORD_RUN)
         return copy_record(&l, err);
     const cu_result result = kinds[r->op.kind].run(&l);

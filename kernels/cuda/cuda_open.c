@@ -144,6 +144,7 @@ void cuda_close(struct oato_device *base)
     while (d->programs) /* their graphs are of the queue's stream, */
         cuda_release(base, d->programs);
     cuda_blas_close(d); /* and so is the library's handle */
+    cuda_nccl_close(d);
     cuda_queue_close(&d->queue);
     file_stream_free(d->file);
     cuda_enter(d);

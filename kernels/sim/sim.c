@@ -405,6 +405,10 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
     const struct program *p = c->program;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
+        if (r->kind == RECORD_SWAP)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: record %" PRIu32 ": simulated devices cannot join other ranks",
+                             s->id, i);
         if (r->kind != RECORD_PEER)
             continue;
         const struct program_peer *peer = &p->peers[r->peer];
