@@ -360,7 +360,7 @@ static oato_status one_fill(const struct model *m, const struct plan *plan,
     struct graph g;
     *one = *plan;
     arena_init(&one->arena);
-    one->n_parts = one->n_kv = one->n_costs = 0;
+    one->n_parts = one->n_kv = one->n_costs = one->n_sums = 0;
     if (plan_apply(plan, m, &g, err))
         return err->status;
     const size_t n = (size_t)g.n_ops;

@@ -70,7 +70,7 @@ static oato_status nccl_fail(const struct cuda_device *d, nccl_status status, co
 /* Rank 0's id makes the others its companions. All wait for each other here. */
 static oato_status join(struct cuda_device *d, struct collective *ranks, struct oato_error *err)
 {
-    struct nccl_id id = {{0}};
+    nccl_id id = {{0}};
     const int32_t rank = collective_rank(ranks);
     nccl_status failure = rank ? NCCL_OK : nccl.make_id(&id);
     oato_status status = failure ? nccl_fail(d, failure, "joining the ranks", err) : OATO_OK;
@@ -98,13 +98,13 @@ oato_status cuda_join_ranks(struct oato_device *base, struct collective *ranks,
     return status || d->ranks ? status : collective_agree(ranks, join(d, ranks, err), err);
 }
 
-/* Nobody waits for the others: their last messages have arrived, or they are lost. */
+/* All leave together. After a failure the others are lost, and this process ends, too. */
 void cuda_nccl_close(struct cuda_device *d)
 {
     if (!d->ranks)
         return;
     cuda_enter(d);
-    if (!d->hung)
+    if (!d->hung && !atomic_load(&d->queue.base.timeline.failed))
         nccl.leave(d->ranks);
     d->ranks = NULL;
 }

@@ -19,18 +19,18 @@ typedef struct ncclComm *nccl_ranks;
 typedef int nccl_status; /* 0: success */
 typedef int nccl_type;
 
-struct nccl_id { /* of ranks that join, made by one of them */
+typedef struct { /* of ranks that join, made by one of them */
     char bytes[128];
-};
+} nccl_id;
 
 enum { NCCL_OK = 0, NCCL_FLOAT32 = 7 };
 
 /* Every function that returns a status: name of the member, name in the library, arguments. */
 #define CUDA_NCCL_FUNCTIONS(F)                                                                     \
     F(get_version, "ncclGetVersion", (int *version))                                               \
-    F(make_id, "ncclGetUniqueId", (struct nccl_id * id))                                           \
-    F(join, "ncclCommInitRank", (nccl_ranks * ranks, int n, struct nccl_id id, int rank))          \
-    F(leave, "ncclCommAbort", (nccl_ranks ranks))                                                  \
+    F(make_id, "ncclGetUniqueId", (nccl_id * id))                                                  \
+    F(join, "ncclCommInitRank", (nccl_ranks * ranks, int n, nccl_id id, int rank))                 \
+    F(leave, "ncclCommDestroy", (nccl_ranks ranks))                                                \
     F(group_begin, "ncclGroupStart", (void))                                                       \
     F(group_end, "ncclGroupEnd", (void))                                                           \
     F(send, "ncclSend",                                                                            \

@@ -156,7 +156,7 @@ nccl_status on_cpu_nccl_get_version(int *version)
     return NCCL_OK;
 }
 
-nccl_status on_cpu_nccl_make_id(struct nccl_id *id)
+nccl_status on_cpu_nccl_make_id(nccl_id *id)
 {
     static int made;
     snprintf(id->bytes, sizeof id->bytes, "/oato-nccl-%d-%d", static_cast<int>(getpid()), made++);
@@ -167,7 +167,7 @@ nccl_status on_cpu_nccl_make_id(struct nccl_id *id)
 }
 
 /* The name is gone once all have joined. */
-nccl_status on_cpu_nccl_join(nccl_ranks *ranks, int n, struct nccl_id id, int rank)
+nccl_status on_cpu_nccl_join(nccl_ranks *ranks, int n, nccl_id id, int rank)
 {
     cu_context gpu;
     {
@@ -192,7 +192,7 @@ nccl_status on_cpu_nccl_join(nccl_ranks *ranks, int n, struct nccl_id id, int ra
 nccl_status on_cpu_nccl_leave(nccl_ranks ranks)
 {
     if (ranks->under_way) {
-        std::fputs("ncclCommAbort: messages are under way\n", stderr);
+        std::fputs("ncclCommDestroy: messages are under way\n", stderr);
         std::abort();
     }
     munmap(ranks->common, sizeof *ranks->common);

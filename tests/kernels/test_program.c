@@ -207,8 +207,10 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
-    f->record[0].kind = RECORD_RECEIVE + 1;
-    check_refused(f, "kind 9");
+    f->record[0].kind = RECORD_SWAP + 1;
+    check_refused(f, "kind 10");
+    f->record[0].kind = RECORD_SWAP;
+    check_refused(f, "a swap has one input and one output, equally wide, and no weight");
     f->record[0].kind = RECORD_SEND;
     check_refused(f, "a value that is sent has one input, one that is received one output");
     f->record[0].kind = RECORD_RECEIVE;

@@ -323,7 +323,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     for (int32_t i = 0; i < out->n_sums; i++)
         out->sums[i] =
             (struct sum_choice){(uint64_t)i * 1000 + (uint64_t)rng_range(r, 0, 999),
-                                wired ? SUM_TREE : (enum sum_way)rng_range(r, 0, SUM_WAYS - 1),
+                                wired ? SUM_TREE : (enum sum_way)rng_range(r, 0, SUM_HOST_WAYS - 1),
                                 wired ? DT_Q8_0 : DT_F32};
     out->inputs = arena_alloc(&out->arena, 3, sizeof *out->inputs);
     out->n_inputs = out->inputs && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 3) : 0;

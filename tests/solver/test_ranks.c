@@ -92,6 +92,59 @@ static void ranks_compute_on_their_accelerators(void **state)
 }
 
 /* One host has an accelerator, the other has none; then two ranks share that host. */
+static void sum_put(struct profile *p, struct profile_sum *sums, enum sum_way way, double ns)
+{
+    for (uint64_t bytes = 4096; bytes <= 4096 << 10; bytes <<= 10)
+        sums[p->n_sums++] =
+            (struct profile_sum){2, 2, EXCHANGE_SUM, way, DT_F32, bytes, ns * (double)bytes / 4096};
+    p->sums = sums;
+}
+
+/* All but lookups is then on the accelerators; sums of another type between hosts they cannot make.
+ */
+static void accelerators_sum_where_that_was_measured_to_be_faster(void **state)
+{
+    (void)state;
+    enum { HOSTS_NS = 90000, NCCL_NS = 7000 };
+    struct profile measured = accelerated;
+    struct profile_sum sums[4];
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    struct plan plan, now, by_hosts;
+    struct oato_error err;
+    struct text out;
+    ranks.profiles[0] = &measured;
+    sum_put(&measured, sums, SUM_TREE, HOSTS_NS);
+    made(&ranks, &by_hosts);
+    sum_put(&measured, sums, SUM_NCCL, NCCL_NS);
+    made(&ranks, &plan);
+    assert_true(plan_joins(&plan) && plan.n_sums == 1 && !plan_joins(&by_hosts));
+    for (int32_t i = 0; i < plan.n_costs; i++)
+        assert_int_equal(plan.costs[i].device & 1, strcmp(plan.costs[i].op, "token_embd") != 0);
+    /* two sums a layer, and no copies between host and accelerator around them */
+    const double saved = (double)by_hosts.decode_ns - (double)plan.decode_ns;
+    assert_true(saved > 8 * (HOSTS_NS - NCCL_NS) && saved < 16 * (HOSTS_NS - NCCL_NS));
+    if (ranks_price(&plan, model, &ranks, &now, &err))
+        fail_msg("%s", err.text);
+    assert_true(now.decode_ns == plan.decode_ns && now.prefill_ns == plan.prefill_ns);
+    plan_free(&now);
+    assert_int_equal(checked(&plan, &ranks, false, &out), OATO_OK);
+    text_free(&out);
+    plan_free(&plan);
+
+    for (int i = 2; i < 4; i++)
+        sums[i].median_ns *= 1000;
+    made(&ranks, &plan);
+    assert_true(!plan_joins(&plan) && plan.decode_ns == by_hosts.decode_ns);
+    plan_free(&plan);
+    for (int i = 2; i < 4; i++)
+        sums[i].median_ns /= 1000;
+    ranks.wire = DT_F16;
+    made(&ranks, &plan);
+    assert_false(plan_joins(&plan));
+    plan_free(&plan);
+    plan_free(&by_hosts);
+}
+
 static void a_rank_with_an_accelerator_gets_more(void **state)
 {
     (void)state;
@@ -443,6 +496,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(priced_again_a_plan_costs_what_it_promised),
         cmocka_unit_test(ranks_compute_on_their_accelerators),
+        cmocka_unit_test(accelerators_sum_where_that_was_measured_to_be_faster),
         cmocka_unit_test(a_rank_with_an_accelerator_gets_more),
         cmocka_unit_test(ranks_of_different_speed_take_equally_long),
         cmocka_unit_test(check_tells_what_no_longer_holds),
