@@ -32,7 +32,7 @@ enum record_kind {
     RECORD_SEND,
     RECORD_RECEIVE,
     /* Of the queue of an accelerator that has joined others (device_ops.join): in[0] goes to that
-     * of one rank, and as much comes from there to out[0]. */
+     * of one rank, and as much comes from there to out[0]; one of the two may be missing. */
     RECORD_SWAP,
 };
 

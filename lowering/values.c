@@ -334,31 +334,46 @@ static int32_t shared_on(const struct lowering *l, const struct lowered_value *v
     return v->parts == PARTS_SUMMANDS ? l->in->placements->sums_on : l->in->facts->host;
 }
 
+static int part_of_rank(const struct lowered_value *v, int32_t rank)
+{
+    int i = 0;
+    while (i < v->n_parts && v->part_rank[i] != rank)
+        i++;
+    return i < v->n_parts ? i : -1;
+}
+
+/* What this rank has goes to the other one, and what that has comes from there; either may have
+ * nothing. */
+static struct home swap_emit(struct lowering *l, int32_t value, int32_t device, int32_t rank,
+                             struct home own)
+{
+    const int32_t width = l->graph->values[value].width;
+    const bool receives = part_of_rank(&l->values[value], rank) >= 0;
+    struct queued *r =
+        own.buffer >= 0 || receives ? pass_add(l, device, RECORD_SWAP, value, rank, width) : NULL;
+    if (!r)
+        return nowhere;
+    if (own.buffer >= 0)
+        record_reads(l, device, r, 0, own, width);
+    if (receives)
+        return output_add(l, device, device, r, value, width);
+    record_done(l, device, r);
+    return nowhere;
+}
+
 /* The sums of all ranks, by accelerators: each gets those of the others, and adds them as one
  * process would. */
 static struct home value_swap(struct lowering *l, int32_t value, int32_t device, struct home own)
 {
     const struct lowered_value *v = &l->values[value];
-    const int32_t width = l->graph->values[value].width;
     struct summand s[PARTS_MAX];
     int n = 0;
-    for (int i = 0; i < v->n_parts; i++) {
-        if (n && s[n - 1].rank == v->part_rank[i])
-            continue;
-        s[n] = (struct summand){own, v->part_rank[i], v->part_host[i]};
-        struct queued *r = v->part_device[i] >= 0
-                               ? NULL
-                               : pass_add(l, device, RECORD_SWAP, value, s[n].rank, width);
-        if (r) {
-            record_reads(l, device, r, 0, own, width);
-            s[n].home = output_add(l, device, device, r, value, width);
-        }
-        n++;
-    }
-    if (n != l->in->placements->ranks || own.buffer < 0) {
-        oato_fail(l->err, OATO_EFILE,
-                  "sums by nccl need a part of value %d on every rank; run oato-plan again", value);
-        return nowhere;
+    for (int32_t rank = 0; rank < l->in->placements->ranks && !failed(l); rank++) {
+        const int part = part_of_rank(v, rank);
+        const struct home h =
+            rank == l->in->placements->rank ? own : swap_emit(l, value, device, rank, own);
+        if (part >= 0)
+            s[n++] = (struct summand){h, rank, v->part_host[part]};
     }
     n = sums_emit(l, value, device, s, n, true);
     return n == 1 || failed(l) ? s[0].home : sum_emit(l, value, device, s, n, DT_F32);

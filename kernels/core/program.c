@@ -141,10 +141,11 @@ static oato_status check_passed(const struct check *c, const struct program_reco
 
 static oato_status check_swap(const struct check *c, const struct program_record *r)
 {
-    if (r->n_in != 1 || r->n_out != 1 || r->n_weights || r->in_width[0] != r->op.n)
-        return refuse(c, "a swap has one input and one output, equally wide, and no weight");
-    return check_value(c, r->in[0], r->op.n, r->rows) ? c->err->status
-                                                      : check_value(c, r->out[0], r->op.n, r->rows);
+    if (r->n_in > 1 || r->n_out > 1 || !(r->n_in + r->n_out) || r->n_weights)
+        return refuse(c, "a swap has one input, one output, or both, and no weight");
+    if (r->n_in && (r->in_width[0] != r->op.n || check_value(c, r->in[0], r->op.n, r->rows)))
+        return refuse(c, "swaps %" PRId32 " columns of %" PRId32, r->in_width[0], r->op.n);
+    return r->n_out ? check_value(c, r->out[0], r->op.n, r->rows) : OATO_OK;
 }
 
 static oato_status check_inputs(const struct check *c, const struct program_record *r)

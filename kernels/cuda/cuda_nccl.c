@@ -129,8 +129,10 @@ oato_status cuda_swap(struct cuda_device *d, const struct compiled *c, uint32_t 
         return oato_fail(err, OATO_EDEVICE, "%s: has not joined other ranks", d->id);
     nccl_status failure = nccl.group_begin();
     for (uint32_t value = r->value; r < end && is_swap_of(r, value) && !failure; r++) {
-        failure = nccl.send(arena + r->in[0], n, NCCL_FLOAT32, r->peer, d->ranks, d->queue.stream);
-        if (!failure)
+        if (r->n_in)
+            failure =
+                nccl.send(arena + r->in[0], n, NCCL_FLOAT32, r->peer, d->ranks, d->queue.stream);
+        if (r->n_out && !failure)
             failure = nccl.receive(arena + r->out[0], n, NCCL_FLOAT32, r->peer, d->ranks,
                                    d->queue.stream);
     }

@@ -210,7 +210,7 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[0].kind = RECORD_SWAP + 1;
     check_refused(f, "kind 10");
     f->record[0].kind = RECORD_SWAP;
-    check_refused(f, "a swap has one input and one output, equally wide, and no weight");
+    check_refused(f, "a swap has one input, one output, or both, and no weight");
     f->record[0].kind = RECORD_SEND;
     check_refused(f, "a value that is sent has one input, one that is received one output");
     f->record[0].kind = RECORD_RECEIVE;
