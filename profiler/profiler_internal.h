@@ -59,13 +59,19 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
 
 /* --------------------------------------------------------------------- running programs ---- */
 
-struct swaps;
+/* Sums that accelerators make by themselves, one of each rank. */
+struct swaps {
+    struct oato_device *device; /* NULL: there are none */
+    void *arena;                /* the ranks' summands, each of part_bytes, and their sum */
+    uint64_t part_bytes;
+    int32_t rank, n_ranks, width;
+};
 
-/* swaps.c: on all ranks of `ranks`. *out NULL: their devices, of the list, cannot sum by
- * themselves, and why was said where they might; sums are of up to so many rows. swaps_time: of
- * each of so many sums of so many bytes of F32, one behind the other. NULL may be closed. */
+/* swaps.c. Opened by all ranks of `ranks`, on devices of the list, for sums of up to so many rows;
+ * where these cannot, warn says why if they might. swaps_time: of each of so many sums of so many
+ * bytes of F32, one behind the other. */
 oato_status swaps_open(struct collective *ranks, const char *devices, int32_t width, int32_t tokens,
-                       struct swaps **out, warn_fn warn, void *user, struct oato_error *err);
+                       struct swaps *out, warn_fn warn, void *user, struct oato_error *err);
 oato_status swaps_time(const struct swaps *s, uint64_t bytes, int32_t calls, double *ns,
                        struct oato_error *err);
 void swaps_close(struct swaps *s);

@@ -29,7 +29,7 @@ struct row {
 
 struct measuring {
     struct collective *ranks;
-    struct swaps *swaps; /* NULL: accelerators make no sums */
+    struct swaps swaps;
     float *own, *sum;
     struct row row[ROWS];
     int32_t n;
@@ -64,7 +64,7 @@ static oato_status batch(const struct measuring *m, const struct profile_sum *s,
 {
     const struct sum_choice choice = {UINT64_MAX, s->way, s->wire};
     if (s->way == SUM_NCCL)
-        return swaps_time(m->swaps, s->bytes, calls, ns, err);
+        return swaps_time(&m->swaps, s->bytes, calls, ns, err);
     oato_status status = collective_choose(m->ranks, &choice, 1, err);
     const uint64_t begin_ns = now_ns();
     for (int32_t i = 0; i < calls && !status; i++)
@@ -100,7 +100,7 @@ static void rows_list(struct measuring *m, int32_t width, int32_t vocab, int32_t
     struct profile_sum s = {.ranks = collective_ranks(m->ranks), .hosts = hosts};
     for (int32_t tokens = 1; tokens <= TOKENS_MOST; tokens *= quick ? 8 : 2) {
         s.bytes = (uint64_t)width * (uint64_t)tokens * sizeof(float);
-        for (int way = 0; way < (m->swaps ? SUM_WAYS : SUM_HOST_WAYS); way++) {
+        for (int way = 0; way < (m->swaps.device ? SUM_WAYS : SUM_HOST_WAYS); way++) {
             s.way = (enum sum_way)way;
             row_add(m, &s);
         }
@@ -170,7 +170,7 @@ oato_status sums_measure(struct profile *p, const struct model *model, struct co
         collective_leave(ranks, err);
     if (!status && !collective_rank(ranks))
         status = rows_put(&m, p, err);
-    swaps_close(m.swaps);
+    swaps_close(&m.swaps);
     free(own);
     return status;
 }

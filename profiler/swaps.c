@@ -7,25 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct swaps {
-    struct oato_device *device;
-    void *arena; /* own, the others', their sum: equal parts */
-    uint64_t part_bytes;
-    int32_t rank, ranks, width;
-};
-
 /* The rank's device of those that its host has beside the processor, if there is one for each. */
-static bool seat_find(struct collective *ranks, const char *devices, char spec[256],
-                      struct oato_error *err)
+static bool seat_find(struct collective *ranks, const char *devices, char spec[256])
 {
     char specs[DEVICES_MAX][256];
-    int32_t host[RANKS_MAX], number = 0, sharers = 0, own = collective_rank(ranks);
+    int32_t host[RANKS_MAX], number = 0, sharers = 0;
+    const int32_t own = collective_rank(ranks);
+    struct oato_error ignored;
     collective_hosts(ranks, host);
     for (int32_t r = 0; r < collective_ranks(ranks); r++) {
-        number += host[r] == host[own] && r < own;
+        number += r < own && host[r] == host[own];
         sharers += host[r] == host[own];
     }
-    const int n = devices ? device_split(devices, specs, DEVICES_MAX, err) : 0;
+    const int n = devices ? device_split(devices, specs, DEVICES_MAX, &ignored) : 0;
     for (int i = 0; i < n; i++) {
         const bool is_host = !strncmp(specs[i], "cpu", 3);
         sharers -= !is_host;
@@ -35,57 +29,53 @@ static bool seat_find(struct collective *ranks, const char *devices, char spec[2
     return n > 0 && !sharers;
 }
 
-/* A device that can join others, with memory; none is no error. */
+static uint64_t arena_bytes(const struct swaps *s)
+{
+    return (uint64_t)(s->n_ranks + 1) * s->part_bytes;
+}
+
 static oato_status device_take(struct swaps *s, const char *spec, struct oato_error *err)
 {
     if (device_open(spec, 0, NULL, &s->device, err))
         return err->status;
     if (!s->device->ops->join)
         return oato_fail(err, OATO_EDEVICE, "%s cannot join other ranks", spec);
-    return s->device->ops->alloc(s->device, (uint64_t)(s->ranks + 1) * s->part_bytes, &s->arena,
-                                 err);
+    return s->device->ops->alloc(s->device, arena_bytes(s), &s->arena, err);
 }
 
 void swaps_close(struct swaps *s)
 {
-    if (s && s->arena)
-        s->device->ops->free(s->device, s->arena, (uint64_t)(s->ranks + 1) * s->part_bytes);
-    if (s && s->device)
+    if (s->arena)
+        s->device->ops->free(s->device, s->arena, arena_bytes(s));
+    if (s->device)
         s->device->ops->close(s->device);
-    free(s);
+    s->arena = NULL;
+    s->device = NULL;
 }
 
 oato_status swaps_open(struct collective *ranks, const char *devices, int32_t width, int32_t tokens,
-                       struct swaps **out, warn_fn warn, void *user, struct oato_error *err)
+                       struct swaps *s, warn_fn warn, void *user, struct oato_error *err)
 {
     char spec[256];
     struct oato_error why = {.status = OATO_OK};
-    struct swaps *s = calloc(1, sizeof *s);
-    *out = NULL;
-    if (collective_agree(ranks, s ? OATO_OK : oato_fail_memory(err, sizeof *s, "sums"), err)) {
-        free(s);
-        return err->status;
-    }
     *s = (struct swaps){.part_bytes = (uint64_t)width * (uint64_t)tokens * sizeof(float),
                         .width = width,
                         .rank = collective_rank(ranks),
-                        .ranks = collective_ranks(ranks)};
-    float one = seat_find(ranks, devices, spec, &why), all = 0;
+                        .n_ranks = collective_ranks(ranks)};
+    const float one = s->n_ranks <= RECORD_INPUTS && seat_find(ranks, devices, spec) ? 1 : 0;
+    float all = 0;
     oato_status status = collective_reduce(ranks, &one, &all, 1, DT_F32, err);
-    if (!status && (int32_t)all == s->ranks) {
-        status = collective_agree(ranks, device_take(s, spec, &why), &why);
-        if (!status)
-            status = s->device->ops->join(s->device, ranks, &why);
-        if (!status) {
-            *out = s;
-            return OATO_OK;
-        }
-        if (!s->rank)
-            warn_line(warn, user, "sums by nccl are not measured: %s", why.text);
-        status = OATO_OK;
-    }
+    if (status || (int32_t)all < s->n_ranks)
+        return status;
+    status = collective_agree(ranks, device_take(s, spec, &why), &why);
+    if (!status)
+        status = s->device->ops->join(s->device, ranks, &why);
+    if (!status)
+        return OATO_OK;
     swaps_close(s);
-    return status;
+    if (!s->rank)
+        warn_line(warn, user, "sums by nccl are not measured: %s", why.text);
+    return OATO_OK;
 }
 
 static struct program_record record_of(enum record_kind kind, int32_t width)
@@ -110,11 +100,11 @@ static uint32_t sum_put(const struct swaps *s, struct program_record *r, uint32_
     struct program_record add = record_of(RECORD_RUN, width);
     uint32_t n = 0;
     add.op.kind = OP_MERGE_SUM;
-    add.op.k = width * s->ranks;
-    add.n_in = (uint8_t)s->ranks;
-    add.out[0] = (uint64_t)s->ranks * s->part_bytes;
+    add.op.k = width * s->n_ranks;
+    add.n_in = (uint8_t)s->n_ranks;
+    add.out[0] = (uint64_t)s->n_ranks * s->part_bytes;
     add.value = value;
-    for (int32_t i = 0; i < s->ranks; i++) {
+    for (int32_t i = 0; i < s->n_ranks; i++) {
         add.in_width[i] = width;
         add.in[i] = (uint64_t)i * s->part_bytes;
         if (i == s->rank)
@@ -161,7 +151,7 @@ oato_status swaps_time(const struct swaps *s, uint64_t bytes, int32_t calls, dou
                        struct oato_error *err)
 {
     const int32_t tokens = (int32_t)(bytes / sizeof(float) / (uint64_t)s->width);
-    const size_t most = (size_t)calls * (size_t)s->ranks;
+    const size_t most = (size_t)calls * (size_t)s->n_ranks;
     struct program_record *records = calloc(most, sizeof *records);
     struct program p = {.records = records,
                         .n_signals = 1,
