@@ -126,14 +126,14 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     return status;
 }
 
-/* The devices that sum by NCCL. */
+/* The devices that sum. */
 static oato_status accelerators_join(struct engine *e, struct oato_error *err)
 {
     struct engine_device *d = &e->device[e->placements.sums_on];
     oato_status status = OATO_OK;
     if (!d->device->ops->join)
         status = oato_fail(err, OATO_EDEVICE,
-                           "the plan's sums are those of NVIDIA GPUs (nccl), which %s is not; run "
+                           "the plan has accelerators sum by themselves, which %s cannot; run "
                            "oato-plan again",
                            d->info.id);
     status = collective_agree(e->ranks, status, err);

@@ -90,10 +90,10 @@ oato_status collective_choose(struct collective *c, const struct sum_choice *cho
             "OATO_COLLECTIVE is %s, which sums F32, but the plan's sums are %s between "
             "hosts; unset it, or plan without --wire",
             sum_way_name[way], dtype_name(choice->wire));
-    if (c->forced && n && choice->way == SUM_NCCL)
+    if (c->forced && n && choice->way == SUM_ACCELERATORS)
         return oato_fail(err, OATO_EUSAGE,
-                         "OATO_COLLECTIVE is %s, but the plan's sums are accelerators' (nccl); "
-                         "unset it, or make a plan without NCCL",
+                         "OATO_COLLECTIVE is %s, but the plan has accelerators sum by themselves; "
+                         "unset it",
                          sum_way_name[way]);
     c->n_choices = c->forced || !n ? c->n_choices : n;
     for (int32_t i = 0; i < n && !c->forced; i++)

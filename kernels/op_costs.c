@@ -116,7 +116,7 @@ oato_dtype op_weight_dtype(const struct oato_op *op, int i)
 }
 
 const char *const op_axis_name[AXIS_COUNT] = {"rows", "k", "heads", "experts"};
-const char *const sum_way_name[SUM_WAYS] = {"tree", "allreduce", "reduce", "nccl"};
+const char *const sum_way_name[SUM_WAYS] = {"tree", "allreduce", "reduce", "accelerators"};
 
 bool sum_wire_ok(oato_dtype wire, int64_t n)
 {

@@ -63,17 +63,17 @@ struct placements {
     struct placement *phase[PHASE_COUNT]; /* by operator of the graph */
     oato_dtype wire;     /* of sums between hosts; F32 also where there is one host */
     int32_t rank, ranks; /* whose programs are made, of how many; ranks 0: nobody is elsewhere */
-    int32_t sums_on;     /* the device that sums what ranks divide: the host, or with SUM_NCCL the
-                            rank's accelerator */
-    struct arena arena;  /* of members and orders */
+    int32_t sums_on; /* the device that sums what ranks divide: the host, or with SUM_ACCELERATORS
+                        the rank's accelerator */
+    struct arena arena; /* of members and orders */
 };
 
 /* Placements from a plan that plan_apply accepted for this graph. Operators without parts run whole
  * on `host`; without a plan (NULL) all do. bound: the number of each of the plan's devices, a copy
  * is made of nothing. A plan that follows a sidecar has it in plan->neurons, which must outlive the
  * placements. bound -1: a device of another rank; this rank's programs then exchange values with
- * it (see values.c), and operators without parts run on every rank's host; where the plan's sums
- * are NCCL's, on its accelerator, all but lookups. OATO_EFILE: too many parts, KV placed apart from
+ * it (see values.c), and operators without parts run on every rank's host; where accelerators sum,
+ * on its accelerator, all but lookups. OATO_EFILE: too many parts, KV placed apart from
  * the operators that use it, weights streamed from a device other than `host`, or experts in a
  * sidecar's order that somebody else numbers otherwise. Whatever the status, placements_free
  * releases it. */

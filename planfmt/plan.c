@@ -158,9 +158,10 @@ static oato_status check_joined(const struct plan *p, oato_status status, struct
         good = good && accelerators == 1;
     }
     return good ? OATO_OK
-                : oato_fail(err, status,
-                            "sums by nccl: allowed for ranks with one accelerator each, and for "
-                            "sums of all sizes");
+                : oato_fail(
+                      err, status,
+                      "sums by accelerators: allowed for ranks with one accelerator each, and for "
+                      "sums of all sizes");
 }
 
 static oato_status check_sums(const struct plan *p, oato_status status, struct oato_error *err)
@@ -176,7 +177,7 @@ static oato_status check_sums(const struct plan *p, oato_status status, struct o
                              i, (unsigned long long)s->bytes, s->way, (int)s->wire, SUM_CHOICES);
     }
     for (int32_t i = 0; i < p->n_sums; i++)
-        if (p->sums[i].way == SUM_NCCL)
+        if (p->sums[i].way == SUM_ACCELERATORS)
             return check_joined(p, status, err);
     return OATO_OK;
 }
@@ -188,7 +189,7 @@ int32_t plan_ranks(const struct plan *p)
 
 bool plan_joins(const struct plan *p)
 {
-    return p->n_sums && p->sums[0].way == SUM_NCCL;
+    return p->n_sums && p->sums[0].way == SUM_ACCELERATORS;
 }
 
 oato_dtype plan_wire(const struct plan *p)

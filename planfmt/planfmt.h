@@ -433,7 +433,7 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
 /* How many processes the plan is for: 1, unless it divides the model between ranks. */
 int32_t plan_ranks(const struct plan *p);
-/* Whether the ranks' accelerators sum what they divide (SUM_NCCL), one of each rank. */
+/* Whether the ranks' accelerators sum what they divide (SUM_ACCELERATORS), one of each rank. */
 bool plan_joins(const struct plan *p);
 /* The type of sums on their way between the plan's hosts; of one host F32. */
 oato_dtype plan_wire(const struct plan *p);

@@ -63,7 +63,7 @@ static oato_status batch(const struct measuring *m, const struct profile_sum *s,
                          double *ns, struct oato_error *err)
 {
     const struct sum_choice choice = {UINT64_MAX, s->way, s->wire};
-    if (s->way == SUM_NCCL)
+    if (s->way == SUM_ACCELERATORS)
         return swaps_time(&m->swaps, s->bytes, calls, ns, err);
     oato_status status = collective_choose(m->ranks, &choice, 1, err);
     const uint64_t begin_ns = now_ns();

@@ -1,6 +1,6 @@
 /*
- * swaps.c - how long sums of ranks take that accelerators make by themselves (SUM_NCCL): programs
- * of exchanges and additions, as lowering makes them, on one device of each rank.
+ * swaps.c - how long sums of ranks take that accelerators make by themselves (SUM_ACCELERATORS):
+ * programs of exchanges and additions, as lowering makes them, on one device of each rank.
  */
 #include "profiler/profiler_internal.h"
 
@@ -74,7 +74,7 @@ oato_status swaps_open(struct collective *ranks, const char *devices, int32_t wi
         return OATO_OK;
     swaps_close(s);
     if (!s->rank)
-        warn_line(warn, user, "sums by nccl are not measured: %s", why.text);
+        warn_line(warn, user, "sums by accelerators are not measured: %s", why.text);
     return OATO_OK;
 }
 

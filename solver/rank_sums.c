@@ -12,8 +12,8 @@ enum { POINTS = 64 };
 /* Until somebody measures: of the accelerators' exchange, and the rate of their links to each
  * other.
  */
-#define NCCL_NS          20e3
-#define NCCL_BYTES_PER_S 10e9
+#define DIRECT_NS          20e3
+#define DIRECT_BYTES_PER_S 10e9
 /* Ranks of one host share memory: time to hand over a sum and back, and rate of doing so. */
 #define SHARED_NS          6e3
 #define SHARED_BYTES_PER_S 2e9
@@ -160,9 +160,9 @@ double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, doubl
     case SUM_REDUCE: /* both are binomial trees */
         return 2 * (away * rank_message_ns(o, true, wire_bytes(o, bytes)) +
                     here * rank_message_ns(o, false, bytes));
-    case SUM_NCCL: /* each has the summands of all others sent to it */
-        return NCCL_NS + (o->hosts > 1 ? rank_message_ns(o, true, (o->ranks - 1) * bytes)
-                                       : (o->ranks - 1) * bytes / NCCL_BYTES_PER_S * 1e9);
+    case SUM_ACCELERATORS: /* each has the summands of all others sent to it */
+        return DIRECT_NS + (o->hosts > 1 ? rank_message_ns(o, true, (o->ranks - 1) * bytes)
+                                         : (o->ranks - 1) * bytes / DIRECT_BYTES_PER_S * 1e9);
     case SUM_TREE:
     case SUM_WAYS: break;
     }
@@ -206,7 +206,7 @@ double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double
     const struct points x = sums_of(o, way);
     if (is_measured(o, &x))
         return line_at(&x, bytes);
-    return way == SUM_NCCL ? rank_sum_formula_ns(o, way, bytes) : formula_ns(o, bytes);
+    return way == SUM_ACCELERATORS ? rank_sum_formula_ns(o, way, bytes) : formula_ns(o, bytes);
 }
 
 oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
@@ -220,7 +220,7 @@ oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,
     if (!plan->sums)
         return oato_fail_memory(err, SUM_CHOICES * sizeof *plan->sums, "the plan");
     plan->n_sums = o->joined;
-    plan->sums[0] = (struct sum_choice){UINT64_MAX, SUM_NCCL, DT_F32};
+    plan->sums[0] = (struct sum_choice){UINT64_MAX, SUM_ACCELERATORS, DT_F32};
     for (int i = 0;
          i < tree->n && !o->joined && is_measured(o, tree) && !plan->request.deterministic; i++) {
         struct sum_choice c = {(uint64_t)tree->bytes[i], SUM_TREE, o->wire};

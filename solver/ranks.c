@@ -381,7 +381,7 @@ static oato_status tensor_best(const struct model *m, const struct planner_optio
     bool one_each = true;
     for (int32_t r = 0; r < o->ranks; r++)
         one_each = one_each && seats[r].n == 2;
-    o->joined = one_each && rank_sums_measured(o, SUM_NCCL) && o->wire == DT_F32;
+    o->joined = one_each && rank_sums_measured(o, SUM_ACCELERATORS) && o->wire == DT_F32;
     if (!o->joined || plan_deal(m, given, seats, o, wholes, &joined, &ignored))
         return status;
     const bool better = status || ranks_objective(&joined) < ranks_objective(out);

@@ -391,7 +391,7 @@ struct rank_options {
     double bytes_per_s, latency_ns; /* of messages between hosts, unless they were measured; */
     bool network_given;             /* whatever was measured */
     oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
-    bool joined;                    /* accelerators sum, by SUM_NCCL; ranks_plan decides */
+    bool joined;                    /* accelerators sum, by SUM_ACCELERATORS; ranks_plan decides */
     bool any_ubatch; /* where ranks have layers of their own the steps of a prompt may be shorter */
     /* Set by ranks_plan: what each rank gets, and its time for the same work while no other rank
      * uses its host's cores, that of the first profile's host being 1. */

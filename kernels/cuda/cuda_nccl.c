@@ -59,10 +59,8 @@ static void open_library(void)
 static oato_status nccl_fail(const struct cuda_device *d, nccl_status status, const char *doing,
                              struct oato_error *err)
 {
-    return oato_fail(err, OATO_EDEVICE,
-                     "%s: %s: NCCL: %s; NCCL_DEBUG=WARN says more, and plans without nccl among "
-                     "their sums do without it",
-                     d->id, doing, nccl.text(status));
+    return oato_fail(err, OATO_EDEVICE, "%s: %s: NCCL: %s; NCCL_DEBUG=WARN says more", d->id, doing,
+                     nccl.text(status));
 }
 
 /* ------------------------------------------------------------------------------- ranks ---- */

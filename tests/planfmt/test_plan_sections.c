@@ -272,7 +272,7 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_two_shares, "share 2; allowed: from 0, and 0 to 1");
     assert_changed(add_no_sums, "section 15 (sums): no records");
     assert_changed(add_unknown_way, "sum 0: 1 bytes, way 4, wire 0; at most");
-    assert_changed(add_sums_of_no_accelerator, "sums by nccl: allowed for ranks with one");
+    assert_changed(add_sums_of_no_accelerator, "sums by accelerators: allowed for ranks");
     assert_changed(add_falling_sums, "sum 1: 1 bytes, way 1, wire 0; at most");
     assert_changed(add_library_sums_of_f16, "sum 0: 1 bytes, way 1, wire 1; at most");
     assert_changed(add_sums_of_q4, "sum 0: 1 bytes, way 0, wire 2; at most");

@@ -105,7 +105,7 @@ static void sum_put(struct profile *p, struct profile_sum *sums, enum sum_way wa
 static void accelerators_sum_where_that_was_measured_to_be_faster(void **state)
 {
     (void)state;
-    enum { HOSTS_NS = 90000, NCCL_NS = 7000 };
+    enum { HOSTS_NS = 90000, DIRECT_NS = 7000 };
     struct profile measured = accelerated;
     struct profile_sum sums[4];
     struct rank_options ranks = ranks_on(2, 2, NULL);
@@ -115,14 +115,14 @@ static void accelerators_sum_where_that_was_measured_to_be_faster(void **state)
     ranks.profiles[0] = &measured;
     sum_put(&measured, sums, SUM_TREE, HOSTS_NS);
     made(&ranks, &by_hosts);
-    sum_put(&measured, sums, SUM_NCCL, NCCL_NS);
+    sum_put(&measured, sums, SUM_ACCELERATORS, DIRECT_NS);
     made(&ranks, &plan);
     assert_true(plan_joins(&plan) && plan.n_sums == 1 && !plan_joins(&by_hosts));
     for (int32_t i = 0; i < plan.n_costs; i++)
         assert_int_equal(plan.costs[i].device & 1, strcmp(plan.costs[i].op, "token_embd") != 0);
     /* two sums a layer, and no copies between host and accelerator around them */
     const double saved = (double)by_hosts.decode_ns - (double)plan.decode_ns;
-    assert_true(saved > 8 * (HOSTS_NS - NCCL_NS) && saved < 16 * (HOSTS_NS - NCCL_NS));
+    assert_true(saved > 8 * (HOSTS_NS - DIRECT_NS) && saved < 16 * (HOSTS_NS - DIRECT_NS));
     if (ranks_price(&plan, model, &ranks, &now, &err))
         fail_msg("%s", err.text);
     assert_true(now.decode_ns == plan.decode_ns && now.prefill_ns == plan.prefill_ns);
