@@ -128,6 +128,7 @@ static oato_status run_once(const struct swaps *s, const struct program *p, int3
     struct timeline *timeline = ops->timeline(s->device);
     struct compiled *c;
     struct rig_step step;
+    *ns = 0;
     if (rig_step_create(&point, 0, &step, err))
         return err->status;
     oato_status status = ops->compile(s->device, p, 0, &c, err);

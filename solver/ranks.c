@@ -377,6 +377,7 @@ static oato_status tensor_best(const struct model *m, const struct planner_optio
 {
     struct plan joined;
     struct oato_error ignored;
+    o->joined = false;
     oato_status status = plan_deal(m, given, seats, o, wholes, out, err);
     bool one_each = true;
     for (int32_t r = 0; r < o->ranks; r++)
