@@ -164,6 +164,7 @@ void tell_transfer(uint32_t kind, size_t bytes);
 long setting(const char *name, long otherwise);
 /* OATO_CUDA_ON_CPU_FAIL being "launch=3,alloc=7": the number after `what`, 0 without one. */
 long failure_asked_for(const char *what);
+int device_count();
 /* Memory of one block that kernels may ask for, at most. */
 unsigned most_shared_bytes();
 } // namespace cuda_on_cpu

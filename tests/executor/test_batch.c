@@ -5,7 +5,6 @@
 #include "executor/batch.h"
 #include "tests/executor/harness.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { REQUESTS = 64, PREEMPTED = 24, PROMPT_MAX = 72, MOST = 20, SEQS = 6, CONTEXT = 512 };
@@ -496,121 +495,6 @@ static void the_hook_may_add_and_cancel(void **state)
     model_close(m);
 }
 
-/* The hidden states of a prompt, of which the model's last product makes its logits. */
-enum { STATES = 40, WIDTH = 256 };
-struct states {
-    int n;
-    float row[STATES][WIDTH];
-};
-
-static void on_row(void *user, const float *row)
-{
-    struct states *x = user;
-    assert_true(x->n < STATES);
-    memcpy(x->row[x->n++], row, sizeof x->row[0]);
-}
-
-static void row_end(void *user, enum batch_end why)
-{
-    (void)user;
-    assert_int_equal(why, BATCH_LIMIT);
-}
-
-static void rows_are_what_logits_are_made_of(void **state)
-{
-    struct model *m = tiny_model(DT_F32, 5);
-    const struct gguf_tensor *w = m->graph.ops[m->graph.n_ops - 1].weight[0];
-    struct engine_options options = {.context = 256, .ubatch = 16, .seqs = 2};
-    struct states *x = calloc(2, sizeof *x);
-    struct asked asked = {.n_prompt = STATES};
-    struct oato_error err;
-    (void)state;
-    assert_true(x && w->dtype == DT_F32 && w->ne[0] == WIDTH);
-    fill_ids(asked.prompt, STATES, 320, 1);
-    struct engine *e = open_engine(m, NULL, options);
-    float *logits = logits_of(e, asked.prompt, STATES);
-    engine_close(e);
-    options.embeddings = true;
-    e = open_engine(m, NULL, options);
-    struct batch *b = batch_on(e);
-    for (int i = 0; i < 2; i++) { /* the second would find pages of the first */
-        struct batch_request r = {.ids = asked.prompt,
-                                  .n_ids = STATES,
-                                  .seq = -1,
-                                  .on_row = on_row,
-                                  .on_end = row_end,
-                                  .user = &x[i]};
-        assert_int_equal(batch_add(b, &r, NULL, &err), OATO_OK);
-        while (batch_requests(b))
-            step(b);
-        assert_int_equal(x[i].n, STATES);
-    }
-    assert_memory_equal(&x[0], &x[1], sizeof x[0]);
-    for (int i = 0; i < STATES; i++) {
-        for (int j = 0; j < 320; j++) {
-            const float *row = (const float *)(const void *)w->data + (size_t)j * WIDTH;
-            double sum = 0;
-            for (int k = 0; k < WIDTH; k++)
-                sum += (double)row[k] * (double)x[0].row[i][k];
-            assert_true(fabs(sum - (double)logits[i * 320 + j]) < 1e-3);
-        }
-    }
-    batch_free(b);
-    engine_close(e);
-    free(logits);
-    free(x);
-    model_close(m);
-}
-
-/* Everything is evicted in the third step. */
-static void evicting_schedule(void *user, struct batch_view *v, int32_t n,
-                              const struct batch_room *room)
-{
-    int *steps = user;
-    (void)room;
-    ++*steps;
-    for (int32_t i = 0; i < n; i++)
-        v[i].action = v[i].state == BATCH_WAITING ? BATCH_RUN
-                      : *steps == 3               ? BATCH_EVICT
-                                                  : BATCH_KEEP;
-}
-
-static void rows_are_told_once(void **state)
-{
-    struct model *m = tiny_model(DT_F32, 5);
-    const struct engine_options options = {.context = 256, .ubatch = 16, .embeddings = true};
-    struct states *x = calloc(2, sizeof *x);
-    int32_t ids[STATES];
-    int steps = 0;
-    const struct batch_options evicting = {.schedule = evicting_schedule, .user = &steps};
-    (void)state;
-    assert_non_null(x);
-    fill_ids(ids, STATES, 320, 1);
-    for (int i = 0; i < 2; i++) {
-        struct engine *e = open_engine(m, NULL, options);
-        struct batch *b = batch_with(e, i ? &evicting : NULL);
-        struct batch_request r = {.ids = ids,
-                                  .n_ids = STATES,
-                                  .seq = -1,
-                                  .on_row = on_row,
-                                  .on_end = row_end,
-                                  .user = &x[i]};
-        struct batch_times times;
-        struct oato_error err;
-        assert_int_equal(batch_add(b, &r, NULL, &err), OATO_OK);
-        while (batch_requests(b))
-            step(b);
-        batch_get_times(b, &times);
-        assert_int_equal(times.evictions, i);
-        assert_int_equal(x[i].n, STATES);
-        batch_free(b);
-        engine_close(e);
-    }
-    assert_memory_equal(&x[0], &x[1], sizeof x[0]);
-    free(x);
-    model_close(m);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,8 +506,6 @@ int main(void)
         cmocka_unit_test(the_context_ends_an_answer),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),
         cmocka_unit_test(the_hook_may_add_and_cancel),
-        cmocka_unit_test(rows_are_what_logits_are_made_of),
-        cmocka_unit_test(rows_are_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

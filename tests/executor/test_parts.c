@@ -5,6 +5,7 @@
  * are those of the same plan with all of it on the CPU; nothing is copied or kept twice; what does
  * not fit is told before anything is loaded; a step allocates nothing.
  */
+#include "tests/executor/allocations.h"
 #include "tests/executor/harness.h"
 #include "tests/pace.h"
 
@@ -19,51 +20,6 @@ enum {
     PREFILL = 1 << PHASE_PREFILL,
     DECODE = 1 << PHASE_DECODE
 };
-
-/* ----------------------------------------------------------------------------- allocations */
-
-/* The linker passes every allocation of this program through here (see CMakeLists.txt). */
-static _Atomic bool counting;
-static _Atomic int allocations;
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__real_aligned_alloc(size_t align, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void *__wrap_aligned_alloc(size_t align, size_t n);
-
-static void count(void)
-{
-    if (counting)
-        allocations++;
-}
-
-void *__wrap_malloc(size_t n)
-{
-    count();
-    return __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    count();
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    count();
-    return __real_realloc(p, n);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t n)
-{
-    count();
-    return __real_aligned_alloc(align, n);
-}
 
 /* ---------------------------------------------------------------------------------- models */
 
@@ -329,9 +285,9 @@ static float *answer_of(struct engine *e, int32_t vocab, int32_t tokens[ANSWER])
         tokens[t] = best;
         struct engine_input in = {seq, &best, 1, LOGITS_LAST, false};
         allocations = 0;
-        counting = true;
+        allocations_count = true;
         oato_status status = engine_step(e, &in, 1, &err);
-        counting = false;
+        allocations_count = false;
         if (status)
             fail_msg("%s", err.text);
         assert_int_equal(allocations, 0);

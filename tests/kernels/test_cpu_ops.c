@@ -5,8 +5,6 @@
  */
 #include "tests/kernels/test_cpu.h"
 
-#include <float.h>
-
 /* Buffers of one record: in[], out[] and weight[0], each ending at an unreadable page. */
 struct rig {
     struct guarded g;
@@ -500,38 +498,6 @@ static void keys_and_values_go_to_their_pages_and_copies(void **state)
     }
 }
 
-/* Finite numbers beyond the halves become the largest, what is not finite stays so: an infinity in
- * K would leave no number in the rest of its sequence. */
-static void halves_of_a_cache_are_finite_where_the_input_is(void **state)
-{
-    enum { N = 21 }; /* whole vectors and a rest */
-    static const struct {
-        float x;
-        uint16_t half;
-    } odd[] = {{1, 0x3c00},       {65519, 0x7bff},    {65520, 0x7bff},     {1e5f, 0x7bff},
-               {-65520, 0xfbff},  {-1e30f, 0xfbff},   {FLT_MAX, 0x7bff},   {0x1p-24f, 1},
-               {-0.0f, 0x8000},   {INFINITY, 0x7c00}, {-INFINITY, 0xfc00}, {0x1p-26f, 0},
-               {65503.9f, 0x7bff}};
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t o = 0; k && o < ARRAY_LEN(odd); o++) {
-            float x[N];
-            uint16_t half[N];
-            for (int e = 0; e < N; e++)
-                x[e] = odd[o].x;
-            x[2] = x[19] = NAN;
-            k->rows->to_f16(half, x, N);
-            for (int e = 0; e < N; e++)
-                if (e == 2 || e == 19)
-                    assert_true(isnan(f16_to_f32(half[e])));
-                else if (half[e] != odd[o].half)
-                    fail_msg("%s: %a becomes %#x, not %#x", isas[i], (double)odd[o].x, half[e],
-                             odd[o].half);
-        }
-    }
-}
-
 static void sizes_of_kv_caches_are_checked(void **state)
 {
     (void)state;
@@ -609,7 +575,6 @@ int main(void)
         cmocka_unit_test(embed_looks_rows_up),
         cmocka_unit_test(rope_is_exact_far_out_and_with_a_table),
         cmocka_unit_test(keys_and_values_go_to_their_pages_and_copies),
-        cmocka_unit_test(halves_of_a_cache_are_finite_where_the_input_is),
         cmocka_unit_test(sizes_of_kv_caches_are_checked),
         cmocka_unit_test(supports_says_no_to_what_cannot_run),
     };

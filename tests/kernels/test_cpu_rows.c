@@ -1,8 +1,11 @@
 /*
  * test_cpu_rows.c - norms of every kind, and factors: close to a double evaluation on every
- * instruction set, and the same bits for any number of threads and whatever rows stand beside.
+ * instruction set, and the same bits for any number of threads and whatever rows stand beside;
+ * halves of a KV cache.
  */
 #include "tests/kernels/test_cpu.h"
+
+#include <float.h>
 
 /* Runs the operator on T rows of `in` with up to two weights. */
 static float *run_rows(const struct cpu_kernels *k, struct oato_op op, const float *in, int64_t T,
@@ -165,6 +168,38 @@ static void norms_that_no_kernel_has_are_not_valid(void **state)
         assert_false(op_valid(&rows[i]));
 }
 
+/* Finite numbers beyond the halves become the largest, what is not finite stays so: an infinity in
+ * K would leave no number in the rest of its sequence. */
+static void halves_of_a_cache_are_finite_where_the_input_is(void **state)
+{
+    enum { N = 21 }; /* whole vectors and a rest */
+    static const struct {
+        float x;
+        uint16_t half;
+    } odd[] = {{1, 0x3c00},       {65519, 0x7bff},    {65520, 0x7bff},     {1e5f, 0x7bff},
+               {-65520, 0xfbff},  {-1e30f, 0xfbff},   {FLT_MAX, 0x7bff},   {0x1p-24f, 1},
+               {-0.0f, 0x8000},   {INFINITY, 0x7c00}, {-INFINITY, 0xfc00}, {0x1p-26f, 0},
+               {65503.9f, 0x7bff}};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+        const struct cpu_kernels *k = kernels_named(isas[i]);
+        for (size_t o = 0; k && o < ARRAY_LEN(odd); o++) {
+            float x[N];
+            uint16_t half[N];
+            for (int e = 0; e < N; e++)
+                x[e] = odd[o].x;
+            x[2] = x[19] = NAN;
+            k->rows->to_f16(half, x, N);
+            for (int e = 0; e < N; e++)
+                if (e == 2 || e == 19)
+                    assert_true(isnan(f16_to_f32(half[e])));
+                else if (half[e] != odd[o].half)
+                    fail_msg("%s: %a becomes %#x, not %#x", isas[i], (double)odd[o].x, half[e],
+                             odd[o].half);
+        }
+    }
+}
+
 int main(void)
 {
     seed_init();
@@ -172,6 +207,7 @@ int main(void)
         cmocka_unit_test(norms_of_every_kind_are_close_to_double),
         cmocka_unit_test(factors_of_columns_and_of_positions),
         cmocka_unit_test(norms_that_no_kernel_has_are_not_valid),
+        cmocka_unit_test(halves_of_a_cache_are_finite_where_the_input_is),
     };
     return levels_report(cmocka_run_group_tests(tests, NULL, NULL));
 }

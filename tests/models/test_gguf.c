@@ -1,52 +1,9 @@
 /*
  * test_gguf.c - what is written is what is read, by us and by the gguf package; a split model is
- * one model; the hashes change with what they identify and with nothing else.
+ * one model.
  */
+#include "tests/models/gguf_testing.h"
 #include "tests/models/random_model.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static char folder[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/oato-gguf-XXXXXX");
-    return mkdtemp(folder) ? 0 : 1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command); // NOLINT(bugprone-command-processor): the name is ours
-}
-
-/* A path in the test's folder; the last eight stay valid. */
-static const char *at(const char *name)
-{
-    static char paths[8][160];
-    static unsigned turn;
-    char *p = paths[turn++ % ARRAY_LEN(paths)];
-    snprintf(p, sizeof paths[0], "%s/%s", folder, name);
-    return p;
-}
-
-static struct gguf *open_or_fail(const char *path)
-{
-    struct oato_error err;
-    struct gguf *g = NULL;
-    if (gguf_open(path, &g, &err))
-        fail_msg("%s", err.text);
-    return g;
-}
 
 static void assert_refused(const char *path, oato_status status, const char *part)
 {
@@ -56,14 +13,6 @@ static void assert_refused(const char *path, oato_status status, const char *par
     assert_null(g);
     if (!strstr(err.text, part))
         fail_msg("'%s' does not say '%s'", err.text, part);
-}
-
-static void save_or_fail(struct gguf_writer *w, const char *path)
-{
-    struct oato_error err;
-    if (gguf_writer_save(w, path, &err))
-        fail_msg("%s", err.text);
-    gguf_writer_free(w);
 }
 
 static void random_or_fail(const struct random_model *m, const char *path)
@@ -384,118 +333,6 @@ static void wrong_parts_are_refused(void **state)
     assert_refused(folder, OATO_EIO, "not a regular file");
 }
 
-/* What the structure hash of a tiny model is when one thing about it is different. */
-enum change {
-    NOTHING,
-    KEY_ORDER,
-    TENSOR_ORDER,
-    TEMPLATE,
-    INTEGER_TYPE,
-    FLOAT_TYPE,
-    SPLIT_KEYS,
-    NAME_KEY,
-    STRING_HYPER,
-    OTHER_PREFIX, /* the same model up to here */
-    WIDTH,
-    EPSILON,
-    ARCHITECTURE,
-    NEW_HYPER,
-    FLAG_HYPER,
-    ARRAY_HYPER,
-    TENSOR_NAME,
-    TENSOR_TYPE,
-    TENSOR_SHAPE,
-    TENSOR_GONE,
-    CHANGES
-};
-
-static void add_keys(struct gguf_writer *w, enum change c)
-{
-    const char *arch = c == ARCHITECTURE ? "b" : "a";
-    uint32_t width = c == WIDTH ? 65 : 64;
-    float eps = c == EPSILON ? 0.5f : 0.25f;
-    gguf_writer_string(w, "general.architecture", arch);
-    gguf_writer_string(w, "tokenizer.chat_template", c == TEMPLATE ? "new" : "old");
-    gguf_writer_string(w, "general.name", c == NAME_KEY ? "new" : "old");
-    if (c == INTEGER_TYPE)
-        gguf_writer_scalar(w, "a.width", GGUF_I64, &(int64_t){64});
-    else
-        gguf_writer_scalar(w, "a.width", GGUF_U32, &width);
-    if (c == FLOAT_TYPE)
-        gguf_writer_scalar(w, "a.eps", GGUF_F64, &(double){0.25});
-    else
-        gguf_writer_scalar(w, "a.eps", GGUF_F32, &eps);
-    gguf_writer_scalar(w, "a.large", GGUF_U64, &(uint64_t){UINT64_MAX});
-    if (c == SPLIT_KEYS)
-        gguf_writer_scalar(w, "split.count", GGUF_U16, &(uint16_t){1});
-    if (c == STRING_HYPER)
-        gguf_writer_string(w, "a.rope.scaling.type", "none");
-    if (c == OTHER_PREFIX)
-        gguf_writer_scalar(w, "ab.width", GGUF_U32, &(uint32_t){1});
-    if (c == NEW_HYPER)
-        gguf_writer_scalar(w, "a.heads", GGUF_U32, &(uint32_t){4});
-    if (c == FLAG_HYPER)
-        gguf_writer_scalar(w, "a.flag", GGUF_BOOL, &(uint8_t){1});
-    if (c == ARRAY_HYPER)
-        gguf_writer_array(w, "a.width", GGUF_U32, (uint32_t[]){64, 64}, 2);
-}
-
-static uint64_t changed_hash(enum change c)
-{
-    struct gguf_writer *w = gguf_writer_create();
-    int64_t ne[2] = {32, c == TENSOR_SHAPE ? 3 : 2};
-    if (c == KEY_ORDER)
-        gguf_writer_scalar(w, "a.eps", GGUF_F32, &(float){0.25f});
-    add_keys(w, c);
-    if (c == TENSOR_ORDER)
-        gguf_writer_tensor(w, "y", DT_F32, 1, ne, NULL);
-    gguf_writer_tensor(w, c == TENSOR_NAME ? "z" : "x", c == TENSOR_TYPE ? DT_F16 : DT_F32, 2, ne,
-                       NULL);
-    if (c != TENSOR_ORDER && c != TENSOR_GONE)
-        gguf_writer_tensor(w, "y", DT_F32, 1, ne, NULL);
-    save_or_fail(w, at("hash.gguf"));
-    struct gguf *g = open_or_fail(at("hash.gguf"));
-    uint64_t h = gguf_structure_hash(g);
-    gguf_close(g);
-    return h;
-}
-
-static void the_structure_hash_sees_shapes_only(void **state)
-{
-    (void)state;
-    uint64_t same = changed_hash(NOTHING), seen[CHANGES];
-    for (int c = 0; c < CHANGES; c++) {
-        seen[c] = changed_hash((enum change)c);
-        if ((seen[c] == same) != (c < WIDTH))
-            fail_msg("change %d: hash %s", c, seen[c] == same ? "is the same" : "differs");
-        for (int d = WIDTH; d < c; d++)
-            assert_true(seen[d] != seen[c]);
-    }
-}
-
-static void the_content_hash_sees_the_samples(void **state)
-{
-    (void)state;
-    enum { ELEMENTS = 40000 };
-    float *data = calloc(ELEMENTS, sizeof *data);
-    static const size_t changed[] = {0, ELEMENTS / 2, ELEMENTS - 1};
-    uint64_t hashes[1 + ARRAY_LEN(changed)];
-    for (size_t i = 0; i < ARRAY_LEN(hashes); i++) {
-        if (i)
-            data[changed[i - 1]] = 1;
-        struct gguf_writer *w = gguf_writer_create();
-        gguf_writer_string(w, "general.name", i ? "b" : "a");
-        gguf_writer_tensor(w, "t", DT_F32, 1, (int64_t[]){ELEMENTS}, data);
-        save_or_fail(w, at("a.gguf"));
-        struct gguf *g = open_or_fail(at("a.gguf"));
-        hashes[i] = gguf_content_hash(g);
-        gguf_close(g);
-        for (size_t j = 0; j < i; j++)
-            assert_true(hashes[i] != hashes[j]);
-    }
-    free(data);
-}
-
 /* A model as tests/models/read_gguf.py prints it. */
 static void describe(const struct gguf *g, struct text *out)
 {
@@ -647,20 +484,17 @@ static void shapes_that_are_no_model_are_refused(void **state)
 
 int main(void)
 {
-#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(what_is_written_is_read),
-        FILE_TEST(copied_keys_leave_out_what_belongs_to_the_file),
-        FILE_TEST(alignment_is_obeyed),
-        FILE_TEST(mistakes_are_told_when_saving),
-        FILE_TEST(a_header_only_file_has_shapes_and_no_data),
-        FILE_TEST(a_split_model_is_found_from_any_of_its_files),
-        FILE_TEST(wrong_parts_are_refused),
-        FILE_TEST(the_structure_hash_sees_shapes_only),
-        FILE_TEST(the_content_hash_sees_the_samples),
-        FILE_TEST(the_gguf_package_reads_what_we_write),
-        FILE_TEST(the_default_model_reads_as_the_gguf_package_says),
-        FILE_TEST(shapes_that_are_no_model_are_refused),
+        FOLDER_TEST(what_is_written_is_read),
+        FOLDER_TEST(copied_keys_leave_out_what_belongs_to_the_file),
+        FOLDER_TEST(alignment_is_obeyed),
+        FOLDER_TEST(mistakes_are_told_when_saving),
+        FOLDER_TEST(a_header_only_file_has_shapes_and_no_data),
+        FOLDER_TEST(a_split_model_is_found_from_any_of_its_files),
+        FOLDER_TEST(wrong_parts_are_refused),
+        FOLDER_TEST(the_gguf_package_reads_what_we_write),
+        FOLDER_TEST(the_default_model_reads_as_the_gguf_package_says),
+        FOLDER_TEST(shapes_that_are_no_model_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,147 @@
+/*
+ * test_batch_rows.c - requests that ask for rows of hidden states, not for tokens: the rows are
+ * what logits are made of, and each is told once, also where the sequence was evicted and computed
+ * anew.
+ */
+#include "executor/batch.h"
+#include "tests/executor/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct batch *batch_with(struct engine *e, const struct batch_options *options)
+{
+    struct batch *b;
+    struct oato_error err;
+    if (batch_create(e, options, &b, &err))
+        fail_msg("%s", err.text);
+    return b;
+}
+
+/* The hidden states of a prompt, of which the model's last product makes its logits. */
+enum { STATES = 40, WIDTH = 256 };
+struct states {
+    int n;
+    float row[STATES][WIDTH];
+};
+
+static void on_row(void *user, const float *row)
+{
+    struct states *x = user;
+    assert_true(x->n < STATES);
+    memcpy(x->row[x->n++], row, sizeof x->row[0]);
+}
+
+static void row_end(void *user, enum batch_end why)
+{
+    (void)user;
+    assert_int_equal(why, BATCH_LIMIT);
+}
+
+static void run(struct batch *b, const struct batch_request *r)
+{
+    struct oato_error err;
+    if (batch_add(b, r, NULL, &err))
+        fail_msg("%s", err.text);
+    while (batch_requests(b))
+        if (batch_step(b, &err))
+            fail_msg("%s", err.text);
+}
+
+static void rows_are_what_logits_are_made_of(void **state)
+{
+    struct model *m = tiny_model(DT_F32, 5);
+    const struct gguf_tensor *w = m->graph.ops[m->graph.n_ops - 1].weight[0];
+    struct engine_options options = {.context = 256, .ubatch = 16, .seqs = 2};
+    struct states *x = calloc(2, sizeof *x);
+    int32_t ids[STATES];
+    (void)state;
+    assert_true(x && w->dtype == DT_F32 && w->ne[0] == WIDTH);
+    fill_ids(ids, STATES, 320, 1);
+    struct engine *e = open_engine(m, NULL, options);
+    float *logits = logits_of(e, ids, STATES);
+    engine_close(e);
+    options.embeddings = true;
+    e = open_engine(m, NULL, options);
+    struct batch *b = batch_with(e, NULL);
+    for (int i = 0; i < 2; i++) { /* the second would find pages of the first */
+        struct batch_request r = {.ids = ids,
+                                  .n_ids = STATES,
+                                  .seq = -1,
+                                  .on_row = on_row,
+                                  .on_end = row_end,
+                                  .user = &x[i]};
+        run(b, &r);
+        assert_int_equal(x[i].n, STATES);
+    }
+    assert_memory_equal(&x[0], &x[1], sizeof x[0]);
+    for (int i = 0; i < STATES; i++) {
+        for (int j = 0; j < 320; j++) {
+            const float *row = (const float *)(const void *)w->data + (size_t)j * WIDTH;
+            double sum = 0;
+            for (int k = 0; k < WIDTH; k++)
+                sum += (double)row[k] * (double)x[0].row[i][k];
+            assert_true(fabs(sum - (double)logits[i * 320 + j]) < 1e-3);
+        }
+    }
+    batch_free(b);
+    engine_close(e);
+    free(logits);
+    free(x);
+    model_close(m);
+}
+
+/* Everything is evicted in the third step. */
+static void evicting_schedule(void *user, struct batch_view *v, int32_t n,
+                              const struct batch_room *room)
+{
+    int *steps = user;
+    (void)room;
+    ++*steps;
+    for (int32_t i = 0; i < n; i++)
+        v[i].action = v[i].state == BATCH_WAITING ? BATCH_RUN
+                      : *steps == 3               ? BATCH_EVICT
+                                                  : BATCH_KEEP;
+}
+
+static void rows_are_told_once(void **state)
+{
+    struct model *m = tiny_model(DT_F32, 5);
+    const struct engine_options options = {.context = 256, .ubatch = 16, .embeddings = true};
+    struct states *x = calloc(2, sizeof *x);
+    int32_t ids[STATES];
+    int steps = 0;
+    const struct batch_options evicting = {.schedule = evicting_schedule, .user = &steps};
+    (void)state;
+    assert_non_null(x);
+    fill_ids(ids, STATES, 320, 1);
+    for (int i = 0; i < 2; i++) {
+        struct engine *e = open_engine(m, NULL, options);
+        struct batch *b = batch_with(e, i ? &evicting : NULL);
+        struct batch_request r = {.ids = ids,
+                                  .n_ids = STATES,
+                                  .seq = -1,
+                                  .on_row = on_row,
+                                  .on_end = row_end,
+                                  .user = &x[i]};
+        struct batch_times times;
+        run(b, &r);
+        batch_get_times(b, &times);
+        assert_int_equal(times.evictions, i);
+        assert_int_equal(x[i].n, STATES);
+        batch_free(b);
+        engine_close(e);
+    }
+    assert_memory_equal(&x[0], &x[1], sizeof x[0]);
+    free(x);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_what_logits_are_made_of),
+        cmocka_unit_test(rows_are_told_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

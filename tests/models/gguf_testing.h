@@ -1,0 +1,65 @@
+/*
+ * gguf_testing.h - GGUF files in a folder of their own, for tests of what they say.
+ */
+#ifndef OATO_GGUF_TESTING_H
+#define OATO_GGUF_TESTING_H
+
+#include "models/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* cmocka wants the four headers above first */
+#include <cmocka.h>
+
+static char folder[64];
+
+static inline int folder_create(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/oato-gguf-XXXXXX");
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static inline int folder_remove(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command); // NOLINT(bugprone-command-processor): the name is ours
+}
+
+/* A path in the test's folder; the last eight stay valid. */
+static inline const char *at(const char *name)
+{
+    static char paths[8][160];
+    static unsigned turn;
+    char *p = paths[turn++ % ARRAY_LEN(paths)];
+    snprintf(p, sizeof paths[0], "%s/%s", folder, name);
+    return p;
+}
+
+static inline struct gguf *open_or_fail(const char *path)
+{
+    struct oato_error err;
+    struct gguf *g = NULL;
+    if (gguf_open(path, &g, &err))
+        fail_msg("%s", err.text);
+    return g;
+}
+
+static inline void save_or_fail(struct gguf_writer *w, const char *path)
+{
+    struct oato_error err;
+    if (gguf_writer_save(w, path, &err))
+        fail_msg("%s", err.text);
+    gguf_writer_free(w);
+}
+
+#define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, folder_create, folder_remove)
+
+#endif
