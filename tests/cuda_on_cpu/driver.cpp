@@ -1,7 +1,7 @@
 /*
- * driver.cpp - the emulated driver: devices, contexts, modules. Its GPUs are threads of
- * this process, their memory comes from malloc, so that AddressSanitizer watches kernels and
- * copies.
+ * driver.cpp - the emulated driver: devices, contexts, modules. Its GPUs are threads of this
+ * process, their memory (memory.cpp) comes from malloc, so that AddressSanitizer watches kernels
+ * and copies.
  *
  * The environment says what the GPUs are like; it is read whenever something depends on it, counts
  * of failures begin anew with each context:
