@@ -8,7 +8,6 @@
  */
 #include "tests/executor/harness.h"
 #include "tests/kernels/cuda_counts.h"
-#include "tests/pace.h"
 
 #include "kernels/device.h"
 
