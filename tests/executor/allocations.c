@@ -1,3 +1,6 @@
+/*
+ * allocations.c - see allocations.h. The linker wraps the four functions (CMakeLists.txt).
+ */
 #include "tests/executor/allocations.h"
 
 #include <stddef.h>
