@@ -16,7 +16,8 @@ PACK_MOST = 60 * MB
 PROGRAMS = ("oato-run", "oato-plan", "oato-profile", "oato-make-model", "oato-bench-cuda")
 TESTS = ("test_cuda_ops", "test_cuda_numbers", "test_cuda_attention", "test_cuda_mla", "test_cuda_experts",
          "test_cuda_sample", "test_cuda_sparse", "test_cuda_state", "test_cuda_device", "test_cuda_spans", "test_cuda_join",
-         "test_cuda_streams", "test_cuda_blas", "test_cuda_engine", "test_cuda_pages", "test_stored", "test_order", "test_batch", "test_prefix")
+         "test_cuda_streams", "test_cuda_blas", "test_cuda_engine", "test_cuda_pages", "test_stored", "test_order",
+         "test_batch", "test_prefix")
 OF_EXECUTOR = ("test_cuda_engine", "test_cuda_pages", "test_stored", "test_order", "test_batch", "test_prefix")
 SCRIPTS = ("bench-gpu", "bench_gpu_models.py", "bench_gpu_pack.py", "bench_gpu_report.py",
            "bench_report.py", "bench_roofline.py")
