@@ -377,13 +377,16 @@ static oato_status tensor_best(const struct model *m, const struct planner_optio
 {
     struct plan joined;
     struct oato_error ignored;
-    o->joined = false;
-    oato_status status = plan_deal(m, given, seats, o, wholes, out, err);
+    const oato_status status = plan_deal(m, given, seats, o, wholes, out, err);
     bool one_each = true;
     for (int32_t r = 0; r < o->ranks; r++)
         one_each = one_each && seats[r].n == 2;
-    o->joined = one_each && rank_sums_measured(o, SUM_ACCELERATORS) && o->wire == DT_F32;
-    if (!o->joined || plan_deal(m, given, seats, o, wholes, &joined, &ignored))
+    if (!one_each || !rank_sums_measured(o, SUM_ACCELERATORS) || o->wire != DT_F32)
+        return status;
+    o->joined = true;
+    const oato_status other = plan_deal(m, given, seats, o, wholes, &joined, &ignored);
+    o->joined = false;
+    if (other)
         return status;
     const bool better = status || ranks_objective(&joined) < ranks_objective(out);
     if (!better || !status)
@@ -451,9 +454,9 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     if (options_check(m, &o, err) || seats_find(&o, given, NULL, seats, err))
         return err->status;
     rank_network(&o);
+    o.joined = false; /* whatever a plan had that is made anew */
     if (o.split != SPLIT_LAYERS) {
         status = tensor_best(m, given, seats, &o, wholes, &tensor, err);
-        o.joined = false;
         by[SPLIT_TENSOR] = status ? NULL : &tensor;
     }
     const bool one_each = o.ranks == o.hosts;

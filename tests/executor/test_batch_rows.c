@@ -38,14 +38,17 @@ static void row_end(void *user, enum batch_end why)
     assert_int_equal(why, BATCH_LIMIT);
 }
 
-static void run(struct batch *b, const struct batch_request *r)
+static void states_of(struct batch *b, const int32_t *ids, struct states *x)
 {
+    const struct batch_request r = {
+        .ids = ids, .n_ids = STATES, .seq = -1, .on_row = on_row, .on_end = row_end, .user = x};
     struct oato_error err;
-    if (batch_add(b, r, NULL, &err))
+    if (batch_add(b, &r, NULL, &err))
         fail_msg("%s", err.text);
     while (batch_requests(b))
         if (batch_step(b, &err))
             fail_msg("%s", err.text);
+    assert_int_equal(x->n, STATES);
 }
 
 static void rows_are_what_logits_are_made_of(void **state)
@@ -65,14 +68,7 @@ static void rows_are_what_logits_are_made_of(void **state)
     e = open_engine(m, NULL, options);
     struct batch *b = batch_with(e, NULL);
     for (int i = 0; i < 2; i++) { /* the second would find pages of the first */
-        struct batch_request r = {.ids = ids,
-                                  .n_ids = STATES,
-                                  .seq = -1,
-                                  .on_row = on_row,
-                                  .on_end = row_end,
-                                  .user = &x[i]};
-        run(b, &r);
-        assert_int_equal(x[i].n, STATES);
+        states_of(b, ids, &x[i]);
     }
     assert_memory_equal(&x[0], &x[1], sizeof x[0]);
     for (int i = 0; i < STATES; i++) {
@@ -118,17 +114,10 @@ static void rows_are_told_once(void **state)
     for (int i = 0; i < 2; i++) {
         struct engine *e = open_engine(m, NULL, options);
         struct batch *b = batch_with(e, i ? &evicting : NULL);
-        struct batch_request r = {.ids = ids,
-                                  .n_ids = STATES,
-                                  .seq = -1,
-                                  .on_row = on_row,
-                                  .on_end = row_end,
-                                  .user = &x[i]};
         struct batch_times times;
-        run(b, &r);
+        states_of(b, ids, &x[i]);
         batch_get_times(b, &times);
         assert_int_equal(times.evictions, i);
-        assert_int_equal(x[i].n, STATES);
         batch_free(b);
         engine_close(e);
     }

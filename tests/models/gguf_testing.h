@@ -5,10 +5,10 @@
 #define OATO_GGUF_TESTING_H
 
 #include "models/models.h"
+#include "tests/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,30 +16,13 @@
 /* cmocka wants the four headers above first */
 #include <cmocka.h>
 
-static char folder[64];
-
-static inline int folder_create(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/oato-gguf-XXXXXX");
-    return mkdtemp(folder) ? 0 : 1;
-}
-
-static inline int folder_remove(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command); // NOLINT(bugprone-command-processor): the name is ours
-}
-
 /* A path in the test's folder; the last eight stay valid. */
 static inline const char *at(const char *name)
 {
     static char paths[8][160];
     static unsigned turn;
     char *p = paths[turn++ % ARRAY_LEN(paths)];
-    snprintf(p, sizeof paths[0], "%s/%s", folder, name);
+    snprintf(p, sizeof paths[0], "%s/%s", test_folder, name);
     return p;
 }
 

@@ -330,7 +330,7 @@ static void wrong_parts_are_refused(void **state)
     save_part("zero.gguf", 0, 0, 0, "a", true);
     gguf_close(open_or_fail(at("zero.gguf")));
     assert_refused(at("missing.gguf"), OATO_EIO, "missing.gguf: No such file");
-    assert_refused(folder, OATO_EIO, "not a regular file");
+    assert_refused(test_folder, OATO_EIO, "not a regular file");
 }
 
 /* A model as tests/models/read_gguf.py prints it. */
@@ -419,7 +419,7 @@ static void the_gguf_package_reads_what_we_write(void **state)
     char names[ARRAY_LEN(types) + 1][96];
     const char *paths[ARRAY_LEN(names)];
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        snprintf(names[i], sizeof names[i], "%s/%zu.gguf", folder, i);
+        snprintf(names[i], sizeof names[i], "%s/%zu.gguf", test_folder, i);
         paths[i] = names[i];
     }
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {

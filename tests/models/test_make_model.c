@@ -2,39 +2,15 @@
  * test_make_model.c - oato-make-model writes the model that its options describe, the same bytes
  * each time, and refuses what is no model with one line and status 2.
  */
-#include "models/models.h"
+#include "tests/models/gguf_testing.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static char folder[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/oato-make-XXXXXX");
-    return mkdtemp(folder) ? 0 : 1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command); // NOLINT(bugprone-command-processor): the name is ours
-}
 
 /* Runs the program in the folder; returns its status and the first line that it printed. */
 static int run(const char *arguments, char line[512])
 {
     char command[1024];
-    snprintf(command, sizeof command, "cd '%s' && '%s' %s 2>&1", folder, OATO_MAKE_MODEL,
+    snprintf(command, sizeof command, "cd '%s' && '%s' %s 2>&1", test_folder, OATO_MAKE_MODEL,
              arguments);
     FILE *f = popen(command, "r"); // NOLINT(bugprone-command-processor)
     assert_non_null(f);
@@ -49,17 +25,6 @@ static int run(const char *arguments, char line[512])
     return WEXITSTATUS(status);
 }
 
-static struct gguf *open_made(const char *name)
-{
-    char path[128];
-    struct oato_error err;
-    struct gguf *g = NULL;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (gguf_open(path, &g, &err))
-        fail_msg("%s", err.text);
-    return g;
-}
-
 static void options_shape_the_model(void **state)
 {
     (void)state;
@@ -70,7 +35,7 @@ static void options_shape_the_model(void **state)
                          line),
                      0);
     assert_string_equal(line, "");
-    struct gguf *g = open_made("a.gguf");
+    struct gguf *g = open_or_fail(at("a.gguf"));
     assert_true(gguf_get_i64(g, "qwen2.block_count", &n) && n == 3);
     assert_true(gguf_get_i64(g, "qwen2.context_length", &n) && n == 2048);
     assert_null(gguf_tensor(g, "output.weight"));
@@ -91,7 +56,7 @@ static void experts_are_tensors_of_three_dimensions(void **state)
             line),
         0);
     assert_string_equal(line, "");
-    struct gguf *g = open_made("a.gguf");
+    struct gguf *g = open_or_fail(at("a.gguf"));
     assert_true(gguf_get_i64(g, "qwen3moe.expert_count", &n) && n == 8);
     assert_true(gguf_get_i64(g, "qwen3moe.expert_used_count", &n) && n == 3);
     assert_true(gguf_get_i64(g, "qwen3moe.attention.key_length", &n) && n == 64);
@@ -108,7 +73,7 @@ static void experts_are_tensors_of_three_dimensions(void **state)
                          "--no-tokenizer b.gguf",
                          line),
                      0);
-    g = open_made("b.gguf");
+    g = open_or_fail(at("b.gguf"));
     assert_true(gguf_get_i64(g, "qwen3moe.block_count", &n) && n == 3);
     assert_int_equal(gguf_tensor(g, "blk.2.ffn_up_exps.weight")->ne[2], 128);
     gguf_close(g);
@@ -133,7 +98,7 @@ static void mixes_give_more_bits_to_the_same_matrices_as_llama_quantize(void **s
         snprintf(command, sizeof command, "%s --layers 16 --width 256 --ffn 256 %s",
                  rows[i].arguments, rows[i].name);
         assert_int_equal(run(command, line), 0);
-        struct gguf *g = open_made(rows[i].name);
+        struct gguf *g = open_or_fail(at(rows[i].name));
         assert_true(gguf_get_i64(g, "general.file_type", &file_type));
         assert_int_equal(file_type, rows[i].file_type);
         assert_int_equal(gguf_tensor(g, rows[i].output)->dtype, DT_Q6_K);
@@ -164,7 +129,7 @@ static void rows_without_whole_blocks_get_smaller_ones(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char line[512];
         assert_int_equal(run(rows[i].arguments, line), 0);
-        struct gguf *g = open_made("a.gguf");
+        struct gguf *g = open_or_fail(at("a.gguf"));
         assert_int_equal(gguf_tensor(g, "blk.0.attn_q.weight")->dtype, rows[i].dtype);
         gguf_close(g);
     }
@@ -178,8 +143,9 @@ static void seeds_split_and_header_only_do_as_they_say(void **state)
     assert_int_equal(run("--type Q4_0 --seed 2 two.gguf", line), 0);
     assert_int_equal(run("--type Q4_0 --split 4 many.gguf", line), 0);
     assert_int_equal(run("--type Q4_0 --header-only --no-tokenizer head.gguf", line), 0);
-    struct gguf *one = open_made("one.gguf"), *two = open_made("two.gguf");
-    struct gguf *many = open_made("many-00003-of-00004.gguf"), *head = open_made("head.gguf");
+    struct gguf *one = open_or_fail(at("one.gguf")), *two = open_or_fail(at("two.gguf"));
+    struct gguf *many = open_or_fail(at("many-00003-of-00004.gguf")),
+                *head = open_or_fail(at("head.gguf"));
     assert_true(gguf_content_hash(one) == gguf_content_hash(many));
     assert_true(gguf_content_hash(one) != gguf_content_hash(two));
     assert_true(gguf_structure_hash(one) == gguf_structure_hash(two));
@@ -226,14 +192,13 @@ static void mistakes_are_one_line(void **state)
 
 int main(void)
 {
-#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(options_shape_the_model),
-        FILE_TEST(experts_are_tensors_of_three_dimensions),
-        FILE_TEST(mixes_give_more_bits_to_the_same_matrices_as_llama_quantize),
-        FILE_TEST(rows_without_whole_blocks_get_smaller_ones),
-        FILE_TEST(seeds_split_and_header_only_do_as_they_say),
-        FILE_TEST(mistakes_are_one_line),
+        FOLDER_TEST(options_shape_the_model),
+        FOLDER_TEST(experts_are_tensors_of_three_dimensions),
+        FOLDER_TEST(mixes_give_more_bits_to_the_same_matrices_as_llama_quantize),
+        FOLDER_TEST(rows_without_whole_blocks_get_smaller_ones),
+        FOLDER_TEST(seeds_split_and_header_only_do_as_they_say),
+        FOLDER_TEST(mistakes_are_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #ifndef OATO_PROFILER_TESTING_H
 #define OATO_PROFILER_TESTING_H
 
+#include "tests/folder.h"
 #include "tests/models/random_model.h"
 
 #include <setjmp.h>
@@ -14,23 +15,6 @@
 
 /* cmocka wants the four headers above first */
 #include <cmocka.h>
-
-static char test_folder[64];
-
-static inline int folder_create(void **state)
-{
-    (void)state;
-    strcpy(test_folder, "/tmp/oato-profiler-XXXXXX");
-    return mkdtemp(test_folder) ? 0 : -1;
-}
-
-static inline int folder_remove(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", test_folder);
-    return system(command);
-}
 
 static inline const char *path_in(char out[128], const char *name)
 {
