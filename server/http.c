@@ -5,17 +5,12 @@
  */
 #include "server/server_internal.h"
 
-#include <errno.h>
-#include <netdb.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 enum {
     HTTP_THREADS = 4,
-    OTHER_FILES = 256,        /* of the process, besides connections */
     HEADERS_BYTES = 32 << 10, /* of one request */
     DISCARD_BYTES = 64 << 20  /* of a body that is too large before its connection is closed */
 };
@@ -408,127 +403,47 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
     atomic_fetch_sub(&s->exchanges, 1);
 }
 
-/* --------------------------------------------------------------------------- the listener --- */
+/* ----------------------------------------------------------------------------- the daemon --- */
 
-/* -1, and err says why. */
-static int listen_at(const struct addrinfo *at, const char *host, const char *port,
-                     struct oato_error *err)
+static void on_connection(void *cls, struct MHD_Connection *c, void **context,
+                          enum MHD_ConnectionNotificationCode what)
 {
-    const int one = 1;
-    const int listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool v6 = at->ai_family == AF_INET6; /* another host may be the same port's IPv4 */
-    if (listener >= 0 && !setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
-        (!v6 || !setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one)) &&
-        !bind(listener, at->ai_addr, at->ai_addrlen) && !listen(listener, 511))
-        return listener;
-    oato_fail(err, OATO_EIO, "cannot listen at %s, port %s: %s", host, port, strerror(errno));
-    if (listener >= 0)
-        close(listener);
-    return -1;
-}
-
-/* As many open files as connections need, where the system's hard limit allows it. */
-static void files_allow(int32_t connections)
-{
-    struct rlimit limit;
-    const rlim_t wanted = (rlim_t)connections + OTHER_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit); /* without it there are fewer connections */
-}
-
-/* The port that was found for --port 0. */
-static void port_read(int listener, char port[16])
-{
-    struct sockaddr_storage at;
-    socklen_t n = sizeof at;
-    if (!getsockname(listener, (struct sockaddr *)&at, &n))
-        getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, 16, NI_NUMERICSERV);
-}
-
-/* To be read by whoever started the server. */
-static void tell_address(const struct server *s, const char *host, const char *port)
-{
-    const bool v6 = strchr(host, ':') != NULL;
-    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
-              v6 ? "]" : "", port, s->model);
-}
-
-/* Port 0 becomes the one that was found. */
-static oato_status host_open(struct server *s, const char *host, char port[16],
-                             struct MHD_Daemon **out, struct oato_error *err)
-{
-    const struct server_options *o = s->options;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *at = NULL;
-    const int found = getaddrinfo(host, port, &hints, &at);
-    if (found)
-        return oato_fail(err, OATO_EUSAGE, "--host %s: %s; give addresses or names", host,
-                         gai_strerror(found));
-    const int listener = listen_at(at, host, port, err);
-    const unsigned v6 = at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
-    freeaddrinfo(at);
-    if (listener < 0)
-        return err->status;
-    *out = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | v6, 0, NULL, NULL,
-        on_request, s, MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_THREAD_POOL_SIZE, (unsigned)HTTP_THREADS,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADERS_BYTES,
-        MHD_OPTION_END);
-    if (!*out) {
-        close(listener);
-        return oato_fail(err, OATO_EIO,
-                         "cannot start the HTTP threads; allow more open files "
-                         "(ulimit -n) or fewer --connections");
-    }
-    port_read(listener, port);
-    return OATO_OK;
+    (void)c;
+    (void)context;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+        atomic_fetch_sub(&((struct server *)cls)->connections, 1);
 }
 
 oato_status http_open(struct server *s, struct oato_error *err)
 {
-    int32_t n = 0;
+    const struct server_options *o = s->options;
     char port[16];
-    oato_status status = OATO_OK;
-    while (s->hosts.item[n])
-        n++;
-    if (n > HOSTS_MAX)
-        return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
-                         HOSTS_MAX);
-    for (int32_t i = 0; i < HOSTS_MAX; i++)
-        s->quiesced[i] = -1;
-    files_allow(n * s->options->connections);
-    snprintf(port, sizeof port, "%d", s->options->port);
-    for (int32_t i = 0; i < n && !status; i++)
-        status = host_open(s, s->hosts.item[i], port, &s->daemon[i], err);
-    for (int32_t i = 0; i < n && !status; i++)
-        tell_address(s, s->hosts.item[i], port);
+    oato_status status = listeners_open(s, port, err);
+    if (!status)
+        s->http = MHD_start_daemon(
+            MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                MHD_USE_NO_LISTEN_SOCKET,
+            0, NULL, NULL, on_request, s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+            MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_THREAD_POOL_SIZE,
+            (unsigned)HTTP_THREADS, MHD_OPTION_CONNECTION_LIMIT,
+            (unsigned)o->connections * HTTP_THREADS, /* any thread may get all */
+            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)HEADERS_BYTES, MHD_OPTION_END);
+    if (!status && !s->http)
+        status = oato_fail(err, OATO_EIO,
+                           "cannot start the HTTP threads; allow more open files "
+                           "(ulimit -n) or fewer --connections");
+    if (!status)
+        status = listeners_start(s, port, err);
     if (status)
         http_close(s);
     return status;
 }
 
-void http_quiesce(struct server *s)
-{
-    for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
-        /* its threads may be about to accept: the descriptor stays until they have ended */
-        s->quiesced[i] = MHD_quiesce_daemon(s->daemon[i]);
-        if (s->quiesced[i] >= 0)
-            shutdown(s->quiesced[i], SHUT_RDWR);
-    }
-}
-
 void http_close(struct server *s)
 {
-    for (int32_t i = 0; i < HOSTS_MAX && s->daemon[i]; i++) {
-        MHD_stop_daemon(s->daemon[i]);
-        s->daemon[i] = NULL;
-        if (s->quiesced[i] >= 0)
-            close(s->quiesced[i]);
-        s->quiesced[i] = -1;
-    }
+    listeners_close(s);
+    if (s->http)
+        MHD_stop_daemon(s->http);
+    s->http = NULL;
 }

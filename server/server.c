@@ -115,7 +115,7 @@ static void wait_and_drain(struct server *s)
         pause_ns(POLL_NS);
     int expected = SERVER_READY;
     atomic_compare_exchange_strong(&s->state, &expected, SERVER_DRAINING);
-    http_quiesce(s);
+    listeners_close(s);
     loop_stop(s, false);
     const uint64_t begin = now_ns(), most = (uint64_t)s->options->drain_s * 1000000000;
     while (atomic_load(&s->state) != SERVER_ENDED && now_ns() - begin < most)

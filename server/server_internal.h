@@ -168,6 +168,15 @@ struct seen {
 
 enum { HOSTS_MAX = 8 };
 
+/* Of each host: listen.c. */
+struct listeners {
+    int fd[HOSTS_MAX];
+    int32_t n;
+    bool accepting; /* the thread runs */
+    atomic_bool closing;
+    pthread_t thread;
+};
+
 /* A list of the command line. */
 struct list {
     struct text text;
@@ -186,8 +195,9 @@ struct server {
     atomic_int state;      /* enum server_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
     atomic_int exchanges;  /* requests whose answers are not sent yet */
-    struct MHD_Daemon *daemon[HOSTS_MAX]; /* of each host; NULL: not started */
-    int quiesced[HOSTS_MAX]; /* its listener once it takes no more connections; -1: not yet */
+    struct listeners listeners;
+    atomic_int connections;  /* that are open */
+    struct MHD_Daemon *http; /* NULL: not started */
     enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
     struct scheduler *scheduler;
     struct restore_predictor *costs;
@@ -247,9 +257,16 @@ enum MHD_Result job_begin(struct exchange *x, struct job *j);
  * "a" or "a/b". */
 void fields_pick(struct text *answer, const json_t *fields);
 oato_status http_open(struct server *s, struct oato_error *err);
-/* Takes no more connections. */
-void http_quiesce(struct server *s);
 void http_close(struct server *s);
+
+/* Listens at every address of --host; nothing is accepted yet. Port 0 becomes the one that was
+ * found. */
+oato_status listeners_open(struct server *s, char port[16], struct oato_error *err);
+/* Accepts connections, which go to s->http, and tells the addresses. */
+oato_status listeners_start(struct server *s, const char *port, struct oato_error *err);
+/* Takes no more connections; those that are open stay. */
+void listeners_close(struct server *s);
+
 enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
                       size_t n);
 /* t is freed. */

@@ -65,8 +65,11 @@ class Server:
 
     def end(self):
         self.process.send_signal(signal.SIGTERM)
-        self.process.stderr.read()
-        return self.process.wait(30)
+        said = self.process.stderr.read()
+        status = self.process.wait(30)
+        if status:
+            print(f"status {status}: {said}")
+        return status
 
 
 def completions(s, expected):
@@ -342,6 +345,26 @@ def interfaces(model):
     check(s.end() == 0, "it ends")
 
 
+def full(model):
+    """Whoever comes when all connections are taken waits for the first that closes."""
+    s = Server(model, "--connections", "8")
+    taken = [s.connect() for _ in range(8)]
+    for c in taken:
+        c.request("GET", "/health")
+        c.getresponse().read()
+    ninth = socket.create_connection(("127.0.0.1", s.port), timeout=0.5)
+    ninth.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    try:
+        ninth.recv(1)
+        check(False, "a ninth of eight connections was served or refused")
+    except TimeoutError:
+        pass
+    ninth.settimeout(60)
+    taken[0].close()
+    check(ninth.recv(12) == b"HTTP/1.1 200", "a ninth of eight connections is served when one closes")
+    check(s.end() == 0, "it ends")
+
+
 def embeds(model):
     s = Server(model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
@@ -397,6 +420,7 @@ with tempfile.TemporaryDirectory() as folder:
     killed(model, expected)
     keys(model)
     interfaces(model)
+    full(model)
     embeds(model)
     drains(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),

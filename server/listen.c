@@ -1,0 +1,167 @@
+/*
+ * listen.c - where connections come from: a listener at each address of --host, and the thread that
+ * hands what it accepts to libmicrohttpd. libmicrohttpd could listen itself, but its threads and
+ * MHD_quiesce_daemon both take a listener out of the same epoll set, and the one that comes second
+ * ends the process (0.9.75, "Failed to remove listen FD from epoll set").
+ */
+#include "server/server_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    OTHER_FILES = 256, /* of the process, besides connections */
+    BACKLOG = 511,
+    FULL_NS = 10000000 /* until a place is looked for again */
+};
+
+/* -1, and err says why. */
+static int listen_at(const struct addrinfo *at, const char *host, const char *port,
+                     struct oato_error *err)
+{
+    const int one = 1;
+    const int listener = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const bool v6 = at->ai_family == AF_INET6; /* another host may be the same port's IPv4 */
+    if (listener >= 0 && !setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) &&
+        (!v6 || !setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one)) &&
+        !bind(listener, at->ai_addr, at->ai_addrlen) && !listen(listener, BACKLOG))
+        return listener;
+    oato_fail(err, OATO_EIO, "cannot listen at %s, port %s: %s", host, port, strerror(errno));
+    if (listener >= 0)
+        close(listener);
+    return -1;
+}
+
+/* As many open files as connections need, where the system's hard limit allows it. */
+static void files_allow(int32_t connections)
+{
+    struct rlimit limit;
+    const rlim_t wanted = (rlim_t)connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    setrlimit(RLIMIT_NOFILE, &limit); /* without it there are fewer connections */
+}
+
+/* The port that was found for --port 0. */
+static void port_read(int listener, char port[16])
+{
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    if (!getsockname(listener, (struct sockaddr *)&at, &n))
+        getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, 16, NI_NUMERICSERV);
+}
+
+/* To be read by whoever started the server. */
+static void tell_address(const struct server *s, const char *host, const char *port)
+{
+    const bool v6 = strchr(host, ':') != NULL;
+    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
+              v6 ? "]" : "", port, s->model);
+}
+
+/* Port 0 becomes the one that was found. */
+static oato_status host_open(struct listeners *l, const char *host, char port[16],
+                             struct oato_error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *at = NULL;
+    const int found = getaddrinfo(host, port, &hints, &at);
+    if (found)
+        return oato_fail(err, OATO_EUSAGE, "--host %s: %s; give addresses or names", host,
+                         gai_strerror(found));
+    const int listener = listen_at(at, host, port, err);
+    freeaddrinfo(at);
+    if (listener < 0)
+        return err->status;
+    l->fd[l->n++] = listener;
+    port_read(listener, port);
+    return OATO_OK;
+}
+
+/* Somebody else's place may be free later, and so may a descriptor. */
+static void wait_for_room(void)
+{
+    const struct timespec t = {.tv_nsec = FULL_NS};
+    nanosleep(&t, NULL);
+}
+
+/* Whoever connects while --connections are open waits in the backlog. */
+static void connection_take(struct server *s, int listener)
+{
+    struct sockaddr_storage from;
+    socklen_t n = sizeof from;
+    if (atomic_load(&s->connections) >= s->options->connections) {
+        wait_for_room();
+        return;
+    }
+    const int fd = accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        atomic_fetch_add(&s->connections, 1);
+        if (MHD_add_connection(s->http, fd, (struct sockaddr *)&from, n) != MHD_YES)
+            atomic_fetch_sub(&s->connections, 1); /* it has closed the descriptor */
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        wait_for_room();
+    }
+}
+
+static void *accept_all(void *arg)
+{
+    struct server *s = arg;
+    struct listeners *l = &s->listeners;
+    struct pollfd p[HOSTS_MAX];
+    for (int32_t i = 0; i < l->n; i++)
+        p[i] = (struct pollfd){.fd = l->fd[i], .events = POLLIN};
+    while (!atomic_load(&l->closing))
+        if (poll(p, (nfds_t)l->n, -1) > 0)
+            for (int32_t i = 0; i < l->n; i++)
+                if (p[i].revents)
+                    connection_take(s, p[i].fd);
+    return NULL;
+}
+
+oato_status listeners_open(struct server *s, char port[16], struct oato_error *err)
+{
+    int32_t n = 0;
+    oato_status status = OATO_OK;
+    while (s->hosts.item[n])
+        n++;
+    if (n > HOSTS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
+                         HOSTS_MAX);
+    files_allow(s->options->connections);
+    snprintf(port, 16, "%d", s->options->port);
+    for (int32_t i = 0; i < n && !status; i++)
+        status = host_open(&s->listeners, s->hosts.item[i], port, err);
+    return status;
+}
+
+oato_status listeners_start(struct server *s, const char *port, struct oato_error *err)
+{
+    if (pthread_create(&s->listeners.thread, NULL, accept_all, s))
+        return oato_fail(err, OATO_EIO, "cannot start the thread that accepts connections");
+    s->listeners.accepting = true;
+    for (int32_t i = 0; s->hosts.item[i]; i++)
+        tell_address(s, s->hosts.item[i], port);
+    return OATO_OK;
+}
+
+void listeners_close(struct server *s)
+{
+    struct listeners *l = &s->listeners;
+    atomic_store(&l->closing, true);
+    for (int32_t i = 0; i < l->n; i++)
+        shutdown(l->fd[i], SHUT_RDWR); /* which wakes the thread */
+    if (l->accepting)
+        pthread_join(l->thread, NULL);
+    l->accepting = false;
+    while (l->n)
+        close(l->fd[--l->n]);
+}
