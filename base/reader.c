@@ -187,8 +187,13 @@ static oato_status read_rest(const struct reading *r, size_t have, struct oato_e
 
 enum { REGISTERED_MOST = 1 << 30 }; /* bytes of one registered piece of the buffer */
 
+/* The kernel takes a ring apart some time after it is closed, even after the process has ended, and
+ * its buffers would stay in memory for so long. Nothing is on its way. */
 static void ring_close(struct reader *r)
 {
+    if (r->registered)
+        syscall(SYS_io_uring_register, r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0u);
+    r->registered = false;
     if (r->rings)
         munmap(r->rings, r->rings_bytes);
     if (r->entries)

@@ -7,7 +7,6 @@
 #include "server/server_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <string.h>

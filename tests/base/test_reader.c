@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -96,6 +97,33 @@ static void pieces_are_those_of_the_file(void **state)
     read_all(true);
 }
 
+/* KiB that the kernel holds in memory for devices. */
+static long pinned_kib(void)
+{
+    char line[128];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (kib < 0 && fgets(line, sizeof line, f))
+        sscanf(line, "VmPin: %ld", &kib);
+    fclose(f);
+    return kib;
+}
+
+/* Else a process that starts next finds less memory in its control group. */
+static void the_buffer_is_let_go_at_once(void **state)
+{
+    (void)state;
+    struct direct_file f;
+    struct reader *r;
+    const long before = pinned_kib();
+    opened(&f, &r, false);
+    print_message("pinned: %ld KiB, with a reader %ld\n", before, pinned_kib());
+    reader_free(r);
+    assert_int_equal(pinned_kib(), before);
+    direct_close(&f);
+}
+
 static void a_file_that_ends_early_is_named(void **state)
 {
     (void)state;
@@ -158,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pieces_are_those_of_the_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_buffer_is_let_go_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(a_file_that_ends_early_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(a_read_that_fails_is_named, setup, teardown),
         cmocka_unit_test(a_file_that_is_not_there_is_named),
