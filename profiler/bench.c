@@ -34,7 +34,8 @@ struct op_bench {
     float *gates;
 };
 
-/* How many copies of something of that size exceed the caches twice, as memory allows. */
+/* How many copies of something of that size exceed the caches twice, as memory allows; or make up
+ * the model, some of which is in the caches still when the next step begins. */
 static int32_t copies_for(const struct rig *r, uint64_t bytes)
 {
     struct device_info info;
@@ -42,7 +43,10 @@ static int32_t copies_for(const struct rig *r, uint64_t bytes)
     if (r->declared || !bytes)
         return 1;
     uint64_t room = info.free_bytes / 4 < COPIES_BYTES ? info.free_bytes / 4 : COPIES_BYTES;
-    uint64_t n = (2 * r->cache_bytes + bytes - 1) / bytes;
+    uint64_t most = 2 * r->cache_bytes;
+    if (r->model_bytes && r->model_bytes < most)
+        most = r->model_bytes;
+    uint64_t n = (most + bytes - 1) / bytes;
     n = n > room / bytes ? room / bytes : n;
     return n < 1 ? 1 : n > COPIES_MAX ? COPIES_MAX : (int32_t)n;
 }

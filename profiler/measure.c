@@ -184,6 +184,14 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
     return OATO_OK;
 }
 
+static uint64_t model_bytes(const struct gguf *g)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < gguf_tensor_count(g); i++)
+        bytes += gguf_tensor_at(g, i)->bytes;
+    return bytes;
+}
+
 static oato_status open_devices(struct run *r, struct oato_error *err)
 {
     char specs[DEVICES_MAX][256];
@@ -209,6 +217,7 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
         rig->cache_bytes = rig->info.cache_bytes ? rig->info.cache_bytes
                            : cache               ? cache
                                                  : 32u << 20;
+        rig->model_bytes = model_bytes(r->m->gguf);
         rig->made_up = r->made_up;
         for (int j = 0; j < i; j++)
             if (!strcmp(r->rig[j].info.id, rig->info.id))

@@ -98,6 +98,7 @@ struct rig {
     enum device_clock clock;
     bool told;              /* the user was warned that a device clock cannot be used */
     uint64_t cache_bytes;   /* weights must be larger than this to come from memory */
+    uint64_t model_bytes;   /* that a step reads before it reads the same weights again; 0: any */
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
 
