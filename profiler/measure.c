@@ -196,6 +196,7 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
 {
     char specs[DEVICES_MAX][256];
     struct device_options options = {.threads = r->o->threads};
+    const uint64_t model = model_bytes(r->m->gguf);
     uint64_t cache = r->p->machine.l3_bytes ? r->p->machine.l3_bytes : r->p->machine.l2_bytes;
     int n = device_split(r->o->devices ? r->o->devices : "cpu", specs, DEVICES_MAX, err);
     if (n < 0)
@@ -217,7 +218,7 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
         rig->cache_bytes = rig->info.cache_bytes ? rig->info.cache_bytes
                            : cache               ? cache
                                                  : 32u << 20;
-        rig->model_bytes = model_bytes(r->m->gguf);
+        rig->model_bytes = model;
         rig->made_up = r->made_up;
         for (int j = 0; j < i; j++)
             if (!strcmp(r->rig[j].info.id, rig->info.id))

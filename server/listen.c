@@ -85,20 +85,13 @@ static oato_status host_open(struct listeners *l, const char *host, char port[16
     return OATO_OK;
 }
 
-/* Somebody else's place may be free later, and so may a descriptor. */
-static void wait_for_room(void)
-{
-    const struct timespec t = {.tv_nsec = FULL_NS};
-    nanosleep(&t, NULL);
-}
-
 /* Whoever connects while --connections are open waits in the backlog. */
 static void connection_take(struct server *s, int listener)
 {
     struct sockaddr_storage from;
     socklen_t n = sizeof from;
     if (atomic_load(&s->connections) >= s->options->connections) {
-        wait_for_room();
+        pause_ns(FULL_NS);
         return;
     }
     const int fd = accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -107,7 +100,7 @@ static void connection_take(struct server *s, int listener)
         if (MHD_add_connection(s->http, fd, (struct sockaddr *)&from, n) != MHD_YES)
             atomic_fetch_sub(&s->connections, 1); /* it has closed the descriptor */
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        wait_for_room();
+        pause_ns(FULL_NS); /* another connection may end meanwhile */
     }
 }
 

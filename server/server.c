@@ -92,7 +92,7 @@ static void lists_free(struct server *s)
     }
 }
 
-static void pause_ns(int64_t ns)
+void pause_ns(int64_t ns)
 {
     const struct timespec t = {ns / 1000000000, ns % 1000000000};
     nanosleep(&t, NULL);

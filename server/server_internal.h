@@ -259,6 +259,9 @@ void fields_pick(struct text *answer, const json_t *fields);
 oato_status http_open(struct server *s, struct oato_error *err);
 void http_close(struct server *s);
 
+/* Sleeps; a signal ends it (server.c). */
+void pause_ns(int64_t ns);
+
 /* Listens at every address of --host; nothing is accepted yet. Port 0 becomes the one that was
  * found. */
 oato_status listeners_open(struct server *s, char port[16], struct oato_error *err);
