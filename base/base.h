@@ -1,8 +1,8 @@
 /*
  * base.h - what every room of OATO shares: status values and error messages, checked sizes,
- * arenas, memory-mapped files, files that are written whole or not at all, element types,
- * hashing, growing text and JSON, progress lines and command-line options. Nothing here knows
- * models.
+ * arenas, budgets of work, memory-mapped files, files that are written whole or not at all, element
+ * types, hashing, growing text and JSON, progress lines and command-line options. Nothing here
+ * knows models.
  *
  * Functions that can fail return an oato_status and, unless told otherwise, leave a message in
  * the oato_error that the caller passes (never NULL). Nothing in a library prints or exits.
@@ -137,6 +137,27 @@ struct staging {
  * The piece may be filled once the first *after pieces have been read; the piece placed just before
  * it is never among them. */
 uint64_t staging_place(struct staging *s, uint64_t bytes, uint64_t *after);
+
+/* --------------------------------------------------------------------------- budgets ------ */
+
+/* What one request may spend on work whose amount its text chooses: schemas, grammars, templates,
+ * tokenizing, lists of biases. Steps are counted, not timed, so that the same request is refused or
+ * answered alike on every machine: one step is work of about 10 ns. One thread at a time. */
+struct budget {
+    uint64_t steps;                /* that are left */
+    size_t bytes;                  /* that are left */
+    bool (*cancelled)(void *user); /* nobody waits for the answer any more; NULL: never */
+    void *user;
+};
+
+/* A request's own: about 0.3 s of one core, and less than the 100 MB that it may take in all. */
+#define BUDGET_REQUEST ((struct budget){.steps = 30000000, .bytes = (size_t)64 << 20})
+
+/* Takes both from b, before the work is done. OATO_EUSAGE, with `what` as the subject of the
+ * message ("the grammar needs more work than .."), when either is not there any more or the
+ * request was cancelled: the request is then given up. A NULL b has no limits. */
+oato_status budget_spend(struct budget *b, uint64_t steps, size_t bytes, const char *what,
+                         struct oato_error *err);
 
 /* ----------------------------------------------------------------------------- files ------ */
 

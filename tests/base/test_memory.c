@@ -27,6 +27,31 @@ static void sizes_that_overflow_are_refused(void **state)
     assert_int_equal(max_i64(-1, 2), 2);
 }
 
+static bool is_set(void *flag)
+{
+    return *(const bool *)flag;
+}
+
+/* Taking is refused before the work is done, and what was refused leaves nothing for later. */
+static void a_spent_budget_refuses(void **state)
+{
+    (void)state;
+    struct oato_error err = {0};
+    bool gone = false;
+    struct budget b = {.steps = 10, .bytes = 100, .cancelled = is_set, .user = &gone};
+    assert_int_equal(budget_spend(&b, 10, 40, "the grammar", &err), OATO_OK);
+    assert_int_equal(budget_spend(&b, 0, 60, "the grammar", &err), OATO_OK);
+    assert_int_equal(budget_spend(&b, 0, 1, "the grammar", &err), OATO_EUSAGE);
+    assert_string_equal(err.text,
+                        "the grammar needs more memory than one request may take; make it smaller");
+    assert_int_equal(budget_spend(&b, 1, 0, "the schema", &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "the schema needs more work"));
+    assert_int_equal(budget_spend(&b, 0, 0, "the grammar", &err), OATO_OK);
+    gone = true;
+    assert_int_equal(budget_spend(&b, 0, 0, "the grammar", &err), OATO_EUSAGE);
+    assert_int_equal(budget_spend(NULL, UINT64_MAX, SIZE_MAX, "the grammar", &err), OATO_OK);
+}
+
 static void arena_blocks_are_zeroed_aligned_and_stay(void **state)
 {
     (void)state;
@@ -110,6 +135,7 @@ int main(void)
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(arena_blocks_are_zeroed_aligned_and_stay),
         cmocka_unit_test(pages_are_zeroed_and_large_ones_aligned),
+        cmocka_unit_test(a_spent_budget_refuses),
         cmocka_unit_test(spare_memory_is_what_could_be_had),
         cmocka_unit_test(a_message_is_one_line_and_fits),
     };
