@@ -10,7 +10,6 @@
 
 #define MIB            (1024.0 * 1024.0)
 #define PREFETCH_BYTES ((uint64_t)64 << 20) /* of the model to read ahead of preparation */
-#define ARENA_SLACK    256 /* vector kernels may read past the last row of a buffer */
 
 /* ---------------------------------------------------------------------------- placements */
 
@@ -327,21 +326,26 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
+static struct device_memory engine_memory(const struct engine *e, const struct engine_device *d)
+{
+    const struct memory_limits limits = {.host = e->host,
+                                         .pages = e->pool.pages[KV_ALL].n,
+                                         .window_pages = e->pool.pages[KV_WINDOW].n,
+                                         .kv = e->kv_dtype,
+                                         .kept_bytes = e->kept_bytes};
+    return lowered_memory(&e->lowered, (int32_t)(d - e->device), &limits);
+}
+
 uint64_t engine_room_bytes(const struct engine *e, const struct engine_device *d)
 {
-    uint64_t bytes = d->lowered->staging_bytes;
-    for (int32_t i = 0; i < e->n_devices && d == &e->device[e->host]; i++)
-        bytes += e->device[i].lowered->ring_bytes;
-    return bytes;
+    return engine_memory(e, d).room;
 }
 
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,
                               struct oato_error *err)
 {
-    const struct lowered_device *low = d->lowered;
-    const uint64_t work = d->arena_bytes + (d == &e->device[e->host] ? e->kept_bytes : 0);
-    const uint64_t room = engine_room_bytes(e, d);
-    const uint64_t need = low->weight_bytes + room + d->kv_bytes + work + low->workspace_bytes;
+    const struct device_memory m = engine_memory(e, d);
+    const uint64_t need = device_memory_sum(&m);
     uint64_t have = d->info.free_bytes;
     if (d->budget_bytes && d->budget_bytes < have)
         have = d->budget_bytes;
@@ -352,10 +356,9 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                      "workspace %.1f) "
                      "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
                      "use a smaller --context (now %d)",
-                     d->info.id, (double)need / MIB, (double)low->weight_bytes / MIB,
-                     (double)room / MIB, (double)d->kv_bytes / MIB, (double)work / MIB,
-                     (double)low->workspace_bytes / MIB, (double)have / MIB,
-                     (double)(need - have) / MIB, e->context);
+                     d->info.id, (double)need / MIB, (double)m.weights / MIB, (double)m.room / MIB,
+                     (double)m.kv / MIB, (double)m.work / MIB, (double)m.workspace / MIB,
+                     (double)have / MIB, (double)(need - have) / MIB, e->context);
 }
 
 /* Reads the weights of the slots from *ahead on in the background until `limit` bytes are
@@ -569,23 +572,12 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < e->n_devices && !status; i++) {
         struct engine_device *d = &e->device[i];
-        uint64_t room = 0; /* of the largest layer whose KV stays in a file */
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             struct kv_layer_shape *s = &e->lowered.device[i].kv_shapes[j];
             s->pages = e->pool.pages[s->window ? KV_WINDOW : KV_ALL].n;
-            d->kv_bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots;
-            const struct oato_op store = {.kv_heads = s->kv_heads,
-                                          .head_dim = s->head_dim,
-                                          .v_dim = s->v_dim,
-                                          .v_in_k = s->v_in_k};
-            const uint64_t pages = (uint64_t)s->pages;
-            const uint64_t filed = s->filed ? op_kv_filed_bytes(&store, e->kv_dtype) * pages : 0;
-            room = filed > room ? filed : room;
-            if (!s->filed)
-                d->kv_bytes += op_kv_bytes(&store, e->kv_dtype) * KV_PAGE_POSITIONS * pages;
             e->kv_filed = e->kv_filed || s->filed;
         }
-        d->kv_bytes += KV_ROOMS * room;
+        d->kv_bytes = engine_memory(e, d).kv;
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */
         status = check_fits(e, d, err);

@@ -374,6 +374,28 @@ int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */
 uint64_t op_kv_bytes(const struct oato_op *op, oato_dtype dtype);
 /* The same of a page of a layer whose KV stays in a file: whole blocks of it. */
 uint64_t op_kv_filed_bytes(const struct oato_op *op, oato_dtype dtype);
+/* A host sums the attention of a few tokens by segments of the context, whose results it merges:
+ * the bytes of these partial results; 0 for more tokens, which keep the threads busy without that.
+ */
+enum {
+    ATTENTION_SEGMENT = 256, /* positions: blocks of a segment are summed first, then segments */
+    ATTENTION_SPLIT_TOKENS = 8
+};
+uint64_t op_attention_partial_bytes(const struct oato_op *op, const struct op_size *size);
+/* Floats of a head's values, padded to whole vectors. */
+static inline int64_t attention_row_floats(int64_t v_dim)
+{
+    return (v_dim + 15) & ~(int64_t)15;
+}
+/* Floats of one query's result in one segment: the largest score, the sum of exponentials relative
+ * to it, and the values weighted by them. */
+static inline int64_t attention_partial_floats(int64_t v_dim)
+{
+    return 2 + attention_row_floats(v_dim);
+}
+/* The most that a matrix (WEIGHT_MATRIX) of that type takes in the layout of any device of this
+ * build; a test compares all of them. */
+uint64_t op_matrix_bytes_most(oato_dtype dtype, int64_t rows, int64_t k);
 /* ALiBi's slope of a head of an ATTENTION or SSM. */
 float op_slope(const struct oato_op *op, int32_t head);
 /* Types that such pages may have. */

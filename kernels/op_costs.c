@@ -155,6 +155,30 @@ static bool matrices_fit(const struct oato_op *op)
            all < SIZE_MAX / 16;
 }
 
+uint64_t op_attention_partial_bytes(const struct oato_op *op, const struct op_size *size)
+{
+    if (size->rows > ATTENTION_SPLIT_TOKENS)
+        return 0;
+    /* a token's last segment and that of its last neighbour */
+    const int64_t segments =
+        (size->kv_positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT + 2 * (int64_t)size->rows;
+    return (uint64_t)segments * (uint64_t)op->heads *
+           (uint64_t)attention_partial_floats(op_v_dim(op)) * sizeof(float);
+}
+
+/* Beyond the file's bytes, in units of 1/64: codebook formats get aligned words for each block, and
+ * scales that are packed there are bytes here. Rows are whole groups of 16. */
+uint64_t op_matrix_bytes_most(oato_dtype dtype, int64_t rows, int64_t k)
+{
+    static const uint8_t more[DT_COUNT] = {
+        [DT_Q3_K] = 3,   [DT_Q4_K] = 2,   [DT_Q5_K] = 2,   [DT_IQ2_XXS] = 4, [DT_IQ3_XXS] = 3,
+        [DT_IQ1_S] = 16, [DT_IQ1_M] = 12, [DT_IQ4_XS] = 1, [DT_TQ1_0] = 15};
+    size_t row = 0;
+    dtype_row_bytes(dtype, k, &row);
+    const uint64_t bytes = (uint64_t)((rows + 15) / 16 * 16) * row;
+    return bytes + (bytes * more[dtype] + 63) / 64;
+}
+
 bool op_valid(const struct oato_op *op)
 {
     const struct op_kind_row *row = op_kind_row(op->kind);

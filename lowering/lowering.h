@@ -297,6 +297,30 @@ struct lowered {
     uint64_t stream_bytes[PHASE_COUNT];
 };
 
+/* Beside what is lowered: how many pages of KV a layer without and with a window has, their type,
+ * the host, and what it keeps of a step's results. */
+struct memory_limits {
+    int32_t host, pages, window_pages;
+    oato_dtype kv;
+    uint64_t kept_bytes;
+};
+
+/* What a device needs. */
+struct device_memory {
+    uint64_t weights, room, kv, work, workspace; /* room: staging and rings; work: activations */
+};
+
+static inline uint64_t device_memory_sum(const struct device_memory *m)
+{
+    return m->weights + m->room + m->kv + m->work + m->workspace;
+}
+
+enum { ARENA_SLACK = 256 }; /* vector kernels may read past the last row of a buffer */
+
+/* What a device needs for the programs of both phases. */
+struct device_memory lowered_memory(const struct lowered *l, int32_t device,
+                                    const struct memory_limits *m);
+
 /* Empty, with the KV homes of the input's placements. OATO_EFILE when a KV head's store and
  * attention, or an operator with a state, are not on the same device in both phases. lowered_free
  * releases it, on failure too. */

@@ -30,19 +30,23 @@ static void judge(struct verdict *v, const char *what, bool good, const char *un
                     good ? "fine" : "NOT FINE");
 }
 
-static void judge_memory(struct verdict *v, const struct plan *plan, const struct problem *p,
-                         const int32_t *place)
+static oato_status judge_memory(struct verdict *v, const struct plan *plan, const struct model *m,
+                                const struct problem *p, const int32_t *place,
+                                struct oato_error *err)
 {
     uint64_t need[SOLVER_DEVICES];
     problem_memory(p, place, need);
     for (int32_t i = 0; i < plan->n_caches; i++)
         need[plan->caches[i].device] += cache_bytes(p, &plan->caches[i]);
+    if (memory_of_plan(plan, m, p, need, err))
+        return err->status;
     for (int32_t d = 0; d < p->n_devices; d++) {
         char what[64];
         snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
         judge(v, what, need[d] <= p->budget[d], "MiB", as_mib((double)need[d]),
               as_mib((double)p->budget[d]));
     }
+    return OATO_OK;
 }
 
 static bool runs_everywhere(const struct problem *p, const int32_t *place)
@@ -188,7 +192,9 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     if (status)
         goto out;
     *dispersion_ns = now - (double)fast_ns;
-    judge_memory(v, plan, p, place);
+    status = judge_memory(v, plan, m, p, place, err);
+    if (status)
+        goto out;
     judge_promise(v, plan, now, max_slower, *dispersion_ns);
     int64_t best_ns = 0;
     status = best_now(m, profile, p, time_limit_s, &best_ns, err);

@@ -470,10 +470,26 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
+/* What the plan states is never less than what its programs take; of ranks that divide layers that
+ * is known only when they are divided. more[d]: how much that is beyond what solvers counted. */
+static oato_status fill_memory(struct plan *plan, const struct model *m, const struct problem *p,
+                               uint64_t *more, struct oato_error *err)
+{
+    uint64_t need[SOLVER_DEVICES];
+    for (int32_t d = 0; d < plan->n_devices; d++)
+        need[d] = plan->devices[d].planned_bytes;
+    const oato_status status = memory_of_plan(plan, m, p, need, err);
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        more[d] = need[d] - plan->devices[d].planned_bytes;
+        plan->devices[d].planned_bytes = need[d];
+    }
+    return status;
+}
+
 /* With `stored`, what does not fit is streamed from a file; without, all weights are resident. */
 static oato_status make(const struct model *m, const struct profile *profile,
                         const struct planner_options *o, bool stored, struct plan *out,
-                        struct problem **problem, struct oato_error *err)
+                        struct problem **problem, uint64_t *more, struct oato_error *err)
 {
     struct problem *p = NULL;
     struct candidate c[CANDIDATES] = {
@@ -514,7 +530,8 @@ static oato_status make(const struct model *m, const struct profile *profile,
         goto out;
     p->planned = instance_price(&p->instance, c[chosen].place);
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
-    if (!status && o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err)))
+    if (!status && ((o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err))) ||
+                    (!o->by_ranks && (status = fill_memory(out, m, p, more, err)))))
         plan_free(out);
 out:
     if (!status && problem)
@@ -524,16 +541,55 @@ out:
     return status;
 }
 
+enum { FIT_TRIES = 8 };
+
+/* The same with more room set aside until the plan's programs fit: how much they take beside
+ * weights and KV depends on the placement. */
+static oato_status make_to_fit(const struct model *m, const struct profile *profile,
+                               const struct planner_options *o, bool stored, struct plan *out,
+                               struct problem **problem, struct oato_error *err)
+{
+    struct planner_options now = *o;
+    for (int i = 0;; i++) {
+        const struct plan_device *over = NULL;
+        uint64_t more[SOLVER_DEVICES];
+        const oato_status status = make(m, profile, &now, stored, out, problem, more, err);
+        if (status || o->by_ranks)
+            return status;
+        for (int32_t d = 0; d < out->n_devices; d++) {
+            const struct plan_device *own = &out->devices[d];
+            if (own->planned_bytes <= own->budget_bytes)
+                continue;
+            const uint64_t lacks = own->planned_bytes - own->budget_bytes;
+            now.aside[d] = i || more[d] < lacks ? now.aside[d] + (lacks << i) : more[d];
+            over = own;
+        }
+        if (!over)
+            return OATO_OK;
+        if (i + 1 == FIT_TRIES)
+            oato_fail(err, OATO_EFIT,
+                      "%s: weights, KV, activations and workspace take %.1f MiB, and %.1f MiB may "
+                      "be used; raise --budget, or lower --ubatch or --context",
+                      over->id, (double)over->planned_bytes / 0x1p20,
+                      (double)over->budget_bytes / 0x1p20);
+        plan_free(out);
+        if (problem)
+            problem_free(*problem);
+        if (i + 1 == FIT_TRIES)
+            return err->status;
+    }
+}
+
 /* Streaming from a file is the last resort: any plan without it is faster. */
 oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err)
 {
-    oato_status status = make(m, profile, o, false, out, problem, err);
+    oato_status status = make_to_fit(m, profile, o, false, out, problem, err);
     if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
         !(profile_storage_rate(profile) > 0))
         return status;
     struct planner_options whole = *o;
     whole.whole_only = true;
-    return make(m, profile, &whole, true, out, problem, err);
+    return make_to_fit(m, profile, &whole, true, out, problem, err);
 }

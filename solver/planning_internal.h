@@ -195,6 +195,11 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
                              const struct plan *plan, int32_t layer_begin, int32_t layer_end,
                              struct problem **out, int32_t **place, struct oato_error *err);
 
+/* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
+ * profile is that of the rank. */
+oato_status memory_of_rank(const struct plan *plan, const struct model *m,
+                           const struct profile *profile, int32_t rank, uint64_t *need,
+                           struct oato_error *err);
 /* caches.c: adds the caches of experts that the options ask for to a finished plan, and predicts
  * its times anew. OATO_EFIT when the slots asked for do not fit, OATO_EUSAGE when there are no
  * experts to cache. */

@@ -324,7 +324,7 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     if (status)
         return status;
     for (int32_t d = 0; d < p->n_devices; d++) {
-        p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d);
+        p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d) + p->aside[d];
         in->usable[d] = p->budget[d] >= p->reserve[d];
         in->capacity[d] = in->usable[d] ? least_bytes(p->budget[d] - p->reserve[d], BYTES_MAX) : 0;
         in->fixed[d] = request_fixed(p, d);
@@ -381,6 +381,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->whole_only = o->whole_only;
     p->by_ranks = o->by_ranks;
     p->joined = o->joined;
+    memcpy(p->aside, o->aside, sizeof p->aside);
     p->layer_begin = o->layer_begin;
     p->layer_end = o->layer_end;
     p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
@@ -400,7 +401,7 @@ void problem_memory(const struct problem *p, const int32_t *place, uint64_t *nee
     uint64_t used[SOLVER_DEVICES];
     instance_fits(&p->instance, place, used);
     for (int32_t d = 0; d < p->n_devices; d++)
-        need[d] = uses >> d & 1 ? used[d] + p->reserve[d] : 0;
+        need[d] = uses >> d & 1 ? used[d] + p->reserve[d] - p->aside[d] : 0;
 }
 
 void problem_stream(struct problem *p, uint32_t streams)

@@ -74,6 +74,15 @@ static void fill_device(const struct profile_device *from, struct plan_device *t
     snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
 }
 
+static oato_status does_not_fit(const struct dealing *x, const struct plan_device *d)
+{
+    return oato_fail(x->err, OATO_EFIT,
+                     "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, or a "
+                     "smaller --context",
+                     d->rank, (double)d->planned_bytes / 0x1p20, (double)d->budget_bytes / 0x1p20,
+                     d->id);
+}
+
 static oato_status fill_devices(struct dealing *x, struct plan *plan)
 {
     plan->n_devices = x->first[x->o->ranks];
@@ -88,10 +97,7 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
             to->budget_bytes = seat_budget(x->o, x->given, x->seats, r, d);
             to->planned_bytes = (uint64_t)need[d];
             if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
-                return oato_fail(x->err, OATO_EFIT,
-                                 "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more "
-                                 "ranks, or a smaller --context",
-                                 r, need[d] / 0x1p20, (double)to->budget_bytes / 0x1p20, to->id);
+                return does_not_fit(x, to);
         }
     }
     return OATO_OK;
@@ -250,8 +256,27 @@ static void baselines_keep(struct plan *plan)
     plan->n_baselines = n;
 }
 
+/* States what the ranks' programs take, which may be more than the sum of their shares. */
+static oato_status fill_memory(const struct dealing *x, const struct model *m, struct plan *plan)
+{
+    uint64_t *need = arena_alloc(&plan->arena, (size_t)plan->n_devices, sizeof *need);
+    if (!need)
+        return oato_fail_memory(x->err, (size_t)plan->n_devices * sizeof *need, "the plan");
+    for (int32_t r = 0; r < x->o->ranks; r++)
+        if (memory_of_rank(plan, m, x->seats[r].profile, r, need, x->err))
+            return x->err->status;
+    for (int32_t d = 0; d < plan->n_devices; d++) {
+        struct plan_device *to = &plan->devices[d];
+        if (need[d] > to->planned_bytes)
+            to->planned_bytes = need[d];
+        if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
+            return does_not_fit(x, to);
+    }
+    return OATO_OK;
+}
+
 /* Replaces the placement of the plan, all of it of one process. */
-static oato_status plan_divide(struct dealing *x, struct plan *plan)
+static oato_status plan_divide(struct dealing *x, const struct model *m, struct plan *plan)
 {
     plan->n_parts = plan->n_kv = plan->n_costs = 0;
     baselines_keep(plan);
@@ -265,7 +290,7 @@ static oato_status plan_divide(struct dealing *x, struct plan *plan)
     }
     plan->solver = "ranks";
     plan->bound_ns = 0;
-    return fill_predictions(x, plan);
+    return fill_memory(x, m, plan) ? x->err->status : fill_predictions(x, plan);
 }
 
 static oato_status options_check(const struct model *m, const struct rank_options *o,
@@ -336,6 +361,17 @@ static oato_status cut_to_fit(struct dealing *x, double *room, bool *fits)
     return OATO_OK;
 }
 
+/* Less may be planned on the ranks' accelerators next time; false: there are none. */
+static bool room_shrink(const struct rank_options *o, const struct seat *seats, double *room)
+{
+    bool any = false;
+    for (int32_t r = 0; r < o->ranks; r++) {
+        room[r] *= 0.97;
+        any = any || seats[r].n > 1;
+    }
+    return any;
+}
+
 enum { TRIES = 6 };
 
 /* The accelerators' share of the work is made smaller until it fits. */
@@ -361,9 +397,14 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
             *out = wholes[0].plan; /* request, names, fusions */
             plan_init(&wholes[0].plan);
             x.arena = &out->arena;
-            status = plan_divide(&x, out);
+            status = plan_divide(&x, m, out);
             if (status)
                 plan_free(out);
+        }
+        if (status == OATO_EFIT && !oato_failed_memory(err) && i + 1 < TRIES &&
+            room_shrink(o, seats, room)) {
+            status = OATO_OK;
+            fits = false;
         }
         arena_free(&a);
     }
@@ -509,7 +550,7 @@ static oato_status tensor_price_again(const struct model *m, const struct plan *
     if (!status && !(status = plan_room(&x, now)) && !(status = fill_devices(&x, now))) {
         now->parts = plan->parts;
         now->kv = plan->kv;
-        status = fill_predictions(&x, now);
+        status = fill_memory(&x, m, now) ? err->status : fill_predictions(&x, now);
     }
     wholes_free(wholes, o->ranks);
     return status;

@@ -429,6 +429,18 @@ static oato_status stage_of(const struct plan *plan, const struct graph *g,
     return OATO_OK;
 }
 
+/* What the stage of a plan that is priced again takes. */
+static oato_status stage_memory(const struct model *m, struct plan *one, const struct problem *p,
+                                const int32_t *place, struct oato_error *err)
+{
+    uint64_t need[SOLVER_DEVICES];
+    problem_memory(p, place, need);
+    const oato_status status = memory_of_plan(one, m, p, need, err);
+    for (int32_t d = 0; d < one->n_devices && !status; d++)
+        one->devices[d].planned_bytes = need[d];
+    return status;
+}
+
 static oato_status stage_price_again(const struct model *m, const struct plan *plan,
                                      const struct graph *g, const struct rank_options *o,
                                      const struct seat *seats, int32_t rank, struct plan *now,
@@ -437,7 +449,6 @@ static oato_status stage_price_again(const struct model *m, const struct plan *p
     struct plan one;
     struct problem *p = NULL;
     int32_t begin = 0, end = 0, *place;
-    uint64_t need[SOLVER_DEVICES];
     oato_status status = stage_of(plan, g, seats, rank, &one, &begin, &end, err);
     if (!status)
         status = problem_of_stage(m, seats[rank].profile, &one, begin, end, &p, &place, err);
@@ -446,22 +457,20 @@ static oato_status stage_price_again(const struct model *m, const struct plan *p
         const int32_t first = now->n_devices;
         ns[PHASE_PREFILL] = (double)price.prefill_ns;
         ns[PHASE_DECODE] = (double)price.decode_ns;
+        status = stage_memory(m, &one, p, place, err);
         one.parts = arena_alloc(&one.arena, (size_t)g->n_ops + 1, sizeof *one.parts);
         one.n_parts = 0; /* names of all operators, for their costs */
         for (int32_t i = 0; i < g->n_ops && one.parts; i++)
             one.parts[one.n_parts++] = (struct plan_part){.op = g->ops[i].name};
-        if (one.parts) {
+        if (one.parts && !status) {
             plan_fill_costs(&one, p, place);
             one.n_parts = one.n_kv = 0;
             status = stage_add(now, &one, p, rank, rank_host(o, rank), err);
-        } else {
+        } else if (!status) {
             status = oato_fail_memory(err, 64, "the plan");
         }
-        problem_memory(p, place, need);
-        for (int32_t d = 0; d < seats[rank].n && !status; d++) {
-            now->devices[first + d].planned_bytes = need[d];
+        for (int32_t d = 0; d < seats[rank].n && !status; d++)
             now->devices[first + d].budget_bytes = seat_budget(o, NULL, seats, rank, d);
-        }
         problem_free(p);
     }
     arena_free(&one.arena);

@@ -256,6 +256,9 @@ struct planner_options {
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
+    /* By the plan's device: what activations and workspace take beyond what they are first taken to
+     * need. planner_make raises it until the plan's programs fit */
+    uint64_t aside[SOLVER_DEVICES];
 };
 
 enum { CACHE_AUTO = -1 };
@@ -313,6 +316,7 @@ struct problem {
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only, joined;
     int32_t by_ranks, layer_begin, layer_end;
+    uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
     uint64_t ring_bytes;       /* for that, part of the host's reserve */
@@ -347,8 +351,12 @@ bool sparse_measured(const struct problem *p, const struct plan *plan);
 void problem_free(struct problem *p);
 /* Sets memory aside, out of the capacity for units, for streaming to these devices. */
 void problem_stream(struct problem *p, uint32_t streams);
-/* Bytes that a placement takes on each device, reserve included; 0 on unused devices. */
+/* Bytes that a placement takes on each device as solvers count, reserve included; 0 on unused
+ * devices. What its programs take is exact (memory.c). */
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need);
+/* Raises need[d] of each device of the problem's plan to what the plan's programs take there. */
+oato_status memory_of_plan(const struct plan *plan, const struct model *m, const struct problem *p,
+                           uint64_t *need, struct oato_error *err);
 const char *problem_device(const struct problem *p, int32_t device);
 
 /* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with

@@ -92,9 +92,8 @@ struct attention_job {
 
 enum {
     ATTENTION_BLOCK = KV_PAGE_POSITIONS, /* softmax is online in blocks of these positions */
-    ATTENTION_SEGMENT = 256, /* blocks of a segment are summed first, then segments in order */
-    ATTENTION_QUERIES = 48,  /* of an attention_job, unless one token has more */
-    MATRIX_ROWS = 64,        /* row ranges of matrix_job begin at multiples of this */
+    ATTENTION_QUERIES = 48,              /* of an attention_job, unless one token has more */
+    MATRIX_ROWS = 64,                    /* row ranges of matrix_job begin at multiples of this */
 };
 
 /* The first position that a query at `position` sees. */
@@ -104,18 +103,6 @@ static inline int64_t attention_first(const struct oato_op *op, int64_t position
         return position / op->window * op->window;
     return op->window ? max_i64(0, position + 1 - op->window) : 0;
 }
-/* Floats of a head's values, padded to whole vectors. */
-static inline int64_t attention_row_floats(int64_t v_dim)
-{
-    return (v_dim + 15) & ~(int64_t)15;
-}
-/* Floats of one query's result in one segment: the largest score, the sum of exponentials relative
- * to it, and the values weighted by them. */
-static inline int64_t attention_partial_floats(int64_t v_dim)
-{
-    return 2 + attention_row_floats(v_dim);
-}
-
 /* n rows of WEIGHT_ROWS that an ascending list names. */
 struct rows_list {
     const int32_t *list;

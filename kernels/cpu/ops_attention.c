@@ -15,8 +15,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { SPLIT_TOKENS = 8 }; /* more than this keep the threads busy without splitting contexts */
-
 static int64_t segments_of(int64_t positions)
 {
     return (positions + ATTENTION_SEGMENT - 1) / ATTENTION_SEGMENT;
@@ -32,11 +30,8 @@ static uint64_t partial_bytes(const struct oato_op *op, int64_t segments)
 uint64_t attention_workspace(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads)
 {
-    uint64_t bytes =
-        WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * align64(k->attention->scratch_bytes(op));
-    if (size->rows <= SPLIT_TOKENS) /* a token's last segment and that of its last neighbour */
-        bytes += partial_bytes(op, segments_of(size->kv_positions) + 2 * size->rows);
-    return bytes;
+    return WORKSPACE_HEADER_BYTES + (uint64_t)n_threads * align64(k->attention->scratch_bytes(op)) +
+           op_attention_partial_bytes(op, size);
 }
 
 /* Goes through the chunks of a step, from the last to the first. */
@@ -55,7 +50,7 @@ static struct chunks chunks_of(const struct run *x, float *partial)
 {
     const struct oato_op *op = x->op;
     int64_t most = ATTENTION_QUERIES / (op->heads / op->kv_heads);
-    if (x->T > SPLIT_TOKENS) /* two units a thread are worth reading pages more often */
+    if (x->T > ATTENTION_SPLIT_TOKENS) /* two units a thread are worth reading pages more often */
         most = min_i64(most, x->T * op->kv_heads / (2 * x->n_threads));
     return (struct chunks){.x = x,
                            .most = (int32_t)max_i64(most, 1),
@@ -101,7 +96,7 @@ static bool chunks_next(struct chunks *c)
 /* Partial results are worth it, and there is room for them. */
 static bool attention_splits(const struct run *x, uint64_t room)
 {
-    if (x->T > SPLIT_TOKENS || x->n_threads == 1)
+    if (x->T > ATTENTION_SPLIT_TOKENS || x->n_threads == 1)
         return false;
     int64_t units = 0, segments = 0, longest = 0;
     for (struct chunks c = chunks_of(x, NULL); chunks_next(&c);) {

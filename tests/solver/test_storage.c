@@ -173,6 +173,7 @@ static void priced_again_alike(const struct plan *plan, const struct profile *p)
         fail_msg("%s", err.text);
     uint64_t need[SOLVER_DEVICES];
     problem_memory(problem, place, need);
+    assert_int_equal(memory_of_plan(&again, model, problem, need, &err), OATO_OK);
     for (int32_t d = 0; d < plan->n_devices; d++)
         assert_int_equal(need[d], plan->devices[d].planned_bytes);
     assert_int_equal(instance_price(&problem->instance, place).objective_ns, plan->objective_ns);

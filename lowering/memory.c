@@ -1,0 +1,43 @@
+/*
+ * memory.c - what lowered programs take on a device. The engine checks it before it allocates, and
+ * the solver states it in plans: one sum for both.
+ */
+#include "lowering/lowering.h"
+
+/* A layer's pages, in memory or in a file. */
+static uint64_t pages_bytes(const struct kv_layer_shape *s, oato_dtype kv, int32_t pages)
+{
+    const struct oato_op store = {
+        .kv_heads = s->kv_heads, .head_dim = s->head_dim, .v_dim = s->v_dim, .v_in_k = s->v_in_k};
+    return (uint64_t)pages *
+           (s->filed ? op_kv_filed_bytes(&store, kv) : op_kv_bytes(&store, kv) * KV_PAGE_POSITIONS);
+}
+
+static uint64_t kv_bytes(const struct lowered_device *d, const struct memory_limits *m)
+{
+    uint64_t bytes = 0, room = 0; /* of the largest layer whose KV stays in a file */
+    for (int32_t j = 0; j < d->n_kv; j++) {
+        const struct kv_layer_shape *s = &d->kv_shapes[j];
+        const uint64_t pages = pages_bytes(s, m->kv, s->window ? m->window_pages : m->pages);
+        bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots + (s->filed ? 0 : pages);
+        room = s->filed && pages > room ? pages : room;
+    }
+    return bytes + KV_ROOMS * room;
+}
+
+struct device_memory lowered_memory(const struct lowered *l, int32_t device,
+                                    const struct memory_limits *m)
+{
+    const struct lowered_device *d = &l->device[device];
+    struct device_memory out = {.weights = d->weight_bytes,
+                                .room = d->staging_bytes,
+                                .kv = kv_bytes(d, m),
+                                .work = d->arena_bytes + ARENA_SLACK,
+                                .workspace = d->workspace_bytes};
+    if (device == m->host) {
+        for (int32_t i = 0; i < l->n_devices; i++)
+            out.room += l->device[i].ring_bytes;
+        out.work += m->kept_bytes;
+    }
+    return out;
+}
