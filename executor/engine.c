@@ -506,13 +506,15 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {
         const struct engine_device *d = &e->device[i];
+        const struct device_memory memory = engine_memory(e, d);
         out->device[i] =
             (struct engine_device_stats){.info = d->info,
                                          .weight_bytes = d->lowered->weight_bytes,
                                          .kv_bytes = d->kv_bytes,
                                          .arena_bytes = d->arena_bytes,
                                          .workspace_bytes = d->lowered->workspace_bytes,
-                                         .staging_bytes = engine_room_bytes(e, d)};
+                                         .staging_bytes = memory.room,
+                                         .memory_bytes = device_memory_sum(&memory)};
     }
     out->pages = e->pool.pages[KV_ALL].n;
     out->pages_free = e->pool.pages[KV_ALL].n_free;

@@ -174,6 +174,7 @@ struct engine_device_stats {
     struct device_info info;
     uint64_t weight_bytes, kv_bytes, arena_bytes, workspace_bytes;
     uint64_t staging_bytes; /* room for streamed weights */
+    uint64_t memory_bytes;  /* all of that, and what else the device keeps for the engine */
 };
 
 /* Of caches of experts (struct plan_cache). */

@@ -291,8 +291,8 @@ uint64_t stored_bytes(const struct lowered_device *low);
 /* The experts of a stored slot, if a step of the host can read some of them alone; else 0. */
 uint32_t slot_slices(const struct engine_device *d, const struct weight_slot *s);
 void ring_free(const struct engine *e, struct engine_device *d); /* the device uses it no more */
-/* Room for what is streamed to the device; of the host also the rings of the others. */
-uint64_t engine_room_bytes(const struct engine *e, const struct engine_device *d);
+/* What the device needs for the engine. */
+struct device_memory engine_memory(const struct engine *e, const struct engine_device *d);
 /* That of the host, and what it has read so far. */
 void stored_count(const struct engine *e, struct engine_stats *out);
 

@@ -326,7 +326,7 @@ bool engine_phases_alike(const struct engine *e)
 
 /* -------------------------------------------------------------------------------- memory */
 
-static struct device_memory engine_memory(const struct engine *e, const struct engine_device *d)
+struct device_memory engine_memory(const struct engine *e, const struct engine_device *d)
 {
     const struct memory_limits limits = {.host = e->host,
                                          .pages = e->pool.pages[KV_ALL].n,
@@ -334,11 +334,6 @@ static struct device_memory engine_memory(const struct engine *e, const struct e
                                          .kv = e->kv_dtype,
                                          .kept_bytes = e->kept_bytes};
     return lowered_memory(&e->lowered, (int32_t)(d - e->device), &limits);
-}
-
-uint64_t engine_room_bytes(const struct engine *e, const struct engine_device *d)
-{
-    return engine_memory(e, d).room;
 }
 
 static oato_status check_fits(const struct engine *e, const struct engine_device *d,

@@ -176,7 +176,7 @@ uint64_t op_matrix_bytes_most(oato_dtype dtype, int64_t rows, int64_t k)
     size_t row = 0;
     dtype_row_bytes(dtype, k, &row);
     const uint64_t bytes = (uint64_t)((rows + 15) / 16 * 16) * row;
-    return bytes + (bytes * more[dtype] + 63) / 64;
+    return bytes + (bytes * more[dtype] + 63) / 64 + 1024; /* planes begin at multiples of 256 */
 }
 
 bool op_valid(const struct oato_op *op)

@@ -29,11 +29,15 @@ static double grown(double to, double from)
     return from > 0 && to > from ? to / from : 1;
 }
 
+/* No term has more than one of the widths. */
 static double sizes_grown(const struct oato_op *to, const struct oato_op *from)
 {
-    return grown(to->k, from->k) * grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2) *
-           grown(to->heads, from->heads) * grown(to->head_dim, from->head_dim) *
-           grown(op_v_dim(to), op_v_dim(from)) * grown(to->experts_used, from->experts_used);
+    const double k = grown(to->k, from->k),
+                 n = grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2),
+                 head = grown(to->head_dim, from->head_dim),
+                 v = grown(op_v_dim(to), op_v_dim(from));
+    return fmax(fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
+           grown(to->experts_used, from->experts_used);
 }
 
 /* How well a row of an operator tells of another one's workspace: 3 the same, 2 the same kind and
