@@ -52,6 +52,7 @@ enum {
     CU_EVENT_DISABLE_TIMING = 2,
     CU_HOST_PORTABLE = 1,
     CU_HOST_DEVICEMAP = 2,
+    CU_FUNCTION_PTX_VERSION = 5, /* 90: compiled for compute_90, whatever GPU it runs on */
     CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
     CU_CAPTURE_THREAD_LOCAL = 1,
     CU_LAUNCH_OVERLAPS = 6, /* may begin before the kernel before it in the stream has ended */
@@ -123,6 +124,7 @@ struct cu_launch {
     F(module_unload, "cuModuleUnload", (cu_module module))                                         \
     F(module_function, "cuModuleGetFunction",                                                      \
       (cu_function * function, cu_module module, const char *name))                                \
+    F(function_get, "cuFuncGetAttribute", (int *value, int attribute, cu_function function))       \
     F(function_set, "cuFuncSetAttribute", (cu_function function, int attribute, int value))        \
     F(launch, "cuLaunchKernel",                                                                    \
       (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,  \

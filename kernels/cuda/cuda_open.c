@@ -10,8 +10,8 @@
 
 enum {
     CAPABILITY_LEAST = 75,
-    OVERLAP_CAPABILITY = 90,
-    OVERLAP_DRIVER = 12030, /* older ones let kernels of a stream overlap, but do not capture it */
+    OVERLAP_CAPABILITY = 90, /* of the GPU, and what kernels are compiled for: device_code.cuh */
+    OVERLAP_DRIVER = 12030,  /* older ones let kernels of a stream overlap, but do not capture it */
 };
 
 /* cmake/cuda.cmake makes them; the first byte of an image that was not made is 0. */
@@ -24,6 +24,12 @@ static const unsigned char *const images[CUDA_MODULES] = {
     cuda_image_attention_tile, cuda_image_sample, cuda_image_sparse, cuda_image_batch,
     cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns,
     cuda_image_batch_float};
+
+/* A kernel of each image; all of an image are compiled alike. */
+static const char *const kernels[CUDA_MODULES] = {
+    "rms_norm", "pack_q8",       "matrix_Q8_0", "attention_merge", "attention_tile_merge",
+    "top_k",    "signs",         "batch_Q8_0",  "measure_mark",    "conv",
+    "route",    "columns_merge", "batch_F16"};
 
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)
@@ -82,6 +88,21 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
     return OATO_OK;
 }
 
+/* Whether all kernels wait for the one before them, so that they may begin earlier. Code of older
+ * generations, which a newer GPU runs from PTX, has no waits. */
+static bool kernels_wait(const struct cuda_device *d)
+{
+    for (int i = 0; i < CUDA_MODULES; i++) {
+        cu_function kernel;
+        int compiled_for = 0;
+        if (d->cu->module_function(&kernel, d->module[i], kernels[i]) ||
+            d->cu->function_get(&compiled_for, CU_FUNCTION_PTX_VERSION, kernel) ||
+            compiled_for < OVERLAP_CAPABILITY)
+            return false;
+    }
+    return true;
+}
+
 oato_status cuda_open(int index, const char *spec, const struct device_options *options,
                       struct oato_device **out, struct oato_error *err)
 {
@@ -108,10 +129,12 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     }
     cuda_enter(d);
     d->graphs = wanted("OATO_CUDA_GRAPHS");
-    d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
-                  wanted("OATO_CUDA_OVERLAP");
     timeline_init(&d->transfers);
-    if (load_kernels(d, err) || cuda_streams_open(d, &d->streams, "weights", err))
+    if (load_kernels(d, err))
+        goto fail;
+    d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
+                  wanted("OATO_CUDA_OVERLAP") && kernels_wait(d);
+    if (cuda_streams_open(d, &d->streams, "weights", err))
         goto fail;
     cuda_crew_open(&d->crew);
     if (cuda_queue_open(&d->queue, d, err)) {

@@ -7,6 +7,7 @@
  * of failures begin anew with each context:
  *   OATO_CUDA_ON_CPU_DEVICES=1       how many, 0 to 8
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
+ *   OATO_CUDA_ON_CPU_COMPILED_FOR=90 what cuFuncGetAttribute says of the version of their PTX
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
  *   OATO_CUDA_ON_CPU_STREAM_WRITES=1 0: streams cannot write values to memory; 2: the driver says
@@ -317,6 +318,23 @@ cu_result on_cpu_module_function(cu_function *function, cu_module module, const 
     return NOT_FOUND;
 }
 
+/* Kernels here wait, as those compiled for a GPU of 90; a build for older ones is pretended. */
+static int compiled_for()
+{
+    return static_cast<int>(setting("COMPILED_FOR", OVERLAP_CAPABILITY));
+}
+
+cu_result on_cpu_function_get(int *value, int attribute, cu_function function)
+{
+    locked lock(state().lock);
+    if (!function)
+        return INVALID_HANDLE;
+    if (!value || attribute != CU_FUNCTION_PTX_VERSION)
+        return INVALID_VALUE;
+    *value = compiled_for();
+    return OK;
+}
+
 cu_result on_cpu_function_set(cu_function function, int attribute, int value)
 {
     locked lock(state().lock);
@@ -382,6 +400,8 @@ cu_result on_cpu_launch_as(const cu_launch *how, cu_function function, void **ar
     }
     if (overlaps && setting("CAPABILITY", 90) < OVERLAP_CAPABILITY)
         return NOT_SUPPORTED;
+    if (overlaps && compiled_for() < OVERLAP_CAPABILITY) /* a GPU would run it, too early */
+        return ILLEGAL_STATE;
     if (overlaps && how->stream->capture && setting("VERSION", USUAL_VERSION) < OVERLAP_CAPTURED) {
         how->stream->capture_broken = true;
         return CAPTURE_UNSUPPORTED;

@@ -34,6 +34,7 @@ SAME(OURS_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
 SAME(CU_HOST_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP);
 SAME(CU_HOST_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
+SAME(CU_FUNCTION_PTX_VERSION, CU_FUNC_ATTRIBUTE_PTX_VERSION);
 SAME(CU_FUNCTION_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME(CU_LAUNCH_OVERLAPS, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
@@ -134,15 +135,17 @@ FUNCTIONS(CHECK_SAME)
 /* Those of which a number is an enumeration there. */
 typedef CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device);
 typedef CUresult set_attribute(CUfunction function, CUfunction_attribute attribute, int value);
+typedef CUresult get_function(int *value, CUfunction_attribute attribute, CUfunction function);
 typedef CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode);
 CHECK(device_attribute, cuDeviceGetAttribute, get_attribute)
 CHECK(function_set, cuFuncSetAttribute, set_attribute)
+CHECK(function_get, cuFuncGetAttribute, get_function)
 CHECK(capture_begin, cuStreamBeginCapture, begin_capture)
 /* And one whose structure is compared above. */
 typedef CUresult launch_as(const CUlaunchConfig *how, CUfunction function, void **arguments,
                            void **extra);
 CHECK(launch_as, cuLaunchKernelEx, launch_as)
-enum { ENUMERATED = 4 };
+enum { ENUMERATED = 5 };
 
 /* Of which newer headers name a version that drivers of CUDA 12.0 lack; all drivers have the first.
  */

@@ -202,9 +202,9 @@ static void kernels_of_a_span_overlap(void **state)
         const char *variable, *value;
         int expected;
     } emulated[] = {
-        {"OATO_CUDA_ON_CPU_CAPABILITY", "120", 4},
-        {"OATO_CUDA_ON_CPU_CAPABILITY", "89", 0},
-        {"OATO_CUDA_ON_CPU_VERSION", "12030", 4},
+        {"OATO_CUDA_ON_CPU_CAPABILITY", "120", 4},   {"OATO_CUDA_ON_CPU_CAPABILITY", "89", 0},
+        {"OATO_CUDA_ON_CPU_COMPILED_FOR", "86", 0}, /* on a GPU of 90 */
+        {"OATO_CUDA_ON_CPU_COMPILED_FOR", "100", 4}, {"OATO_CUDA_ON_CPU_VERSION", "12030", 4},
         {"OATO_CUDA_ON_CPU_VERSION", "12020", 0},
     };
     struct device_info info;
