@@ -31,7 +31,8 @@ if(OATO_NVCC AND OATO_CUDA_ARCHITECTURES STREQUAL native)
 endif()
 
 # What nvcc is told, in OATO_NVCC_FLAGS, and the major version of CUDA, which is that of the oldest
-# drivers that load what it makes, in OATO_CUDA_MAJOR. Machine code runs on later GPUs of its generation (80 on 87,
+# drivers that load what it makes (12: R525, 13: R580), in OATO_CUDA_MAJOR. PTX needs a driver of the
+# whole version, OATO_CUDA_VERSION; GPUs with machine code of their own, OATO_CUDA_BUILT, do not. Machine code runs on later GPUs of its generation (80 on 87,
 # 100 on 103); PTX is there for other ones: for those between 90 and the newest that we compile for, and
 # for those after it.
 function(cuda_configure)
@@ -72,15 +73,20 @@ function(cuda_configure)
   if(90 IN_LIST built AND NOT newest EQUAL 90)
     list(APPEND flags -gencode arch=compute_90,code=compute_90)
   endif()
-  message(STATUS "CUDA ${version}: ${OATO_NVCC}, for ${built}")
+  message(STATUS "CUDA ${version}: ${OATO_NVCC}, for ${built}; needs a driver of CUDA ${major}.0 or newer")
   set(OATO_NVCC_FLAGS ${flags} PARENT_SCOPE)
   set(OATO_CUDA_MAJOR ${major} PARENT_SCOPE)
+  set(OATO_CUDA_VERSION ${version} PARENT_SCOPE)
+  string(REPLACE ";" ", sm_" built "sm_${built}")
+  set(OATO_CUDA_BUILT ${built} PARENT_SCOPE)
 endfunction()
 
 if(OATO_NVCC AND OATO_CUDA_ARCHITECTURES)
   cuda_configure()
 else()
   set(OATO_CUDA_MAJOR 12) # of the functions that the device calls
+  set(OATO_CUDA_VERSION 12.0)
+  set(OATO_CUDA_BUILT none)
   message(STATUS "No CUDA compiler or no GPU to compile for: built without kernels for GPUs")
   set(OATO_NVCC OFF)
 endif()

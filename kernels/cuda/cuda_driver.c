@@ -10,8 +10,9 @@
 #include <string.h>
 
 enum {
-    /* Drivers load what a compiler of their major version or an older one made. */
+    /* Drivers load machine code that a compiler of their major version or an older one made. */
     DRIVER_OLDEST = OATO_CUDA_MAJOR * 1000,
+    DRIVER_RELEASE = OATO_CUDA_MAJOR == 12 ? 525 : 580, /* NVIDIA's name of the first of them */
     LIBRARY_OLDEST = 12,
 };
 
@@ -38,8 +39,10 @@ static oato_status load(struct oato_error *err)
     if (driver.version < DRIVER_OLDEST)
         return oato_fail(err, OATO_EDEVICE,
                          "cuda: the NVIDIA driver is for CUDA %d.%d; this build needs one for "
-                         "CUDA %d.0 or newer",
-                         driver.version / 1000, driver.version % 1000 / 10, OATO_CUDA_MAJOR);
+                         "CUDA %d.0 or newer (R%d): install it, or build with the toolkit of CUDA "
+                         "%d",
+                         driver.version / 1000, driver.version % 1000 / 10, OATO_CUDA_MAJOR,
+                         DRIVER_RELEASE, driver.version / 1000);
     cu_result result = driver.init(0);
     if (result == CU_ERROR_NO_DEVICE)
         return oato_fail(err, OATO_EDEVICE, "cuda: the NVIDIA driver finds no GPU");

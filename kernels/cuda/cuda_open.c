@@ -77,11 +77,20 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
                              "%s: this build has no CUDA kernels: it was made without nvcc; "
                              "rebuild with the CUDA toolkit",
                              d->id);
-        if (result == CU_ERROR_NO_BINARY_FOR_GPU || result == CU_ERROR_PTX_TOO_NEW)
+        /* only the driver of a version that is no older compiles PTX */
+        if (result == CU_ERROR_PTX_TOO_NEW)
             return oato_fail(err, OATO_EDEVICE,
-                             "%s: this build has no kernels for %s (sm_%d): build with a newer "
-                             "CUDA toolkit, or install a newer driver",
-                             d->id, d->name, d->capability);
+                             "%s: this build has machine code for %s, not for %s (sm_%d), and the "
+                             "driver, of CUDA %d.%d, compiles no PTX of CUDA " OATO_CUDA_VERSION
+                             ": install a newer driver, or build with "
+                             "-DOATO_CUDA_ARCHITECTURES=%d",
+                             d->id, OATO_CUDA_BUILT, d->name, d->capability, d->cu->version / 1000,
+                             d->cu->version % 1000 / 10, d->capability);
+        if (result == CU_ERROR_NO_BINARY_FOR_GPU)
+            return oato_fail(err, OATO_EDEVICE,
+                             "%s: this build has kernels for %s, not for %s (sm_%d): build with "
+                             "-DOATO_CUDA_ARCHITECTURES=%d",
+                             d->id, OATO_CUDA_BUILT, d->name, d->capability, d->capability);
         if (result)
             return cuda_fail(d->cu, result, d->id, "loading kernels", err);
     }

@@ -7,6 +7,7 @@
  * of failures begin anew with each context:
  *   OATO_CUDA_ON_CPU_DEVICES=1       how many, 0 to 8
  *   OATO_CUDA_ON_CPU_CAPABILITY=90   compute capability, 75 for 7.5
+ *   OATO_CUDA_ON_CPU_LOADS=0         what loading kernels gives, 209: there are none for the GPU
  *   OATO_CUDA_ON_CPU_COMPILED_FOR=90 what cuFuncGetAttribute says of the version of their PTX
  *   OATO_CUDA_ON_CPU_MEMORY=BYTES    of each, 1 GiB
  *   OATO_CUDA_ON_CPU_VERSION=13000   of the driver, or that of the compiler if that is later
@@ -285,6 +286,8 @@ cu_result on_cpu_module_load(cu_module *module, const void *image)
         return result;
     if (!image)
         return INVALID_VALUE;
+    if (const long result = setting("LOADS", OK))
+        return static_cast<cu_result>(result);
     *module = new CUmod_st{gpu, {}};
     return OK;
 }

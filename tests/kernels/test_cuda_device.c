@@ -413,6 +413,12 @@ static void memory_is_counted_against_the_budget(void **state)
     d->ops->close(d);
 }
 
+static bool emulated(void)
+{
+    const char *driver = getenv("OATO_CUDA_DRIVER");
+    return driver && strstr(driver, "cuda-on-cpu");
+}
+
 static void what_it_cannot_do_is_refused(void **state)
 {
     (void)state;
@@ -420,6 +426,16 @@ static void what_it_cannot_do_is_refused(void **state)
     struct oato_error err;
     assert_int_equal(device_open("cuda:900", 0, NULL, &d, &err), OATO_EDEVICE);
     assert_int_equal(device_open("cuda:vram=1GiB", 0, NULL, &d, &err), OATO_EUSAGE);
+    static const struct {
+        const char *result, *says;
+    } loads[] = {{"222", "compiles no PTX of CUDA "}, {"209", "this build has kernels for "}};
+    for (size_t i = 0; emulated() && i < ARRAY_LEN(loads); i++) {
+        setenv("OATO_CUDA_ON_CPU_LOADS", loads[i].result, 1);
+        assert_int_equal(device_open("cuda", 0, NULL, &d, &err), OATO_EDEVICE);
+        unsetenv("OATO_CUDA_ON_CPU_LOADS");
+        if (!strstr(err.text, "made without nvcc"))
+            assert_non_null(strstr(err.text, loads[i].says));
+    }
     d = rig_open("cuda");
     struct oato_op op = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 64};
     assert_true(d->ops->supports(d, &op));
