@@ -509,7 +509,7 @@ static oato_status make(const struct model *m, const struct profile *profile,
         goto out;
     }
     instance_settle(&p->instance, c[chosen].place);
-    problem_stream(p, instance_streams(&p->instance, c[chosen].place));
+    problem_stream(p, c[chosen].place);
     if (stored && (status = storage_choose(p, c[chosen].place, err)))
         goto out;
     p->planned = instance_price(&p->instance, c[chosen].place);

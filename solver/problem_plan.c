@@ -211,7 +211,7 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
         problem_free(p);
         return status;
     }
-    problem_stream(p, instance_streams(&p->instance, *place));
+    problem_stream(p, *place);
     if (p->stored && storage_set(p, *place, err)) {
         problem_free(p);
         return err->status;

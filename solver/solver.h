@@ -109,6 +109,7 @@ struct option {
     int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
+    uint64_t staged;          /* bytes of the largest record whose weights are streamed */
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
     bool allowed;
@@ -146,9 +147,11 @@ struct instance {
                [SOLVER_DEVICES];       /* [from][to]: direct link, not through host memory */
     bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
-    uint64_t staging[SOLVER_DEVICES];  /* part of the capacity that streaming to the device takes */
-    uint64_t filing[SOLVER_DEVICES];   /* the same of the host's, where it streams from a file */
-    uint32_t streams;                  /* devices that may be streamed to, a bit each */
+    /* Part of the capacity that streaming to the device takes: room for two records, of any option
+     * that is allowed */
+    uint64_t staging[SOLVER_DEVICES];
+    uint64_t filing[SOLVER_DEVICES];    /* the same of the host's, where it streams from a file */
+    uint32_t streams;                   /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device in use; the host always is */
     int32_t n_layers, n_units, n_edges, n_readers;
     struct unit *units;
@@ -172,8 +175,9 @@ bool option_divided(const struct option *o);
 bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out);
 /* The devices that a placement uses, including the host. */
 uint32_t instance_uses(const struct instance *in, const int32_t *place);
-/* The devices that a placement streams to. */
-uint32_t instance_streams(const struct instance *in, const int32_t *place);
+/* The devices that a placement streams to; staging (may be NULL) gets the room that each needs. */
+uint32_t instance_streams(const struct instance *in, const int32_t *place,
+                          uint64_t staging[SOLVER_DEVICES]);
 struct price instance_price(const struct instance *in, const int32_t *place);
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
 /* True when every unit's option is allowed and no capacity is exceeded; used (may be NULL) gets the
@@ -361,8 +365,9 @@ int32_t problem_disturbed(const struct problem *p);
  * devices can. */
 bool sparse_measured(const struct problem *p, const struct plan *plan);
 void problem_free(struct problem *p);
-/* Sets memory aside, out of the capacity for units, for streaming to these devices. */
-void problem_stream(struct problem *p, uint32_t streams);
+/* Sets memory aside, out of the capacity for units, for what the placement streams: twice the
+ * largest record of those that it streams to a device. */
+void problem_stream(struct problem *p, const int32_t *place);
 /* Bytes that a placement takes on each device, reserve included; 0 on unused devices. */
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need);
 const char *problem_device(const struct problem *p, int32_t device);
