@@ -73,7 +73,7 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
     int64_t here_ns = instance_option(&x->problem->instance, x->place, unit)->price.objective_ns;
     int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
     if (!m->allowed)
-        snprintf(text, n, "%s does not run it", id);
+        snprintf(text, n, "%s does not run it, says the profile", id);
     else if (m->delta_ns < 0 && !m->fits)
         snprintf(text, n, "would save %.3f ms, but %s needs %.1f MiB more than its budget", ms, id,
                  as_mib((double)m->missing));
@@ -148,6 +148,15 @@ static const char *what_is_shared(const struct problem *p, int32_t op)
     return p->graph.ops[op].op.experts ? "experts" : "neurons";
 }
 
+static void json_estimate(const struct explain *x, int32_t op, int32_t d)
+{
+    struct text why;
+    text_init(&why);
+    estimate_text(x->problem, op, d, &why);
+    json_add(x->out, JSON("estimated_because", or_empty(why.data)));
+    text_free_part(&why, x->out);
+}
+
 /* A device as the operator's place, now or instead. */
 static void device_text(const struct explain *x, int32_t op, int32_t d)
 {
@@ -164,6 +173,8 @@ static void device_text(const struct explain *x, int32_t op, int32_t d)
     if (x->json) {
         json_open(out, NULL, '{');
         json_add(out, JSON("device", id), JSON("here", here), JSON("supported", m.allowed));
+        if (m.allowed && price->estimate)
+            json_estimate(x, op, d);
         if (m.allowed)
             json_add(out, JSON("prefill_ns", price->prefill_ns),
                      JSON("decode_ns", price->decode_ns), JSON("estimate", price->estimate),
@@ -328,9 +339,11 @@ static void explain_op(const struct explain *x, int32_t op)
         joins_text(x, op);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
-                p->price[op * p->n_devices + d].estimate)
-                text_printf(out, "  ~ estimate: this shape was never measured on %s\n",
-                            problem_device(p, d));
+                p->price[op * p->n_devices + d].estimate) {
+                text_printf(out, "  ~ estimate: ");
+                estimate_text(p, op, d, out);
+                text_printf(out, "\n");
+            }
     }
     text_free_part(&together, out);
     text_free_part(&where, out);

@@ -470,6 +470,23 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
+/* Chooses anew what is read from the file, for the placement that came of the first choice. A rule
+ * chooses, not the search, so the bound is of the placements that read what the search had: where
+ * the placement reads something else, nothing is known. */
+static oato_status choose_filed(struct problem *p, const int32_t *place, struct ilp_result *ilp,
+                                struct oato_error *err)
+{
+    const size_t bytes = (size_t)p->graph.n_ops * sizeof *p->stored;
+    bool *searched = arena_alloc(&p->arena, bytes + 1, 1);
+    if (!searched)
+        return oato_fail_memory(err, bytes, "operators");
+    memcpy(searched, p->stored, bytes);
+    const oato_status status = storage_choose(p, place, err);
+    if (memcmp(searched, p->stored, bytes) != 0)
+        ilp->bound_ns = 0;
+    return status;
+}
+
 /* With `stored`, what does not fit is streamed from a file; without, all weights are resident. */
 static oato_status make(const struct model *m, const struct profile *profile,
                         const struct planner_options *o, bool stored, struct plan *out,
@@ -510,7 +527,7 @@ static oato_status make(const struct model *m, const struct profile *profile,
     }
     instance_settle(&p->instance, c[chosen].place);
     problem_stream(p, c[chosen].place);
-    if (stored && (status = storage_choose(p, c[chosen].place, err)))
+    if (stored && (status = choose_filed(p, c[chosen].place, &ilp, err)))
         goto out;
     p->planned = instance_price(&p->instance, c[chosen].place);
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);

@@ -185,6 +185,8 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
+/* Whether anything is read from a file at every step. */
+bool plan_is_stored(const struct plan *plan);
 /* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
 int32_t plan_op_device(const struct plan *plan, const char *op);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */

@@ -128,7 +128,7 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
     return OATO_OK;
 }
 
-static bool plan_is_stored(const struct plan *plan)
+bool plan_is_stored(const struct plan *plan)
 {
     for (int32_t k = 0; k < plan->n_parts; k++)
         if (plan->parts[k].home == HOME_FILE)
