@@ -359,8 +359,6 @@ uint64_t profile_hash(const struct profile *p)
             in_text(&h, "refills");
         if (d->keeps)
             in_text(&h, "keeps");
-        if (d->runs)
-            in_text(&h, "runs");
         for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++)
             if (d->runs[kind]) {
                 in_text(&h, op_kind_name(kind));

@@ -254,7 +254,7 @@ static void put_links(struct writer *w, const struct profile *p)
 /* A kind that a device runs, a line; the section is left out where no device was asked. */
 static oato_status put_runs(struct writer *w, const struct profile *p, struct oato_error *err)
 {
-    bool begun = false;
+    bool begun = false, failed = false;
     for (int32_t d = 0; d < p->n_devices; d++)
         for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT && p->devices[d].runs; kind++) {
             struct runs_text t = {.types = ""};
@@ -269,14 +269,13 @@ static oato_status put_runs(struct writer *w, const struct profile *p, struct oa
             snprintf(t.device, sizeof t.device, "%s", p->devices[d].id);
             snprintf(t.kind, sizeof t.kind, "%s", op_kind_name(kind));
             t.types = or_empty(types.data);
-            if (!types.failed)
-                put_mapping(w, &profile_runs_schema, &t, true);
-            w->failed = w->failed || types.failed;
+            failed = failed || types.failed;
+            put_mapping(w, &profile_runs_schema, &t, true);
             text_free(&types);
         }
     if (begun)
         end_list(w);
-    return w->failed ? oato_fail_memory(err, 0, "a profile") : OATO_OK;
+    return failed ? oato_fail_memory(err, 0, "a profile") : OATO_OK;
 }
 
 struct sorted_row {
