@@ -64,6 +64,15 @@ static int32_t best_other(const struct explain *x, int32_t unit, struct move *be
     return found;
 }
 
+/* The operator of the unit that keeps all of it from d; NULL: none does. */
+static const char *refused_of(const struct problem *p, int32_t unit, int32_t d)
+{
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++)
+        if (p->unit_of[i] == unit && !p->price[i * p->n_devices + d].supported)
+            return p->graph.ops[i].name;
+    return NULL;
+}
+
 /* What would have to change for the unit to be on d instead. */
 static void change_text(const struct explain *x, int32_t unit, int32_t d, const struct move *m,
                         char *text, size_t n)
@@ -72,8 +81,10 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
     double ms = as_ms((double)llabs(m->delta_ns));
     int64_t here_ns = instance_option(&x->problem->instance, x->place, unit)->price.objective_ns;
     int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
+    const char *refused = refused_of(x->problem, unit, d);
     if (!m->allowed)
-        snprintf(text, n, "%s does not run it, says the profile", id);
+        snprintf(text, n, "%s does not run %s%s", id, refused ? refused : "it",
+                 refused ? ", says the profile" : "");
     else if (m->delta_ns < 0 && !m->fits)
         snprintf(text, n, "would save %.3f ms, but %s needs %.1f MiB more than its budget", ms, id,
                  as_mib((double)m->missing));
