@@ -78,8 +78,10 @@ struct device_info {
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
     uint64_t free_bytes;
-    int32_t threads;                      /* 0: the device has no such number */
-    bool is_host;                         /* its memory is the host's: no copies to reach it */
+    int32_t threads; /* 0: the device has no such number */
+    bool is_host;    /* its memory is the host's: no copies to reach it */
+    bool keeps; /* of weights that are streamed to it, a copy in its own layout stays in host memory
+                   while there is room */
     uint64_t cache_bytes;                 /* its largest cache; 0: unknown */
     double read_bytes_per_s, flops_per_s; /* declared; 0 = must be measured */
     double link_bytes_per_s, link_latency_s, launch_s;

@@ -326,6 +326,9 @@ enum { OP_KEY_SIZE = 96 };
 char *oato_op_key(const struct oato_op *op, const struct op_size *size, char out[OP_KEY_SIZE]);
 /* Parses a key; size->rows = 0 when the key has no step part. False when it is not a key. */
 bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size);
+/* An operator of the kind and type in an ordinary shape, to ask a device whether it runs such
+ * operators at all. Kinds without a type have F32. False: no operator of the kind has that type. */
+bool op_example(enum op_kind kind, oato_dtype dtype, struct oato_op *out);
 /* True when both have the same key without the step's part. */
 bool oato_op_same(const struct oato_op *a, const struct oato_op *b);
 

@@ -195,6 +195,18 @@ bool oato_op_parse(const char *key, struct oato_op *op, struct op_size *size)
     return true;
 }
 
+bool op_example(enum op_kind kind, oato_dtype dtype, struct oato_op *out)
+{
+    const struct op_kind_row *row = op_kind_row((int)kind);
+    struct op_size ignored;
+    char key[OP_KEY_SIZE];
+    if (!row->name || (row->typed ? !dtype_info((int)dtype) : dtype != DT_F32))
+        return false;
+    snprintf(key, sizeof key, "%s%s%s%s%s", row->name, row->typed ? "/" : "",
+             row->typed ? dtype_name(dtype) : "", *row->example ? "/" : "", row->example);
+    return oato_op_parse(key, out, &ignored) && op_valid(out);
+}
+
 bool oato_op_same(const struct oato_op *a, const struct oato_op *b)
 {
     const struct op_kind_row *row = op_kind_row(a->kind);

@@ -111,6 +111,7 @@ struct op_kind_row {
      * for each row, expert chosen, or position that KV_READ reads. */
     uint8_t flops, flops_of;
     uint8_t axes;
+    const char *example; /* what follows name and type in the key of an ordinary shape */
     bool (*fits)(const struct oato_op *op); /* what a kernel demands beside; NULL: nothing */
 };
 

@@ -257,6 +257,9 @@ struct lowered_device {
     struct lowered_program phase[PHASE_COUNT];
 };
 
+/* Alignment of weights in a staging room; enough for copies on every device. */
+enum { STAGING_ALIGN = 256 };
+
 /* What a record streams from a file. */
 struct stream_group {
     int32_t layer;  /* of the record's operator */

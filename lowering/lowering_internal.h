@@ -8,8 +8,7 @@
 
 #include "lowering/lowering.h"
 
-/* Alignment of weights in a staging room; enough for copies on every device. And of buffers. */
-enum { STAGING_ALIGN = 256, BUFFER_ALIGN = 64 };
+enum { BUFFER_ALIGN = 64 };
 
 struct queued {
     struct program_record record; /* offsets, waits and signals are filled at the end */

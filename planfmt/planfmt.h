@@ -37,7 +37,17 @@ struct profile_device {
      * unless a row says otherwise. */
     bool data_sheet;
     bool refills; /* replaces weights beside steps, so that experts can be cached there */
+    bool keeps;   /* keeps weights that are streamed to it in its own layout, in host memory */
+    /* [OP_KIND_COUNT]: the types of each kind that it runs, timed or not, a bit each; F32 of kinds
+     * without a type. NULL: nobody asked it, as in profiles that came before */
+    uint64_t *runs;
 };
+
+/* Whether the device runs operators of that kind and type, in ordinary shapes, by its own word. */
+static inline bool profile_runs(const struct profile_device *d, int kind, int dtype)
+{
+    return d->runs && d->runs[kind] >> dtype & 1;
+}
 
 /* One direction between two devices, by their index; copies of b bytes cost latency + b / rate. */
 struct profile_link {
@@ -143,6 +153,10 @@ void profile_free(struct profile *p);
 /* Rows sorted by device and key (numbers in keys by value), so that profiling again gives a small
  * diff. A profile that profile_load would refuse is not written: OATO_EUSAGE. */
 oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err);
+/* Sets what the device runs, by what `runs` says of an ordinary operator of each kind and type.
+ * False: memory is short. */
+bool profile_put_runs(struct profile *p, int32_t device,
+                      bool (*runs)(const void *user, const struct oato_op *op), const void *user);
 /* Adds or replaces the row with the same device, operator and size; copies what it needs. False:
  * memory is short. */
 bool profile_put(struct profile *p, const struct profile_row *row);

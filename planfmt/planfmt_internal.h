@@ -22,7 +22,7 @@ enum field_type {
 enum field_presence {
     REQUIRED,
     OPTIONAL,        /* always written */
-    IF_SET,          /* a number above 0, true */
+    IF_SET,          /* a number above 0, true, a text that is not empty */
     LAST_UNLESS_SET, /* false: the last key; true: not written, as readers take it for granted */
     WITH_NEXT,       /* as the next key, which is IF_SET */
 };
@@ -47,13 +47,18 @@ struct row_text {
     struct profile_row row; /* without these */
 };
 
+struct runs_text {
+    char device[16], kind[24];
+    const char *types; /* "F32 F16"; "" of kinds without a type */
+};
+
 struct sum_text {
     char by[16], wire[8];
     struct profile_sum row; /* without these */
 };
 
 enum {
-    FIELDS_MAX = 20,
+    FIELDS_MAX = 21,
     PROFILE_DEVICES_MAX = 64,
     PROFILE_RESTORES_MAX = 65536,
     PROFILE_STORAGE_MAX = 64,
@@ -67,14 +72,15 @@ struct schema {
 };
 
 extern const struct schema profile_head_schema, profile_machine_schema, profile_device_schema,
-    profile_link_schema, profile_row_schema, profile_restore_schema, profile_storage_schema,
-    profile_sum_schema;
+    profile_link_schema, profile_runs_schema, profile_row_schema, profile_restore_schema,
+    profile_storage_schema, profile_sum_schema;
 /* Indices in the schemas. */
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
 enum { ROW_DEVICE, ROW_OP };
+enum { RUNS_DEVICE, RUNS_KIND, RUNS_TYPES };
 
-/* Whether the field, a bool or a double, is true or above 0 in the structure at base. */
+/* Whether the field, a bool, double or text, is true, above 0 or not empty in the structure. */
 bool field_is_set(const struct field *f, const void *base);
 /* How many of the fields that structure has: those up to a LAST_UNLESS_SET that is not, or all. */
 int schema_fields(const struct schema *schema, const void *base);
@@ -87,6 +93,13 @@ bool profile_add(struct profile *p, const struct profile_row *row, bool replace,
 
 /* Appends a copy; its text is the profile's already. False: memory is short. */
 bool profile_add_restore(struct profile *p, const struct profile_restore *r);
+
+/* profile_runs.c: the types that a device runs of a kind as text, "F32 F16", and back; kinds
+ * without a type have "". */
+void runs_text_write(int kind, uint64_t types, struct text *out);
+/* False: bad has the first word that is none of the kind's types, or is there twice; "": types are
+ * missing. */
+bool runs_text_read(int kind, const char *text, uint64_t *types, char bad[24]);
 
 /* Texts of a row of sums to its way and type, and back. False: the row cannot be. */
 bool sum_text_read(struct sum_text *t);

@@ -52,11 +52,12 @@ const struct schema profile_device_schema = {"device", {
     {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, IF_SET},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
     {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
+    {"keeps", AT(profile_device, keeps), FIELD_BOOL, 0, IF_SET},
     {"join_norm_ns", AT(profile_device, join_ns[JOIN_NORM]), FIELD_F64, 0, IF_SET},
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 16 + JOIN_COUNT};
+}, 17 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},
@@ -69,6 +70,12 @@ const struct schema profile_link_schema = {"link", {
     {"both_bytes_per_s", AT(link_text, link.both_bytes_per_s), FIELD_F64, 0, IF_SET},
     {"stream_bytes_per_s", AT(link_text, link.stream_bytes_per_s), FIELD_F64, 0, IF_SET},
 }, 9};
+
+const struct schema profile_runs_schema = {"supports", {
+    {"device", AT(runs_text, device), FIELD_CHARS, SIZE(runs_text, device), REQUIRED},
+    {"kind", AT(runs_text, kind), FIELD_CHARS, SIZE(runs_text, kind), REQUIRED},
+    {"types", AT(runs_text, types), FIELD_TEXT, NAME_BYTES, IF_SET},
+}, 3};
 
 const struct schema profile_row_schema = {"operator", {
     {"device", AT(row_text, device), FIELD_CHARS, SIZE(row_text, device), REQUIRED},
@@ -118,6 +125,8 @@ const struct schema profile_sum_schema = {"sum", {
 bool field_is_set(const struct field *f, const void *base)
 {
     const void *at = (const char *)base + f->offset;
+    if (f->type == FIELD_TEXT)
+        return *or_empty(*(const char *const *)at);
     return f->type == FIELD_BOOL ? *(const bool *)at : *(const double *)at > 0;
 }
 

@@ -251,6 +251,33 @@ static void put_links(struct writer *w, const struct profile *p)
     end_list(w);
 }
 
+/* A kind that a device runs, a line; the section is left out where no device was asked. */
+static oato_status put_runs(struct writer *w, const struct profile *p, struct oato_error *err)
+{
+    bool begun = false, failed = false;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT && p->devices[d].runs; kind++) {
+            struct runs_text t = {.types = ""};
+            struct text types;
+            if (!p->devices[d].runs[kind])
+                continue;
+            if (!begun)
+                begin_list(w, "supports");
+            begun = true;
+            text_init(&types);
+            runs_text_write(kind, p->devices[d].runs[kind], &types);
+            snprintf(t.device, sizeof t.device, "%s", p->devices[d].id);
+            snprintf(t.kind, sizeof t.kind, "%s", op_kind_name(kind));
+            t.types = or_empty(types.data);
+            failed = failed || types.failed;
+            put_mapping(w, &profile_runs_schema, &t, true);
+            text_free(&types);
+        }
+    if (begun)
+        end_list(w);
+    return failed ? oato_fail_memory(err, 0, "a profile") : OATO_OK;
+}
+
 struct sorted_row {
     const struct profile_row *row;
     char key[OP_KEY_SIZE];
@@ -387,7 +414,9 @@ static oato_status put_profile(struct writer *w, const struct profile *p, struct
     put_mapping(w, &profile_machine_schema, &p->machine, false);
     put_devices(w, p);
     put_links(w, p);
-    oato_status status = put_rows(w, p, err);
+    oato_status status = put_runs(w, p, err);
+    if (!status)
+        status = put_rows(w, p, err);
     if (!status)
         status = put_storage(w, p, err);
     if (!status)

@@ -4,7 +4,7 @@
  * known ones are checked as they are read, so that every error names file, line and column.
  * Anchors, aliases, tags and second documents are refused.
  */
-#include "planfmt/planfmt_internal.h"
+#include "planfmt/profile_reader_internal.h"
 
 #include <errno.h>
 #include <math.h>
@@ -12,27 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <yaml.h>
 
 enum { DEPTH_MAX = 16 };
 static const size_t FILE_BYTES_MAX = (size_t)256 << 20;
 
-struct reader {
-    yaml_parser_t parser;
-    yaml_event_t event; /* the one being looked at; empty before the first */
-    const char *name;
-    struct profile *profile;
-    warn_fn warn;
-    void *user;
-    struct oato_error *err;
-};
-
 /* ------------------------------------------------------------------ messages and events --- */
 
-static oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ...)
+oato_status fail_at(struct reader *r, yaml_mark_t at, const char *fmt, ...)
 {
     char text[400];
     va_list ap;
@@ -238,12 +224,6 @@ static int find_field(const struct schema *schema, const char *key)
     return -1;
 }
 
-/* What a mapping said: which fields, and where. */
-struct mapping_marks {
-    uint32_t seen;
-    yaml_mark_t begin, value[FIELDS_MAX];
-};
-
 static oato_status check_required(struct reader *r, const struct schema *schema, const void *base,
                                   const struct mapping_marks *m)
 {
@@ -255,9 +235,8 @@ static oato_status check_required(struct reader *r, const struct schema *schema,
     return OATO_OK;
 }
 
-/* Reads the mapping that begins at the event. */
-static oato_status read_mapping(struct reader *r, const struct schema *schema, void *base,
-                                struct mapping_marks *m)
+oato_status read_mapping(struct reader *r, const struct schema *schema, void *base,
+                         struct mapping_marks *m)
 {
     m->seen = 0;
     m->begin = r->event.start_mark;
@@ -292,8 +271,7 @@ static oato_status read_mapping(struct reader *r, const struct schema *schema, v
 
 /* ------------------------------------------------------------------------------ sections --- */
 
-/* The array for at most n devices or links; it is allocated with the first of them. */
-static void *array_of(struct reader *r, void *array, int32_t n, size_t size)
+void *array_of(struct reader *r, void *array, int32_t n, size_t size)
 {
     void *p = array ? array : arena_alloc(&r->profile->arena, (size_t)n, size);
     if (!p)
@@ -322,122 +300,8 @@ static oato_status read_device(struct reader *r)
     return OATO_OK;
 }
 
-static oato_status device_of(struct reader *r, const char *id, yaml_mark_t at, int32_t *out)
-{
-    *out = profile_device_index(r->profile, id);
-    if (*out < 0)
-        return fail_at(r, at, "device '%s' is not among the %d of 'devices'", id,
-                       r->profile->n_devices);
-    return OATO_OK;
-}
-
-static oato_status read_link(struct reader *r)
-{
-    struct profile *p = r->profile;
-    struct link_text t = {.link = {.sync_ns = 0}};
-    struct mapping_marks m;
-    oato_status status = read_mapping(r, &profile_link_schema, &t, &m);
-    if (!status)
-        status = device_of(r, t.from, m.value[LINK_FROM], &t.link.from);
-    if (!status)
-        status = device_of(r, t.to, m.value[LINK_TO], &t.link.to);
-    if (status)
-        return status;
-    const struct profile_link l = t.link;
-    if (l.from == l.to)
-        return fail_at(r, m.value[LINK_TO], "link from '%s' to itself", t.from);
-    if (!(l.bytes_per_s > 0))
-        return fail_at(r, m.value[LINK_RATE], "bytes_per_s: must be above 0");
-    for (int32_t i = 0; i < p->n_links; i++)
-        if (p->links[i].from == l.from && p->links[i].to == l.to)
-            return fail_at(r, m.begin, "duplicate link from '%s' to '%s'", t.from, t.to);
-    p->links = array_of(r, p->links, p->n_devices * (p->n_devices - 1), sizeof l);
-    if (!p->links)
-        return r->err->status;
-    p->links[p->n_links++] = l;
-    return OATO_OK;
-}
-
-static oato_status read_row(struct reader *r)
-{
-    struct row_text t = {.row = {.supported = true}};
-    struct profile_row *row = &t.row;
-    struct mapping_marks m;
-    oato_status status = read_mapping(r, &profile_row_schema, &t, &m);
-    if (!status && !row->supported) /* only the key counts */
-        *row = (struct profile_row){.supported = false};
-    if (!status)
-        status = device_of(r, t.device, m.value[ROW_DEVICE], &row->device);
-    if (status)
-        return status;
-    row->numerics = row->supported ? t.numerics : "";
-    if (!oato_op_parse(t.op, &row->op, &row->size))
-        return fail_at(r, m.value[ROW_OP], "op: '%s' is not an operator key", t.op);
-    if (row->size.rows < 1)
-        return fail_at(r, m.value[ROW_OP], "op: '%s' lacks the size of the step (/t1)", t.op);
-    bool existed;
-    if (r->profile->n_rows == INT32_MAX / 4 || !profile_add(r->profile, row, false, &existed))
-        return oato_fail_memory(r->err, sizeof *row, "a profile");
-    if (existed)
-        return fail_at(r, m.begin, "duplicate operator '%s' on '%s'", t.op, t.device);
-    return OATO_OK;
-}
-
-static oato_status read_restore(struct reader *r)
-{
-    struct profile *p = r->profile;
-    struct profile_restore t = {.devices = ""};
-    struct mapping_marks m;
-    if (read_mapping(r, &profile_restore_schema, &t, &m))
-        return r->err->status;
-    if (t.tokens < 1 || !(t.median_ns > 0))
-        return fail_at(r, m.begin, "tokens and median_ns: must be above 0");
-    if (p->n_restores == PROFILE_RESTORES_MAX)
-        return fail_at(r, m.begin, "more than %d restores", PROFILE_RESTORES_MAX);
-    return profile_add_restore(p, &t) ? OATO_OK : oato_fail_memory(r->err, sizeof t, "a profile");
-}
-
-static oato_status read_storage(struct reader *r)
-{
-    struct profile *p = r->profile;
-    struct profile_storage t = {0};
-    struct mapping_marks m;
-    if (read_mapping(r, &profile_storage_schema, &t, &m))
-        return r->err->status;
-    if (t.depth < 1 || !t.bytes || !(t.bytes_per_s > 0))
-        return fail_at(r, m.begin, "depth, bytes and bytes_per_s: must be above 0");
-    p->storage = array_of(r, p->storage, PROFILE_STORAGE_MAX, sizeof t);
-    if (!p->storage)
-        return r->err->status;
-    if (p->n_storage == PROFILE_STORAGE_MAX)
-        return fail_at(r, m.begin, "more than %d rows of storage", PROFILE_STORAGE_MAX);
-    p->storage[p->n_storage++] = t;
-    return OATO_OK;
-}
-
-static oato_status read_sum(struct reader *r)
-{
-    struct profile *p = r->profile;
-    struct sum_text t = {.row = {.ranks = 0}};
-    struct mapping_marks m;
-    if (read_mapping(r, &profile_sum_schema, &t, &m))
-        return r->err->status;
-    if (!sum_text_read(&t))
-        return fail_at(r, m.begin,
-                       "sum: numbers must be above 0, hosts at most ranks, wire F32, F16 or Q8_0, "
-                       "and by tree, allreduce, reduce, message or step");
-    p->sums = array_of(r, p->sums, PROFILE_SUMS_MAX, sizeof t.row);
-    if (!p->sums)
-        return r->err->status;
-    if (p->n_sums == PROFILE_SUMS_MAX)
-        return fail_at(r, m.begin, "more than %d sums", PROFILE_SUMS_MAX);
-    p->sums[p->n_sums++] = t.row;
-    return OATO_OK;
-}
-
-typedef oato_status read_item(struct reader *r);
-
-static oato_status read_list(struct reader *r, const char *key, read_item *item)
+static oato_status read_list(struct reader *r, const char *key,
+                             oato_status (*item)(struct reader *r))
 {
     oato_status status;
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
@@ -453,10 +317,10 @@ static oato_status read_list(struct reader *r, const char *key, read_item *item)
 
 static const struct {
     const char *name;
-    read_item *item; /* NULL: no list, but one mapping */
-} sections[] = {{"machine", NULL},       {"devices", read_device},   {"links", read_link},
-                {"operators", read_row}, {"restores", read_restore}, {"storage", read_storage},
-                {"sums", read_sum}};
+    oato_status (*item)(struct reader *r); /* NULL: no list, but one mapping */
+} sections[] = {{"machine", NULL},         {"devices", read_device}, {"links", read_link},
+                {"supports", read_runs},   {"operators", read_row},  {"restores", read_restore},
+                {"storage", read_storage}, {"sums", read_sum}};
 
 static const char no_devices[] = "'devices' is missing or empty";
 
@@ -465,7 +329,8 @@ static oato_status read_section(struct reader *r, size_t section)
     const char *name = sections[section].name;
     yaml_mark_t at = r->event.start_mark;
     struct mapping_marks m;
-    if ((sections[section].item == read_link || sections[section].item == read_row) &&
+    if ((sections[section].item == read_link || sections[section].item == read_runs ||
+         sections[section].item == read_row) &&
         !r->profile->n_devices)
         return fail_at(r, at, "'%s' must come after 'devices'", name);
     oato_status status = next_event(r);

@@ -183,3 +183,24 @@ void machine_file_name(const struct profile_machine *m, char *out, size_t out_by
         n--;
     snprintf(out + n, out_bytes - n, "%s%s", n ? "" : "machine", suffix);
 }
+
+/* ------------------------------------------------------------------------------- devices -- */
+
+static bool runs(const void *device, const struct oato_op *op)
+{
+    const struct oato_device *d = device;
+    return d->ops->supports(d, op);
+}
+
+bool device_describe(struct profile *p, const struct rig *rig)
+{
+    const struct device_info *info = &rig->info;
+    struct profile_device *d = &p->devices[rig->index];
+    d->memory_bytes = info->memory_bytes;
+    d->free_bytes = info->free_bytes;
+    d->threads = info->threads;
+    d->is_host = info->is_host;
+    d->keeps = info->keeps;
+    d->refills = rig->device->ops->refill;
+    return profile_put_runs(p, rig->index, runs, rig->device);
+}

@@ -172,13 +172,9 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
     }
     struct profile_device *d = &p->devices[i];
     rig->index = i;
-    d->memory_bytes = info->memory_bytes;
-    d->free_bytes = info->free_bytes;
-    d->threads = info->threads;
-    d->is_host = info->is_host;
-    d->refills = rig->device->ops->refill;
-    if (!set_string(p, &d->id, info->id) || !set_string(p, &d->kind, info->kind) ||
-        !set_string(p, &d->model, info->model) || !set_string(p, &d->spec, spec) ||
+    if (!device_describe(p, rig) || !set_string(p, &d->id, info->id) ||
+        !set_string(p, &d->kind, info->kind) || !set_string(p, &d->model, info->model) ||
+        !set_string(p, &d->spec, spec) ||
         (info->is_host && !set_string(p, &p->machine.kernel_isa, info->isa)))
         return oato_fail_memory(err, sizeof *info, "the profile");
     return OATO_OK;

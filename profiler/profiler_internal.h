@@ -102,6 +102,10 @@ struct rig {
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
 
+/* machine.c: what the open device says of itself, to its entry in the profile. False: memory is
+ * short. */
+bool device_describe(struct profile *p, const struct rig *rig);
+
 /* A real accelerator, not the host or a simulated device: launches and link copies are real. */
 static inline bool rig_is_hardware(const struct rig *r)
 {

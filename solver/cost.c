@@ -2,9 +2,13 @@
  * cost.c - the time of an operator on a device for a step, from a profile.
  *
  * The rows of the profile are sorted into curves: one per (device, operator), with the measured
- * points in order of sequences, rows and depth. A size between two points is interpolated,
- * a shape without points falls back to a roofline of the device's measured bandwidth and
- * arithmetic and is marked as an estimate. Nothing here knows placements.
+ * points in order of sequences, rows and depth. A size between two points is interpolated. A shape
+ * or type without points is an estimate, and marked: the nearest curve of its kind, scaled by the
+ * roofline of the device's measured bandwidth and arithmetic, or that roofline where the kind has
+ * no curve. Nothing here knows placements.
+ *
+ * What was not measured is not what cannot run: that only the device can say, in the profile's list
+ * of what it supports or in a row of an operator that it refused.
  */
 #include "solver/solver.h"
 
@@ -22,6 +26,7 @@ struct point {
 
 struct curve {
     int32_t device;
+    struct oato_op op;
     char key[OP_KEY_SIZE];
     bool supported;
     uint64_t prepared_bytes;
@@ -81,6 +86,7 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
     if (!last || last->device != r->device || strcmp(last->key, s->key) != 0) {
         last = &c->curves[c->n_curves++];
         last->device = r->device;
+        last->op = r->op;
         memcpy(last->key, s->key, sizeof last->key);
         last->supported = true;
         last->first = *n_points;
@@ -167,23 +173,50 @@ static bool denies_member(const struct cost_model *c, int32_t device, const stru
     return false;
 }
 
+/* Whether the kind has points on the device in any type. */
+static bool times_kind(const struct cost_model *c, int32_t device, int kind)
+{
+    bool any = false;
+    for (int type = 0; type < DT_COUNT && !any; type++)
+        any = *kind_slot(c, device, kind, type) == 1;
+    return any;
+}
+
 bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op)
 {
+    const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
     if (k)
         return k->supported;
     const uint8_t kind = *kind_slot(c, device, op->kind, op->dtype);
-    if (kind || !c->profile->devices[device].data_sheet)
-        return kind == 1;
-    return !denies_member(c, device, op);
+    if (kind == 1 || d->runs)
+        return kind == 1 || profile_runs(d, op->kind, op->dtype);
+    return !kind && (d->data_sheet || times_kind(c, device, op->kind)) &&
+           !denies_member(c, device, op);
 }
 
 bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op)
 {
+    const struct profile_device *d = &c->profile->devices[device];
     if (cost_lists(c, device, op))
         return true;
-    return c->profile->devices[device].is_host && !curve_find(c, device, op) &&
-           *kind_slot(c, device, op->kind, op->dtype) == 0;
+    return (d->is_host || !d->runs) && !curve_find(c, device, op) &&
+           *kind_slot(c, device, op->kind, op->dtype) == 0 &&
+           (d->is_host || !denies_member(c, device, op));
+}
+
+enum cost_known cost_known(const struct cost_model *c, int32_t device, const struct oato_op *op)
+{
+    const struct profile_device *d = &c->profile->devices[device];
+    if (!cost_supports(c, device, op))
+        return COST_REFUSED;
+    if (cost_measured(c, device, op))
+        return COST_TIMED;
+    if (*kind_slot(c, device, op->kind, op->dtype) == 1)
+        return COST_OTHER_SHAPES;
+    return d->data_sheet                          ? COST_DATA_SHEET
+           : profile_runs(d, op->kind, op->dtype) ? COST_NEVER_TIMED
+                                                  : COST_NEVER_ASKED;
 }
 
 bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op)
@@ -266,35 +299,104 @@ static double along_rows(const struct point *p, int32_t n, const struct oato_op 
     return interpolate(xs, ys, m, size->rows);
 }
 
+/* Of weights, KV and activations. */
+static double moved_bytes(const struct oato_op *op, const struct op_size *size)
+{
+    return op_bytes(op, size) +
+           4.0 * size->rows * ((double)op->k + (double)op->n + 2.0 * (double)op->n2);
+}
+
 static double roofline_ns(const struct profile_device *d, const struct oato_op *op,
                           const struct op_size *size)
 {
     /* a profile without figures: slow enough that nothing moves there for a guess */
     double read = d->read_bytes_per_s > 0 ? d->read_bytes_per_s : 1e9;
     double flops = d->flops_per_s > 0 ? d->flops_per_s : 1e9;
-    double activations = 4.0 * size->rows * ((double)op->k + (double)op->n + 2.0 * (double)op->n2);
-    double memory_s = (op_bytes(op, size) + activations) / read;
+    double memory_s = moved_bytes(op, size) / read;
     double compute_s = op_flops(op, size) / flops;
     return (memory_s > compute_s ? memory_s : compute_s) * 1e9;
+}
+
+/* A curve's time of a size, which has rows. */
+static struct op_cost curve_cost(const struct cost_model *c, const struct curve *k,
+                                 const struct oato_op *op, const struct op_size *size)
+{
+    struct op_cost r = {0};
+    int32_t first = k->first, n = k->n;
+    choose_seqs(c->points, &first, &n, size->seqs);
+    r.ns = along_rows(c->points + first, n, op, size, &r.numerics);
+    r.ns *= 1 + c->profile->devices[k->device].rows_overhead * (size->rows - 1) / size->rows;
+    return r;
+}
+
+/* How unlike two operators of a kind are in a step of that size: the factors, as logarithms, by
+ * which they differ in bytes and in arithmetic. Another type counts as little more than another
+ * shape, unless one of them has no blocks: other kernels compute it. */
+static double unlike(const struct oato_op *a, const struct oato_op *b, const struct op_size *size)
+{
+    const bool blocks = dtype_info(a->dtype)->block_elems > 1;
+    const double type = a->dtype == b->dtype                                ? 0
+                        : blocks == (dtype_info(b->dtype)->block_elems > 1) ? 0.1
+                                                                            : 1;
+    return type + fabs(log(moved_bytes(a, size) / moved_bytes(b, size))) +
+           fabs(log(fmax(op_flops(a, size), 1) / fmax(op_flops(b, size), 1)));
+}
+
+/* The curve that the operator's time is best taken from; NULL: its kind has none on the device. */
+static const struct curve *curve_nearest(const struct cost_model *c, int32_t device,
+                                         const struct oato_op *op, const struct op_size *size)
+{
+    const struct curve *best = NULL;
+    double least = 0;
+    for (int32_t i = 0; i < c->n_curves; i++) {
+        const struct curve *k = &c->curves[i];
+        if (k->device != device || k->op.kind != op->kind || !k->n || k->op.sparse != op->sparse)
+            continue;
+        const double here = unlike(op, &k->op, size);
+        if (best && here >= least)
+            continue;
+        best = k;
+        least = here;
+    }
+    return best;
+}
+
+/* The same size of another operator: as many of its neurons are active, in proportion. */
+static struct op_size size_like(const struct op_size *size, const struct oato_op *op,
+                                const struct oato_op *other)
+{
+    struct op_size like = *size;
+    if (size->active > 0 && op_neurons(op) > 0)
+        like.active =
+            (int32_t)max_i64(1, llround((double)size->active * op_neurons(other) / op_neurons(op)));
+    return like;
+}
+
+/* The class is only named where a library computed the curve: another type's may have that, too,
+ * and without the name in the plan its own kernels would run. */
+static struct op_cost estimate(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                               const struct op_size *size)
+{
+    const struct profile_device *d = &c->profile->devices[device];
+    const struct curve *near = curve_nearest(c, device, op, size);
+    struct op_cost r = {.ns = roofline_ns(d, op, size), .estimate = true};
+    if (!near)
+        return r;
+    const struct op_size like = size_like(size, op, &near->op);
+    const struct op_cost there = curve_cost(c, near, &near->op, &like);
+    r.ns = there.ns * (r.ns / roofline_ns(d, &near->op, &like));
+    r.from = near->key;
+    r.numerics = there.numerics && strchr(there.numerics, '.') ? there.numerics : NULL;
+    return r;
 }
 
 struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
                           const struct op_size *size)
 {
-    struct op_cost r = {0};
     if (size->rows <= 0)
-        return r;
+        return (struct op_cost){0};
     const struct curve *k = curve_find(c, device, op);
-    if (!k || !k->n) {
-        r.estimate = true;
-        r.ns = roofline_ns(&c->profile->devices[device], op, size);
-        return r;
-    }
-    int32_t first = k->first, n = k->n;
-    choose_seqs(c->points, &first, &n, size->seqs);
-    r.ns = along_rows(c->points + first, n, op, size, &r.numerics);
-    r.ns *= 1 + c->profile->devices[device].rows_overhead * (size->rows - 1) / size->rows;
-    return r;
+    return k && k->n ? curve_cost(c, k, op, size) : estimate(c, device, op, size);
 }
 
 double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
@@ -308,8 +410,14 @@ double cost_of_join(const struct cost_model *c, int32_t device, const struct gra
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes)
 {
+    enum { LARGER = 24 }; /* types whose layout on a GPU is larger are so by at most a part of it */
+    const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
-    return k && k->n ? k->prepared_bytes : file_bytes;
+    if (k && k->n)
+        return k->prepared_bytes;
+    const bool known = d->is_host || d->data_sheet || dtype_info(op->dtype)->block_elems == 1 ||
+                       *kind_slot(c, device, op->kind, op->dtype) == 1;
+    return known ? file_bytes : file_bytes + file_bytes / LARGER;
 }
 
 /* What an accelerator that nobody measured may need: as much as the cuda device takes, or a little
@@ -336,21 +444,17 @@ static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
     }
 }
 
-uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                              int32_t rows)
+/* A curve's scratch memory of so many rows. */
+static uint64_t curve_workspace(const struct cost_model *c, const struct curve *k, int32_t rows)
 {
-    const struct profile_device *d = &c->profile->devices[device];
-    const struct curve *k = curve_find(c, device, op);
-    if (d->data_sheet && !d->is_host && (!k || !k->n))
-        return workspace_guess(op, rows);
     int32_t nearest = 0; /* as many rows as wanted or the next more; else the most */
     uint64_t most = 0;
-    for (int32_t i = 0; k && i < k->n; i++) {
+    for (int32_t i = 0; i < k->n; i++) {
         const int32_t here = c->points[k->first + i].rows;
         if (nearest < rows ? here > nearest : here >= rows && here < nearest)
             nearest = here;
     }
-    for (int32_t i = 0; k && i < k->n; i++) {
+    for (int32_t i = 0; i < k->n; i++) {
         const struct point *p = &c->points[k->first + i];
         if (p->rows == nearest && p->workspace > most)
             most = p->workspace;
@@ -358,6 +462,24 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
     if (!nearest || nearest >= rows)
         return most;
     return (uint64_t)fmin((double)most * ((double)rows / nearest), 0x1p62);
+}
+
+uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                              int32_t rows)
+{
+    const struct profile_device *d = &c->profile->devices[device];
+    const struct curve *k = curve_find(c, device, op);
+    if (k && k->n)
+        return curve_workspace(c, k, rows);
+    const uint64_t guess = d->is_host ? 0 : workspace_guess(op, rows);
+    const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
+    k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
+    if (!k)
+        return guess;
+    const double larger = fmax(moved_bytes(op, &size) / moved_bytes(&k->op, &size),
+                               op_flops(op, &size) / fmax(op_flops(&k->op, &size), 1));
+    const double most = (double)curve_workspace(c, k, rows) * fmax(larger, 1);
+    return (uint64_t)fmin(fmax(most, (double)guess), 0x1p62);
 }
 
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)

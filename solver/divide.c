@@ -307,7 +307,9 @@ static void divide(struct dividing *x)
                 divide_among_three(x, a, b);
         }
     }
-    for (int32_t d = 0; d < n && x->n_kinds > 1 && x->runs[host]; d++)
+    /* weights that a step reads for a row or two are not worth the copy */
+    const bool few = p->graph.values[p->graph.ops[x->op[0]].out[0]].rows != ROWS_TOKENS;
+    for (int32_t d = 0; d < n && x->n_kinds > 1 && x->runs[host] && !few; d++)
         if (d != host && !p->instance.is_host[d] && x->runs[d])
             divide_add(x, NULL, host, d);
 }
@@ -479,9 +481,9 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
     divide(&x);
     add_apart(&x);
     u->n_options += x.n;
-    for (int32_t d = 0; d < p->n_devices; d++)
-        if (x.n_kinds > 1 && !p->instance.is_host[d] && 2 * x.file_bytes > p->instance.staging[d])
-            p->instance.staging[d] = 2 * x.file_bytes;
+    for (const struct option *o = u->options + p->n_devices; o < x.out; o++)
+        if (o->stream >= 0 && 2 * o->staged > p->instance.staging[o->stream])
+            p->instance.staging[o->stream] = 2 * o->staged;
     return OATO_OK;
 }
 

@@ -204,6 +204,24 @@ static void choose_way(const struct dividing *x, struct option *o, const struct 
         *o = other;
 }
 
+/* What the largest of the unit's records streams to a device, as lowering stages it: of a share of
+ * each operator its weights one behind the other. A part's layout may be padded beyond its share.
+ */
+static uint64_t staged_bytes(const struct dividing *x, int32_t stream, double share)
+{
+    enum { PART_PADDING = 4 * STAGING_ALIGN };
+    const struct problem *p = x->p;
+    uint64_t most = 0;
+    for (int32_t i = 0; i < x->n_ops; i++) {
+        const uint64_t whole = p->price[x->op[i] * p->n_devices + stream].weight_bytes;
+        const uint64_t n = (uint64_t)p->graph.ops[x->op[i]].n_weights;
+        const uint64_t each = share < 1 ? STAGING_ALIGN + PART_PADDING : STAGING_ALIGN;
+        const uint64_t bytes = (uint64_t)ceil((double)whole * share) + n * each;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_t stream)
 {
     const struct problem *p = x->p;
@@ -233,7 +251,9 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
             o->bytes[d] +=
                 (uint64_t)ceil((double)p->price[x->op[i] * p->n_devices + d].weight_bytes * part);
     }
-    if (stream >= 0)
+    if (stream >= 0) {
         o->uses |= (uint8_t)(1u << stream);
+        o->staged = staged_bytes(x, stream, groups ? share_of(x, &s, p->instance.host) : 1);
+    }
     x->out++;
 }

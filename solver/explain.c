@@ -64,6 +64,15 @@ static int32_t best_other(const struct explain *x, int32_t unit, struct move *be
     return found;
 }
 
+/* The operator of the unit that keeps all of it from d; NULL: none does. */
+static const char *refused_of(const struct problem *p, int32_t unit, int32_t d)
+{
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++)
+        if (p->unit_of[i] == unit && !p->price[i * p->n_devices + d].supported)
+            return p->graph.ops[i].name;
+    return NULL;
+}
+
 /* What would have to change for the unit to be on d instead. */
 static void change_text(const struct explain *x, int32_t unit, int32_t d, const struct move *m,
                         char *text, size_t n)
@@ -72,8 +81,10 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
     double ms = as_ms((double)llabs(m->delta_ns));
     int64_t here_ns = instance_option(&x->problem->instance, x->place, unit)->price.objective_ns;
     int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
+    const char *refused = refused_of(x->problem, unit, d);
     if (!m->allowed)
-        snprintf(text, n, "%s does not run it", id);
+        snprintf(text, n, "%s does not run %s%s", id, refused ? refused : "it",
+                 refused ? ", says the profile" : "");
     else if (m->delta_ns < 0 && !m->fits)
         snprintf(text, n, "would save %.3f ms, but %s needs %.1f MiB more than its budget", ms, id,
                  as_mib((double)m->missing));
@@ -148,6 +159,15 @@ static const char *what_is_shared(const struct problem *p, int32_t op)
     return p->graph.ops[op].op.experts ? "experts" : "neurons";
 }
 
+static void json_estimate(const struct explain *x, int32_t op, int32_t d)
+{
+    struct text why;
+    text_init(&why);
+    estimate_text(x->problem, op, d, &why);
+    json_add(x->out, JSON("estimated_because", or_empty(why.data)));
+    text_free_part(&why, x->out);
+}
+
 /* A device as the operator's place, now or instead. */
 static void device_text(const struct explain *x, int32_t op, int32_t d)
 {
@@ -164,6 +184,8 @@ static void device_text(const struct explain *x, int32_t op, int32_t d)
     if (x->json) {
         json_open(out, NULL, '{');
         json_add(out, JSON("device", id), JSON("here", here), JSON("supported", m.allowed));
+        if (m.allowed && price->estimate)
+            json_estimate(x, op, d);
         if (m.allowed)
             json_add(out, JSON("prefill_ns", price->prefill_ns),
                      JSON("decode_ns", price->decode_ns), JSON("estimate", price->estimate),
@@ -328,9 +350,11 @@ static void explain_op(const struct explain *x, int32_t op)
         joins_text(x, op);
         for (int32_t d = 0; d < p->n_devices; d++)
             if (p->price[op * p->n_devices + d].supported &&
-                p->price[op * p->n_devices + d].estimate)
-                text_printf(out, "  ~ estimate: this shape was never measured on %s\n",
-                            problem_device(p, d));
+                p->price[op * p->n_devices + d].estimate) {
+                text_printf(out, "  ~ estimate: ");
+                estimate_text(p, op, d, out);
+                text_printf(out, "\n");
+            }
     }
     text_free_part(&together, out);
     text_free_part(&where, out);

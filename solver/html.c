@@ -112,7 +112,8 @@ static void gap_card(const struct page *page)
     else
         snprintf(value, sizeof value, "&#8804; %.2f %%", gap * 100);
     card(page, value, page->plan->timed_out ? "time limit reached" : page->plan->solver,
-         "Above the optimum");
+         plan_is_stored(page->plan) ? "Above the optimum with these weights in the file"
+                                    : "Above the optimum");
 }
 
 /* The devices in their colours. */

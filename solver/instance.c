@@ -31,7 +31,8 @@ void option_lie(struct option *o, int32_t in, int32_t out)
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
-    bool allowed = o->allowed && (o->stream < 0 || in->streams >> o->stream & 1);
+    bool allowed = o->allowed && (o->stream < 0 || (in->streams >> o->stream & 1 &&
+                                                    2 * o->staged <= in->staging[o->stream]));
     for (int32_t d = 0; allowed && d < in->n_devices; d++)
         allowed = (in->usable[d] || !(o->uses >> d & 1)) && o->bytes[d] <= in->capacity[d];
     return allowed;
@@ -62,13 +63,21 @@ uint32_t instance_uses(const struct instance *in, const int32_t *place)
     return uses;
 }
 
-uint32_t instance_streams(const struct instance *in, const int32_t *place)
+uint32_t instance_streams(const struct instance *in, const int32_t *place,
+                          uint64_t staging[SOLVER_DEVICES])
 {
     uint32_t streams = 0;
+    uint64_t room[SOLVER_DEVICES] = {0};
     for (int32_t u = 0; u < in->n_units; u++) {
-        int16_t d = instance_option(in, place, u)->stream;
-        streams |= d < 0 ? 0 : 1u << d;
+        const struct option *o = instance_option(in, place, u);
+        if (o->stream < 0)
+            continue;
+        streams |= 1u << o->stream;
+        if (2 * o->staged > room[o->stream])
+            room[o->stream] = 2 * o->staged;
     }
+    if (staging)
+        memcpy(staging, room, sizeof room);
     return streams;
 }
 

@@ -525,9 +525,12 @@ static oato_status make(const struct model *m, const struct profile *profile,
         goto out;
     }
     instance_settle(&p->instance, c[chosen].place);
-    problem_stream(p, instance_streams(&p->instance, c[chosen].place));
-    if (stored && (status = storage_choose(p, c[chosen].place, err)))
+    problem_stream(p, c[chosen].place);
+    bool same = true; /* the bound is of placements that read what the search had read */
+    if (stored && (status = storage_choose_again(p, c[chosen].place, &same, err)))
         goto out;
+    if (!same)
+        ilp.bound_ns = 0;
     p->planned = instance_price(&p->instance, c[chosen].place);
     status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
     if (!status && ((o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err))) ||

@@ -165,6 +165,9 @@ int32_t problem_op_device(const struct problem *p, int32_t op, const struct opti
  * prices the host's options accordingly. Again for the placement that came of it: what is elsewhere
  * then leaves room for more. */
 oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err);
+/* The same for the placement that came of the first choice. *same: it is that choice. */
+oato_status storage_choose_again(struct problem *p, const int32_t *place, bool *same,
+                                 struct oato_error *err);
 /* The same for what p->stored says already. */
 oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err);
 /* The share of an operator's matrices, of so many bytes as the host keeps them, that it reads from
@@ -185,6 +188,8 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err);
 
+/* Whether anything is read from a file at every step. */
+bool plan_is_stored(const struct plan *plan);
 /* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
 int32_t plan_op_device(const struct plan *plan, const char *op);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */

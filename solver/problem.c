@@ -395,18 +395,45 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     return OATO_OK;
 }
 
+/* Bytes of the copies of streamed weights that the devices' drivers keep on the host, in their own
+ * layout, beside the host's weights. */
+static uint64_t kept_bytes(const struct problem *p, const int32_t *place)
+{
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const int32_t unit = p->unit_of[i];
+        const struct option *o = instance_option(&p->instance, place, unit);
+        int64_t begin = 0, end = 1;
+        if (o->stream < 0 || o->filed || !p->profile->devices[p->device[o->stream]].keeps)
+            continue;
+        if (option_divided(o))
+            divide_range(p, unit, o, p->instance.host, &begin, &end);
+        const int64_t all = option_divided(o) ? p->division[unit].extent : 1;
+        sum += (uint64_t)((double)p->price[i * p->n_devices + o->stream].weight_bytes *
+                          (double)(end - begin) / (double)all);
+    }
+    return sum;
+}
+
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need)
 {
     const uint32_t uses = instance_uses(&p->instance, place);
+    const int32_t host = p->instance.host;
     uint64_t used[SOLVER_DEVICES];
     instance_fits(&p->instance, place, used);
     for (int32_t d = 0; d < p->n_devices; d++)
         need[d] = uses >> d & 1 ? used[d] + p->reserve[d] - p->aside[d] : 0;
+    if (need[host] < p->budget[host]) /* a copy that finds no room is made at each step instead */
+        need[host] += least_bytes(kept_bytes(p, place), p->budget[host] - need[host]);
 }
 
-void problem_stream(struct problem *p, uint32_t streams)
+void problem_stream(struct problem *p, const int32_t *place)
 {
     struct instance with;
+    uint64_t staging[SOLVER_DEVICES];
+    const uint32_t streams = instance_streams(&p->instance, place, staging);
+    for (int32_t d = 0; d < p->n_devices; d++)
+        p->instance.staging[d] = streams >> d & 1 ? staging[d] : p->instance.staging[d];
     if (!instance_with_streams(&p->instance, streams, &with))
         with.streams = streams; /* it does not fit: the reserve says by how much */
     p->instance = with;

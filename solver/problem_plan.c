@@ -128,7 +128,7 @@ static oato_status place_of_plan(const struct problem *p, const struct plan *pla
     return OATO_OK;
 }
 
-static bool plan_is_stored(const struct plan *plan)
+bool plan_is_stored(const struct plan *plan)
 {
     for (int32_t k = 0; k < plan->n_parts; k++)
         if (plan->parts[k].home == HOME_FILE)
@@ -211,7 +211,7 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
         problem_free(p);
         return status;
     }
-    problem_stream(p, instance_streams(&p->instance, *place));
+    problem_stream(p, *place);
     if (p->stored && storage_set(p, *place, err)) {
         problem_free(p);
         return err->status;

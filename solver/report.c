@@ -118,6 +118,12 @@ double gap_of(const struct plan *p)
     return (double)(p->objective_ns - p->bound_ns) / (double)p->objective_ns;
 }
 
+/* The placements that the plan's bound covers. */
+static const char *bound_of(const struct plan *p)
+{
+    return gap_of(p) < 0 ? "nothing" : plan_is_stored(p) ? "filed set" : "all";
+}
+
 /* -------------------------------------------------------------------------------- JSON ----- */
 
 static void json_request(const struct plan *p, struct text *out)
@@ -161,7 +167,8 @@ static void json_predicted(const struct plan *p, struct text *out)
                     JSON("decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns)),
                     JSON("estimates", operators_of(p, true)));
     json_add(out, JSON("solver", p->solver), JSON("objective_ns", p->objective_ns),
-             JSON("bound_ns", p->bound_ns), JSON("timed_out", p->timed_out));
+             JSON("bound_ns", p->bound_ns), JSON("bound_of", bound_of(p)),
+             JSON("timed_out", p->timed_out));
     json_open(out, "baselines", '[');
     for (int32_t i = 0; i < p->n_baselines; i++)
         json_add_object(out, NULL, JSON("name", p->baselines[i].name),
@@ -247,6 +254,8 @@ static void report_json(const struct plan *p, const struct problem *problem, str
         json_caches(p, out);
     if (p->n_sums)
         json_sums(p, out);
+    if (problem)
+        untimed_json(problem, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
@@ -305,6 +314,9 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", proven optimal");
     else if (gap >= 0)
         text_printf(out, ", at most %.3f %% from the optimum", gap * 100);
+    if (plan_is_stored(p))
+        text_printf(out, "%s: a rule chose what is read from the file, no search",
+                    gap >= 0 ? " with these weights in the file" : ", not proven");
     if (p->timed_out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
@@ -453,6 +465,7 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
     text_inputs(p, problem, out);
     text_solver(p, out);
     if (problem) {
+        untimed_text(problem, out);
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
     }

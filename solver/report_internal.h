@@ -47,6 +47,13 @@ oato_status frontier_picture(const struct plan *plan, const struct problem *p,
                              const struct model *m, int32_t steps, struct text *svg,
                              struct oato_error *err);
 
+/* untimed.c: why the time of operator `op` on device d is an estimate, without a full stop. */
+void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *out);
+/* The types that devices were never timed with, and the command that times them; nothing where
+ * there are none. */
+void untimed_text(const struct problem *p, struct text *out);
+void untimed_json(const struct problem *p, struct text *out);
+
 oato_status text_status(const struct text *t, struct oato_error *err);
 
 #endif

@@ -2,9 +2,11 @@
  * search.c - which problems the ILP solves, in which order, within one deadline.
  *
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
- * problem of its own. Of identical devices only the first ones are streamed to. All problems are
- * relaxed first, the one without streams before the others; then they are solved in equal shares of
- * the time, the most promising first, except those that their relaxation shows to be no better.
+ * problem of its own. With one accelerator so are rooms of several sizes: a smaller one is for
+ * smaller records only, and leaves more for weights. Of identical devices only the first ones are
+ * streamed to. All problems are relaxed first, the one without streams before the others; then they
+ * are solved in equal shares of the time, the most promising first, except those that their
+ * relaxation shows to be no better.
  *
  * With several accelerators the search grows: from the largest alone to all of them, each step
  * starting from the best placement so far, so that a deadline too short for all devices still gives
@@ -116,6 +118,30 @@ static int32_t list_streams(const struct search *s, uint32_t devices, uint32_t *
     return n;
 }
 
+enum {
+    ROOMS = 3
+}; /* sizes of staging: for all records, for those of half the largest's bytes, .. */
+
+/* Makes room for records up to the largest one's bytes >> level. False: that is the room of another
+ * level. */
+static bool less_staging(struct instance *in, int level)
+{
+    bool differs = !level;
+    for (int32_t d = 0; d < in->n_devices && level; d++) {
+        const uint64_t most = in->staging[d] >> level;
+        uint64_t room = 0;
+        for (int32_t u = 0; u < in->n_units; u++)
+            for (int32_t i = in->n_devices; i < in->units[u].n_options; i++) {
+                const struct option *o = &in->units[u].options[i];
+                if (o->stream == d && 2 * o->staged <= most && 2 * o->staged > room)
+                    room = 2 * o->staged;
+            }
+        differs = differs || room > (level < ROOMS - 1 ? most / 2 : 0);
+        in->staging[d] = room;
+    }
+    return differs;
+}
+
 /* The instance without the other devices. */
 static void keep_devices(struct instance *in, uint32_t devices)
 {
@@ -172,9 +198,13 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
         .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
-    for (int32_t i = 0; i < sets; i++) {
+    const int rooms = sets == 2 ? ROOMS : 1;
+    for (int32_t j = 0; j < sets * rooms; j++) {
         struct streaming *x = &s->all[n];
-        if (!instance_with_streams(&s->p->instance, streams[i], &x->in))
+        const int32_t i = j / rooms;
+        struct instance in = s->p->instance;
+        if ((!streams[i] && j % rooms) || !less_staging(&in, j % rooms) ||
+            !instance_with_streams(&in, streams[i], &x->in))
             continue;
         keep_devices(&x->in, devices);
         x->bound_ns = all_ns;

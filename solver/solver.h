@@ -24,15 +24,30 @@ void cost_free(struct cost_model *c);
 
 struct op_cost {
     double ns;
-    bool estimate;        /* this shape was never measured: a roofline */
+    bool estimate;        /* this very shape was never measured */
     const char *numerics; /* class of the nearest measured point; NULL when unknown */
+    const char *from;     /* an estimate: the key of the nearest shape or type of the kind that was
+                             measured, whose times it is scaled from; NULL: a roofline */
 };
 
-/* True when the operator can run on the device. A shape that was never measured there: as other
- * shapes of its kind and type; an unknown kind: on the host only. */
+/* What a profile knows of an operator on a device. What was never timed is not what cannot run:
+ * only the device says that. */
+enum cost_known {
+    COST_TIMED,        /* this very shape */
+    COST_OTHER_SHAPES, /* of this kind and type */
+    COST_NEVER_TIMED,  /* in this type, but the device supports it */
+    COST_NEVER_ASKED,  /* neither timed, nor does the profile say what the device supports */
+    COST_DATA_SHEET,   /* nothing is timed there */
+    COST_REFUSED       /* by the device: it does not run it */
+};
+enum cost_known cost_known(const struct cost_model *c, int32_t device, const struct oato_op *op);
+
+/* True unless the device refuses the operator: by a row of this shape, by its list of the kinds and
+ * types that it supports or, in a profile without that list, by rows that refuse this type of the
+ * kind, or of what was fused to it, in all shapes. */
 bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op);
-/* True when the profile has a supported row of this kind and type on the device, or the device
- * comes from a data sheet and no row says otherwise. */
+/* The same where something speaks for it: the list, a row of this kind and type or, without a list,
+ * of this kind in another type, or a data sheet. */
 bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op);
 /* True when this very shape was measured on the device. */
 bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op);
@@ -46,12 +61,13 @@ struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const stru
  * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
 double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
                     int32_t index, int32_t tokens, int32_t *first);
-/* Memory of the prepared weights; `file_bytes` when they were never prepared there. */
+/* Memory of the prepared weights; when they were never prepared there `file_bytes`, or a little
+ * more on an accelerator of which no row has the type. */
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes);
 /* Scratch memory of runs of up to `rows` rows: that of the smallest measured size with as many
- * rows, else the largest one scaled up; an estimate on accelerators of a data sheet, which have no
- * measurements. */
+ * rows, else the largest one scaled up. Of shapes that were never measured an estimate, from the
+ * nearest one and, on accelerators, the formulas of the cuda device. */
 uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                               int32_t rows);
 /* ns of one copy over a link of the profile, synchronization included; negative when there is no
@@ -93,6 +109,7 @@ struct option {
     int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
+    uint64_t staged;          /* bytes of the largest record whose weights are streamed */
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
     bool allowed;
@@ -130,9 +147,11 @@ struct instance {
                [SOLVER_DEVICES];       /* [from][to]: direct link, not through host memory */
     bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
-    uint64_t staging[SOLVER_DEVICES];  /* part of the capacity that streaming to the device takes */
-    uint64_t filing[SOLVER_DEVICES];   /* the same of the host's, where it streams from a file */
-    uint32_t streams;                  /* devices that may be streamed to, a bit each */
+    /* Part of the capacity that streaming to the device takes: room for two records, of any option
+     * that is allowed */
+    uint64_t staging[SOLVER_DEVICES];
+    uint64_t filing[SOLVER_DEVICES];    /* the same of the host's, where it streams from a file */
+    uint32_t streams;                   /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device in use; the host always is */
     int32_t n_layers, n_units, n_edges, n_readers;
     struct unit *units;
@@ -156,8 +175,9 @@ bool option_divided(const struct option *o);
 bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out);
 /* The devices that a placement uses, including the host. */
 uint32_t instance_uses(const struct instance *in, const int32_t *place);
-/* The devices that a placement streams to. */
-uint32_t instance_streams(const struct instance *in, const int32_t *place);
+/* The devices that a placement streams to; staging (may be NULL) gets the room that each needs. */
+uint32_t instance_streams(const struct instance *in, const int32_t *place,
+                          uint64_t staging[SOLVER_DEVICES]);
 struct price instance_price(const struct instance *in, const int32_t *place);
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
 /* True when every unit's option is allowed and no capacity is exceeded; used (may be NULL) gets the
@@ -349,8 +369,9 @@ int32_t problem_disturbed(const struct problem *p);
  * devices can. */
 bool sparse_measured(const struct problem *p, const struct plan *plan);
 void problem_free(struct problem *p);
-/* Sets memory aside, out of the capacity for units, for streaming to these devices. */
-void problem_stream(struct problem *p, uint32_t streams);
+/* Sets memory aside, out of the capacity for units, for what the placement streams: twice the
+ * largest record of those that it streams to a device. */
+void problem_stream(struct problem *p, const int32_t *place);
 /* Bytes that a placement takes on each device as solvers count, reserve included; 0 on unused
  * devices. What its programs take is exact (memory.c). */
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need);

@@ -217,6 +217,16 @@ static uint64_t resident_bytes(const struct problem *p, const int32_t *place)
     return sum;
 }
 
+/* The most that a record of a unit streams to an accelerator. */
+static uint64_t unit_staged(const struct problem *p, int32_t unit, int32_t d)
+{
+    uint64_t most = 0;
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++)
+        if (p->unit_of[i] == unit && can_be_filed(p, i) && stored_bytes(p, i, d) > most)
+            most = stored_bytes(p, i, d);
+    return most;
+}
+
 /* Whether a unit could be computed on an accelerator with matrices from the file. */
 static bool unit_files(const struct problem *p, int32_t unit, int32_t d)
 {
@@ -246,6 +256,7 @@ static bool options_part(struct problem *p)
             if (unit_files(p, u, d)) {
                 own[n] = own[d];
                 own[n].filed = true;
+                own[n].staged = unit_staged(p, u, d);
                 own[n++].stream = (int16_t)d;
             }
         unit->options = own;
@@ -387,4 +398,17 @@ oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_
     free(c);
     free(room);
     return storage_set(p, place, err);
+}
+
+oato_status storage_choose_again(struct problem *p, const int32_t *place, bool *same,
+                                 struct oato_error *err)
+{
+    const size_t bytes = (size_t)p->graph.n_ops * sizeof *p->stored;
+    bool *before = arena_alloc(&p->arena, bytes + 1, 1);
+    if (!before)
+        return oato_fail_memory(err, bytes, "operators");
+    memcpy(before, p->stored, bytes);
+    const oato_status status = storage_choose(p, place, err);
+    *same = !memcmp(before, p->stored, bytes);
+    return status;
 }

@@ -17,8 +17,10 @@ static void info(const struct oato_device *base, struct device_info *out)
 {
     const struct cuda_device *d = cuda_of(base);
     size_t free_bytes = 0, total = 0;
-    *out = (struct device_info){
-        .kind = "cuda", .memory_bytes = d->memory_bytes, .cache_bytes = (uint64_t)d->l2_bytes};
+    *out = (struct device_info){.kind = "cuda",
+                                .memory_bytes = d->memory_bytes,
+                                .keeps = true,
+                                .cache_bytes = (uint64_t)d->l2_bytes};
     snprintf(out->id, sizeof out->id, "%s", d->id);
     snprintf(out->model, sizeof out->model, "%s", d->name);
     snprintf(out->isa, sizeof out->isa, "sm_%d", d->capability);

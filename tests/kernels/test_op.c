@@ -115,6 +115,32 @@ static void a_key_names_each_field_once(void **state)
     assert_int_equal(op.experts_used, 8);
 }
 
+/* Profiles ask devices by them what they support. */
+static void every_kind_has_an_example_of_each_of_its_types(void **state)
+{
+    (void)state;
+    struct oato_op op, other;
+    struct op_size size;
+    char key[OP_KEY_SIZE];
+    for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT; kind++) {
+        int types = 0;
+        for (int type = 0; type < DT_COUNT; type++) {
+            if (!op_example((enum op_kind)kind, (oato_dtype)type, &op))
+                continue;
+            types++;
+            assert_true(op_valid(&op) && op.kind == kind && op.dtype == type);
+            assert_true(oato_op_parse(oato_op_key(&op, NULL, key), &other, &size));
+            assert_true(oato_op_same(&op, &other));
+        }
+        const bool products = op_weight_use(&op) == WEIGHT_MATRIX;
+        if (types < 1 || (products && types < 10))
+            fail_msg("%s: %d types", op_kind_name(kind), types);
+    }
+    assert_false(op_example(OP_ADD, DT_F16, &op) || op_example(OP_ATTENTION, DT_Q4_0, &op));
+    assert_false(op_example(OP_MUL_MAT, DT_I32, &op) || op_example(OP_NONE, DT_F32, &op));
+    assert_true(op_example(OP_HEAD_MUL_MAT, DT_Q4_K, &op));
+}
+
 static int32_t random_int(int32_t most)
 {
     return 1 + (int32_t)(random() % most);
@@ -516,6 +542,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_keys_are_read_and_written_alike),
         cmocka_unit_test(a_key_names_each_field_once),
+        cmocka_unit_test(every_kind_has_an_example_of_each_of_its_types),
         cmocka_unit_test(random_operators_survive_the_round_trip),
         cmocka_unit_test(what_does_not_cost_is_not_in_the_key),
         cmocka_unit_test(what_is_no_key_is_refused),

@@ -199,6 +199,8 @@ static void what_a_device_cannot_do_is_refused(void **state)
     facts.supports = never;
     assert_int_equal(lower_both(&in, &l, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "cannot run on device"));
+    assert_non_null(strstr(err.text, "; run oato-profile, then oato-plan again, or plan without"));
+    assert_null(strchr(err.text, '\n'));
     lowered_free(&l);
     placements_free(&p);
     model_close(m);

@@ -131,6 +131,12 @@ static void any_op(struct rng *r, struct oato_op *op, struct op_size *size)
         abort();
 }
 
+/* Most kinds, with some of their types. */
+static bool some(const void *rng, const struct oato_op *op)
+{
+    return rng_range((struct rng *)rng, 0, 3) && op->kind != OP_SSM;
+}
+
 void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
 {
     static const char *const ids[] = {"cpu:0", "sim:0", "sim:1", "cuda:12"};
@@ -171,6 +177,9 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                                   .launch_ns = perhaps_f64(r)};
         for (int j = 0; j < JOIN_COUNT; j++)
             out->devices[i].join_ns[j] = perhaps_f64(r);
+        out->devices[i].keeps = rng_range(r, 0, 1);
+        if (rng_range(r, 0, 1) && !profile_put_runs(out, i, some, r))
+            abort();
         for (int32_t j = 0; j < i; j++) {
             out->links[out->n_links++] = any_link(r, i, j);
             out->links[out->n_links++] = any_link(r, j, i);

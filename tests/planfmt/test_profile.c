@@ -73,6 +73,10 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
                     d->step_overhead_ns == e->step_overhead_ns && d->launch_ns == e->launch_ns);
         for (int j = 0; j < JOIN_COUNT; j++)
             assert_true(d->join_ns[j] == e->join_ns[j]);
+        assert_int_equal(d->keeps, e->keeps);
+        assert_int_equal(d->runs != NULL, e->runs != NULL);
+        if (d->runs)
+            assert_memory_equal(d->runs, e->runs, OP_KIND_COUNT * sizeof *d->runs);
     }
     assert_int_equal(a->n_links, b->n_links);
     for (int32_t i = 0; i < a->n_links; i++) {
@@ -306,6 +310,12 @@ static void the_hash_follows_costs_and_not_dates(void **state)
         *measured[i] = was;
     }
     assert_true(profile_hash(&p) == hash);
+    uint64_t runs[OP_KIND_COUNT] = {[OP_MUL_MAT] = 1 << DT_Q4_0}, *const listed = p.devices[1].runs;
+    p.devices[1].runs = runs;
+    const uint64_t one = profile_hash(&p);
+    runs[OP_MUL_MAT] |= 1 << DT_Q4_1;
+    assert_true(one != hash && profile_hash(&p) != hash && profile_hash(&p) != one);
+    p.devices[1].runs = listed;
     p.n_rows--;
     assert_true(profile_hash(&p) != hash);
     profile_free(&p);

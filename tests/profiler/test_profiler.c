@@ -199,6 +199,12 @@ static void sim_rows_are_what_it_declares(void **state)
     assert_true(p.devices[sim].step_overhead_ns == 0 && p.devices[sim].record_overhead_ns == 0);
     assert_true(p.devices[sim].rows_overhead == 0);
     assert_string_equal(p.devices[sim].spec, strchr(SIM, ':') + 1);
+    for (int32_t d = 0; d < p.n_devices; d++) { /* also what the model does not have */
+        assert_true(profile_runs(&p.devices[d], OP_MUL_MAT, DT_IQ2_XXS));
+        assert_true(profile_runs(&p.devices[d], OP_ATTENTION, DT_Q8_0));
+        assert_true(profile_runs(&p.devices[d], OP_SSM, DT_F32));
+        assert_false(profile_runs(&p.devices[d], OP_ATTENTION, DT_Q4_0));
+    }
     for (int32_t i = 0; i < p.n_links; i++) {
         assert_true(fabs(p.links[i].latency_ns - 20000) <= 2);
         assert_true(fabs(p.links[i].bytes_per_s / 10e9 - 1) < 1e-3);

@@ -3,6 +3,7 @@
  * files left as they were, JSON on stdout.
  */
 #include "planfmt/planfmt.h"
+#include "tests/models/random_model.h"
 #include "tests/solver/cli_rig.h"
 
 #include <jansson.h>
@@ -76,6 +77,56 @@ static void machines_of_the_library_answer_what_if(void **state)
         snprintf(line, sizeof line, "check what.plan m.gguf --hardware %s", names[i]);
         cli_expect(line, 0, NULL);
     }
+}
+
+static void save_header(const char *name, const char *shape, oato_dtype dtype)
+{
+    struct oato_error err = {.text = ""};
+    char path[128];
+    struct random_model m = random_model_default();
+    m.dtype = dtype;
+    m.header_only = true;
+    m.tokenizer = false;
+    cli_path(name, path, sizeof path);
+    if ((shape && !random_model_set_shape(&m, shape)) || random_model_save(&m, path, &err))
+        fail_msg("%s: %s", name, err.text);
+}
+
+/* An accelerator that was profiled with one type runs others, for an estimate that says whence it
+ * is and how to time it. */
+static void types_that_were_never_timed_are_estimates(void **state)
+{
+    (void)state;
+    save_header("k.gguf", "8b", DT_Q4_K);
+    cli_expect("k.gguf --hardware h200 -o k.plan", 0, NULL);
+    assert_non_null(strstr(cli_out, "\nnever timed on cuda:0, so scaled from what was: Q4_K"));
+    assert_non_null(
+        strstr(cli_out, "on that machine: oato-profile MODEL.gguf --devices cpu,cuda -o"));
+    cli_expect("explain k.plan blk.0.ffn_down -m k.gguf --hardware h200", 0, NULL);
+    assert_non_null(strstr(cli_out, "is on cuda:0\n"));
+    assert_null(strstr(cli_out, "does not run it"));
+    assert_non_null(strstr(cli_out, "estimate: Q4_K was never timed on cuda:0, which supports it; "
+                                    "scaled from mul_mat/Q4_0/"));
+    assert_non_null(strstr(cli_out, "this would time it: oato-profile MODEL.gguf"));
+    cli_expect_json("explain k.plan blk.0.ffn_down -m k.gguf --hardware h200 --json", 0);
+    assert_non_null(strstr(cli_out, "\"estimated_because\":\"Q4_K was never timed"));
+    cli_expect_json("show k.plan -m k.gguf --hardware h200 --json", 0);
+    assert_non_null(strstr(cli_out, "{\"device\":\"cuda:0\",\"types\":[\"Q4_K\""));
+    cli_expect("simulate k.plan -m k.gguf --hardware h200", 0, NULL);
+    assert_non_null(strstr(cli_out, "request"));
+    assert_non_null(strstr(cli_out, "1.0000"));
+    /* an older profile does not say what its devices support, and nobody refused anything */
+    save_header("small.gguf", NULL, DT_Q4_0);
+    cli_expect("small.gguf -p p.yaml -o o.plan", 0, NULL);
+    assert_non_null(strstr(cli_out, "\nnever timed on sim:0, so scaled from what was: Q4_0"));
+    cli_expect("explain o.plan blk.0.ffn_down -m small.gguf -p p.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "is on sim:0\n"));
+    assert_null(strstr(cli_out, "does not run it"));
+    assert_non_null(strstr(cli_out, "and the profile does not say what that supports"));
+    /* but not what a device says that it cannot do */
+    cli_expect("k.gguf --hardware ascend910b-kunpeng920 -o n.plan", 0, NULL);
+    cli_expect("explain n.plan blk.0.ffn_down -m k.gguf --hardware ascend910b-kunpeng920", 0, NULL);
+    assert_non_null(strstr(cli_out, "ascend:0 does not run blk.0.ffn_gate_up, says"));
 }
 
 static void a_report_marks_estimates_and_names_shapes_by_their_file(void **state)
@@ -479,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_writes_the_plan_and_a_table),
         cmocka_unit_test(machines_of_the_library_answer_what_if),
+        cmocka_unit_test(types_that_were_never_timed_are_estimates),
         cmocka_unit_test(a_report_marks_estimates_and_names_shapes_by_their_file),
         cmocka_unit_test(the_frontier_rises),
         cmocka_unit_test(reports_speak_text_and_json),

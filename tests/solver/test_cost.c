@@ -1,7 +1,8 @@
 /*
  * test_cost.c - what must stay true of the cost model: measured sizes are exact, sizes between
- * them lie on a line, sizes outside follow the documented rules, a shape without points is a
- * roofline and says so, and what a device does not support is never said to run there.
+ * them lie on a line, sizes outside follow the documented rules, a shape or type without points is
+ * an estimate and says so, only what a device refused is said not to run there, and memory that is
+ * estimated is enough.
  */
 #include "solver/solver.h"
 
@@ -147,7 +148,29 @@ static void more_work_never_costs_less(void **state)
     }
 }
 
-static void an_unmeasured_shape_is_a_marked_roofline(void **state)
+/* Bytes that a product of one row moves: what a roofline of 1 GB/s takes in ns. */
+static double bytes_of(const struct oato_op *op)
+{
+    size_t row = 0;
+    assert_true(dtype_row_bytes((oato_dtype)op->dtype, op->k, &row));
+    return (double)row * op->n + 4.0 * (op->k + op->n);
+}
+
+static void a_kind_without_points_is_a_marked_roofline(void **state)
+{
+    (void)state;
+    struct oato_op other = matrix;
+    other.n = 4096;
+    struct op_size size = {.rows = 1, .seqs = 1};
+    struct op_cost c = cost_of_op(cost, 2, &other, &size); /* nothing is timed there */
+    assert_true(c.estimate && !c.from);
+    assert_float_equal(c.ns, bytes_of(&other), bytes_of(&other) * 1e-6);
+    size.rows = 512;
+    c = cost_of_op(cost, 2, &other, &size);
+    assert_true(c.ns >= 2.0 * 512 * 64 * 4096 / 1e10 * 1e9 * 0.999); /* bound by arithmetic */
+}
+
+static void what_was_not_timed_is_scaled_from_the_nearest_shape_or_type(void **state)
 {
     (void)state;
     struct oato_op other = matrix;
@@ -155,15 +178,94 @@ static void an_unmeasured_shape_is_a_marked_roofline(void **state)
     struct op_size size = {.rows = 1, .seqs = 1};
     struct op_cost c = cost_of_op(cost, 0, &other, &size);
     assert_true(c.estimate);
-    double bytes = 64.0 / 32 * 18 * 4096 + 4.0 * (64 + 4096);
-    assert_float_equal(c.ns, bytes, bytes * 1e-6); /* at 1 GB/s */
+    assert_string_equal(c.from, "mul_mat/Q4_0/k64/n128");
+    assert_float_equal(c.ns, 100 * bytes_of(&other) / bytes_of(&matrix), 1e-3);
     assert_false(cost_measured(cost, 0, &other));
     assert_true(cost_measured(cost, 0, &matrix));
     assert_int_equal(cost_prepared_bytes(cost, 0, &other, 777), 777);
     assert_int_equal(cost_prepared_bytes(cost, 0, &matrix, 777), 5000);
-    size.rows = 512;
+    other = matrix; /* more bytes, as much arithmetic */
+    other.dtype = DT_Q8_0;
     c = cost_of_op(cost, 0, &other, &size);
-    assert_true(c.ns >= 2.0 * 512 * 64 * 4096 / 1e10 * 1e9 * 0.999); /* bound by arithmetic */
+    assert_true(c.estimate);
+    assert_float_equal(c.ns, 100 * bytes_of(&other) / bytes_of(&matrix), 1e-3);
+    size.rows = 512;
+    assert_float_equal(cost_of_op(cost, 0, &other, &size).ns, 20000, 1e-3);
+    assert_int_equal(cost_known(cost, 0, &matrix), COST_TIMED);
+    assert_int_equal(cost_known(cost, 0, &other), COST_NEVER_ASKED);
+    other.dtype = DT_Q4_0;
+    other.n = 4096;
+    assert_int_equal(cost_known(cost, 0, &other), COST_OTHER_SHAPES);
+}
+
+/* A library's class is in the plan, or the device's own kernels would run, more slowly. */
+static void the_nearest_of_several_is_the_one_most_alike(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"mul_mat/Q4_0/k4096/n4096", "mul_mat/Q8_0/k4096/n4096",
+                                       "mul_mat/F16/k4096/n4096", "mul_mat/Q4_0/k4096/n512"};
+    static const char *const wanted[][2] = {{"mul_mat/Q4_K/k4096/n4096", keys[0]},
+                                            {"mul_mat/Q6_K/k4096/n4096", keys[1]},
+                                            {"mul_mat/BF16/k4096/n4096", keys[2]},
+                                            {"mul_mat/Q6_K/k4096/n640", keys[3]}};
+    struct profile_device device = {
+        .id = "cuda:0", .kind = "cuda", .read_bytes_per_s = 1e12, .flops_per_s = 1e14};
+    struct profile p;
+    struct cost_model *c;
+    struct oato_error err;
+    profile_init(&p);
+    p.devices = &device;
+    p.n_devices = 1;
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        struct profile_row row = {.supported = true, .median_ns = 1e4, .numerics = "f16.cublas"};
+        assert_true(oato_op_parse(keys[i], &row.op, &row.size));
+        row.size.rows = 1;
+        assert_true(profile_put(&p, &row));
+    }
+    assert_int_equal(cost_create(&p, &c, &err), OATO_OK);
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
+        struct oato_op op;
+        struct op_size size;
+        assert_true(oato_op_parse(wanted[i][0], &op, &size));
+        size = (struct op_size){.rows = 1, .seqs = 1};
+        const struct op_cost here = cost_of_op(c, 0, &op, &size);
+        assert_string_equal(here.from, wanted[i][1]);
+        assert_string_equal(here.numerics, "f16.cublas");
+    }
+    cost_free(c);
+    profile_free(&p);
+}
+
+/* What a GPU of the library that was profiled with one type takes of others. */
+static void memory_of_types_that_were_never_timed_is_enough(void **state)
+{
+    (void)state;
+    static const struct cuda_device idle;
+    struct profile p;
+    struct cost_model *c = NULL;
+    struct oato_error err = {.text = ""};
+    int types = 0;
+    if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err))
+        fail_msg("%s", err.text);
+    const int32_t gpu = profile_device_index(&p, "cuda:0");
+    for (int type = 0; type < DT_COUNT; type++)
+        for (int32_t n = 1024; n <= 16384; n *= 4) {
+            struct oato_op op = {.kind = OP_MUL_MAT, .dtype = (uint16_t)type, .k = 4096, .n = n};
+            const struct op_size size = {.rows = 512, .seqs = 1};
+            size_t row = 0;
+            if (!op_valid(&op) || type == DT_TQ1_0) /* its layout is larger by a quarter */
+                continue;
+            types++;
+            dtype_row_bytes((oato_dtype)type, op.k, &row);
+            assert_true(cost_supports(c, gpu, &op));
+            assert_true(cost_prepared_bytes(c, gpu, &op, row * (uint64_t)n) >=
+                        cuda_layout_bytes((oato_dtype)type, n, op.k));
+            assert_true(cost_workspace_bytes(c, gpu, &op, size.rows) >=
+                        cuda_device_ops.workspace_bytes(&idle.base, &op, &size));
+        }
+    assert_true(types >= 3 * 20);
+    cost_free(c);
+    profile_free(&p);
 }
 
 static void what_a_device_lacks_is_never_said_to_run_there(void **state)
@@ -180,10 +282,42 @@ static void what_a_device_lacks_is_never_said_to_run_there(void **state)
     assert_true(cost_supports(cost, 1, &same_kind)); /* another shape of what it runs */
     assert_false(cost_supports(cost, 1, &refused));
     assert_false(cost_supports(cost, 1, &refused_kind));
-    assert_false(cost_supports(cost, 1, &norm)); /* never heard of */
-    assert_true(cost_supports(cost, 0, &norm));  /* the host runs everything */
+    assert_int_equal(cost_known(cost, 1, &refused_kind), COST_REFUSED);
+    assert_true(cost_supports(cost, 1, &norm)); /* nobody asked it: that is no refusal */
+    assert_int_equal(cost_known(cost, 1, &norm), COST_NEVER_ASKED);
+    assert_false(cost_lists(cost, 1, &norm)); /* but no reason to fuse it either */
+    assert_true(cost_supports(cost, 0, &norm));
     assert_false(cost_lists(cost, 0, &norm));
-    assert_false(cost_supports(cost, 2, &matrix));
+    assert_true(cost_supports(cost, 2, &matrix));
+}
+
+/* The list of what it supports is its word for what has no row; rows say more than the list. */
+static void a_device_that_was_asked_runs_what_it_said(void **state)
+{
+    (void)state;
+    uint64_t runs[OP_KIND_COUNT] = {
+        [OP_MUL_MAT] = 1u << DT_Q8_0 | 1u << DT_Q6_K, [OP_RMS_NORM] = 1u << DT_F32};
+    struct oato_op op = matrix;
+    const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 64, .n = 64};
+    const struct oato_op add = {.kind = OP_ADD, .k = 64, .n = 64};
+    profile.devices[0].runs = profile.devices[1].runs = runs;
+    assert_int_equal(cost_known(cost, 1, &op), COST_TIMED); /* though the list lacks it */
+    op.n = 512;
+    assert_int_equal(cost_known(cost, 1, &op), COST_OTHER_SHAPES);
+    op.dtype = DT_Q8_0;
+    assert_int_equal(cost_known(cost, 1, &op), COST_NEVER_TIMED);
+    assert_true(cost_lists(cost, 1, &op));
+    op.dtype = DT_Q6_K; /* one shape of which it refused */
+    op.k = 256;
+    assert_int_equal(cost_known(cost, 1, &op), COST_NEVER_TIMED);
+    op.n = 256;
+    assert_int_equal(cost_known(cost, 1, &op), COST_REFUSED);
+    op.dtype = DT_Q5_0;
+    assert_int_equal(cost_known(cost, 1, &op), COST_REFUSED);
+    assert_int_equal(cost_known(cost, 1, &norm), COST_NEVER_TIMED);
+    assert_int_equal(cost_known(cost, 1, &add), COST_REFUSED);
+    assert_int_equal(cost_known(cost, 0, &add), COST_NEVER_ASKED); /* where would it run else? */
+    profile.devices[0].runs = profile.devices[1].runs = NULL;
 }
 
 static void copies_cost_what_the_link_says(void **state)
@@ -212,7 +346,10 @@ static void workspace_and_numerics_are_of_the_nearest_size(void **state)
     assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 8), 80);
     assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 9), 5120);
     assert_int_equal(cost_workspace_bytes(cost, 0, &matrix, 1024), 10240);
-    assert_int_equal(cost_workspace_bytes(cost, 2, &matrix, 8), 0);
+    struct oato_op larger = matrix;
+    larger.n = 1280; /* ten times the arithmetic of the nearest */
+    assert_in_range(cost_workspace_bytes(cost, 0, &larger, 8), 799, 801);
+    assert_true(cost_workspace_bytes(cost, 2, &matrix, 8) >= 8 * 64 * 2); /* as a GPU's */
     struct op_size one = {.rows = 1, .seqs = 1}, many = {.rows = 100, .seqs = 1};
     assert_string_equal(cost_of_op(cost, 0, &matrix, &one).numerics, "f32");
     assert_string_equal(cost_of_op(cost, 0, &matrix, &many).numerics, "u8b32");
@@ -297,7 +434,11 @@ int main(void)
         cmocka_unit_test(sizes_between_lie_on_a_line),
         cmocka_unit_test(sizes_outside_follow_the_rules),
         cmocka_unit_test(more_work_never_costs_less),
-        cmocka_unit_test(an_unmeasured_shape_is_a_marked_roofline),
+        cmocka_unit_test(a_kind_without_points_is_a_marked_roofline),
+        cmocka_unit_test(what_was_not_timed_is_scaled_from_the_nearest_shape_or_type),
+        cmocka_unit_test(the_nearest_of_several_is_the_one_most_alike),
+        cmocka_unit_test(memory_of_types_that_were_never_timed_is_enough),
+        cmocka_unit_test(a_device_that_was_asked_runs_what_it_said),
         cmocka_unit_test(what_a_device_lacks_is_never_said_to_run_there),
         cmocka_unit_test(a_data_sheet_runs_all_but_what_it_denies),
         cmocka_unit_test(copies_cost_what_the_link_says),

@@ -341,10 +341,9 @@ static void estimates_are_marked(void **state)
         if (plan.costs[i].estimate) {
             marked++;
             assert_non_null(strstr(plan.costs[i].op, "att"));
-            assert_int_equal(plan.costs[i].device, 0); /* sim:0 never heard of attention */
         }
     }
-    assert_int_equal(marked, 2 * 6);
+    assert_int_equal(marked, 2 * 6); /* wherever it is */
     plan_free(&plan);
     profile_free(&p);
 }

@@ -313,6 +313,46 @@ static void an_accelerator_computes_what_is_streamed_where_the_host_is_slower(vo
     }
 }
 
+/* A rule chooses what stays in the file, and again for the placement that the search found: its
+ * bound is of the first choice, and nobody searched for a better one. */
+static void a_plan_from_a_file_is_proven_only_of_what_was_searched(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    struct plan plan;
+    struct text t;
+    profile_make(&p, 0, 1, RATE);
+    struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
+    profile_free(&p);
+    o.time_limit_s = 2;
+    for (int accelerators = 0; accelerators < 2; accelerators++) {
+        profile_make(&p, accelerators ? 8 : 0, 1, RATE);
+        o.budgets[1] = (struct device_budget){"sim:0", 1 << 20};
+        o.n_budgets = 1 + accelerators;
+        if (planner_make(model, &p, &o, &plan, NULL, &err))
+            fail_msg("%s", err.text);
+        text_init(&t);
+        report_plan(&plan, NULL, false, &t);
+        report_plan(&plan, NULL, true, &t);
+        assert_null(strstr(t.data, "optimal\n"));
+        assert_null(strstr(t.data, "optimum\n"));
+        assert_null(strstr(t.data, "\"bound_of\":\"all\""));
+        assert_non_null(strstr(t.data, "a rule chose what is read from the file"));
+        bool moved = false;
+        for (int32_t k = 0; k < plan.n_parts; k++)
+            moved = moved || plan.parts[k].device == 1;
+        assert_int_equal(moved, accelerators);
+        if (moved) /* so there is room for more of the rest */
+            assert_int_equal(plan.bound_ns, 0);
+        else
+            assert_non_null(strstr(t.data, "with these weights in the file"));
+        text_free(&t);
+        plan_free(&plan);
+        profile_free(&p);
+    }
+}
+
 /* A step reads little of a context that is hardly used: all weights are in memory, and decode takes
  * as long as what it does read; a context that is used takes longer, the more memory the less. */
 static void a_context_that_is_hardly_used_stays_in_the_file(void **state)
@@ -387,6 +427,7 @@ int main(void)
         cmocka_unit_test(experts_are_read_when_they_are_chosen),
         cmocka_unit_test(an_accelerator_computes_what_is_streamed_where_the_host_is_slower),
         cmocka_unit_test(a_context_that_is_hardly_used_stays_in_the_file),
+        cmocka_unit_test(a_plan_from_a_file_is_proven_only_of_what_was_searched),
         cmocka_unit_test(nothing_is_streamed_unless_it_may_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
