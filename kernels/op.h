@@ -239,6 +239,7 @@ enum {
     HEAD_DIM_MAX = 1024, /* limits of the kernels */
     EXPERTS_MAX = 4096,
     KV_PAGE_POSITIONS = 64, /* of a page of the KV cache, on every device */
+    KV_PADDING = 64,        /* bytes behind a cache, and at most between layers of it */
     KV_ROOMS = 2,           /* in memory, for layers whose KV stays in a file */
     CONV_STATE_MAX = 15,
     /* Earlier states that an engine keeps to truncate sequences to, in all of them together */

@@ -254,6 +254,7 @@ struct lowered_device {
                                             read from a file */
     uint64_t ring_bytes;                 /* that ring, of another device, in the host's memory */
     uint64_t workspace_bytes;            /* of one record */
+    uint64_t angles_bytes;               /* of the tables of ROPE's angles, one for each phase */
     struct lowered_program phase[PHASE_COUNT];
 };
 

@@ -33,7 +33,9 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                 .room = d->staging_bytes,
                                 .kv = kv_bytes(d, m),
                                 .work = d->arena_bytes + ARENA_SLACK,
-                                .workspace = d->workspace_bytes};
+                                .workspace = d->workspace_bytes + d->angles_bytes};
+    if (d->n_kv)
+        out.work += (uint64_t)(d->n_kv + 1) * KV_PADDING;
     if (device == m->host) {
         for (int32_t i = 0; i < l->n_devices; i++)
             out.room += l->device[i].ring_bytes;

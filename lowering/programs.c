@@ -114,6 +114,14 @@ static uint64_t record_workspace(const struct lowering *l, int32_t device,
     return facts->workspace_bytes(facts->user, device, &r->op, &size);
 }
 
+static uint64_t record_angles(const struct lowering *l, const struct program_record *r)
+{
+    const int32_t rows = r->rows ? l->max_rows : l->max_tokens;
+    return r->kind == RECORD_RUN && r->op.kind == OP_ROPE
+               ? (uint64_t)rows * (uint64_t)r->op.rope_dims * sizeof(float)
+               : 0;
+}
+
 /* Index of the first record at or after i whose weights are streamed; q->n: none. */
 static int32_t streamed_next(const struct queue *q, int32_t i)
 {
@@ -278,6 +286,7 @@ static void program_finish(struct lowering *l, int32_t device)
             ring_place(l, device, NULL);
     }
     uint32_t put = 0;
+    uint64_t angles = 0;
     uint64_t streams = 0, read = 0;       /* stream records and reading records written so far */
     int32_t reader = streamed_next(q, 0); /* of the next stream */
     for (int32_t i = 0; i < q->n; i++) {
@@ -292,7 +301,10 @@ static void program_finish(struct lowering *l, int32_t device)
         const uint64_t workspace = record_workspace(l, device, &r->record);
         if (workspace > d->workspace_bytes)
             d->workspace_bytes = workspace;
+        const uint64_t own = record_angles(l, &r->record);
+        angles = own > angles ? own : angles;
     }
+    d->angles_bytes += angles;
     free(after);
     p->n_records = put;
 }

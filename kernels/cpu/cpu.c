@@ -69,6 +69,7 @@ static void cpu_close(struct oato_device *base)
         job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
     file_stream_free(d->stream);
+    cpu_pages_return(d, d->workspace, d->workspace_bytes);
     cpu_slabs_free(d);
     free(d);
 }

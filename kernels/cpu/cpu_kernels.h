@@ -25,6 +25,7 @@ const char *cpu_numerics(const struct cpu_kernels *k, const struct oato_op *op,
                          enum numerics_choice choice);
 uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64_t rows,
                             int64_t cols, enum weight_use use);
+enum { WORKSPACE_HEADER_BYTES = 64 }; /* of the workspace: the counter of claimed units */
 /* The same of a source, whose list of columns counts. */
 uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_source *s);
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
@@ -52,7 +53,8 @@ struct cpu_context {
     uint8_t *arena;
     struct oato_weight *const *weights;
     const struct kv_cache *kv;
-    uint8_t *workspace; /* shared by the threads, 64-byte aligned; zero before the first record */
+    uint8_t *workspace; /* shared by the threads, 64-byte aligned; its header zero before the
+                           first record */
     uint64_t workspace_bytes;
     struct rope_table *rope; /* may be NULL: then each ROPE computes its own angles */
 };

@@ -338,6 +338,9 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
     x.due_ns = clock_now(&x);
     const uint64_t begin_ns = now_ns();
     const bool solo = is_solo(&x);
+    c->context.workspace = d->workspace;
+    /* the counter of another program's last record means nothing to this one's barrier */
+    memset(d->workspace, 0, WORKSPACE_HEADER_BYTES);
     c->barrier.n = solo ? 1 : x.virtual_clock ? cpu_pool_threads(d->pool) : d->crowd.threads;
     cpu_pool_run_some(d->pool, c->barrier.n, run_step, &x);
     if (!solo && !x.virtual_clock)
@@ -400,7 +403,6 @@ void cpu_release(struct oato_device *base, struct compiled *c)
     file_stream_stop(d->stream);
     free(c->needs);
     free(c->kv);
-    cpu_pages_return(d, c->context.workspace, c->context.workspace_bytes);
     cpu_pages_return(d, c->rope.cos_sin, c->rope.floats * sizeof(float));
     free(c);
 }
@@ -438,6 +440,20 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
     return OATO_OK;
 }
 
+static oato_status grow_workspace(struct cpu_device *d, uint64_t bytes, struct oato_error *err)
+{
+    void *larger;
+    bytes = bytes > WORKSPACE_HEADER_BYTES ? bytes : WORKSPACE_HEADER_BYTES;
+    if (bytes <= d->workspace_bytes)
+        return OATO_OK;
+    if (cpu_finish(&d->base, err) || cpu_pages_take(d, bytes, "the workspace", &larger, err))
+        return err->status;
+    cpu_pages_return(d, d->workspace, d->workspace_bytes);
+    d->workspace = larger;
+    d->workspace_bytes = bytes;
+    return OATO_OK;
+}
+
 oato_status cpu_compile(struct oato_device *base, const struct program *p, int self,
                         struct compiled **out, struct oato_error *err)
 {
@@ -465,11 +481,9 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
                                       .workspace_bytes = workspace,
                                       .rope = &c->rope};
     c->rope.floats = rope_floats;
-    void *memory = NULL;
-    status = cpu_pages_take(d, workspace, "the workspace", &memory, err);
-    c->context.workspace = memory;
+    status = grow_workspace(d, workspace, err);
     if (!status && rope_floats) {
-        memory = NULL;
+        void *memory = NULL;
         status =
             cpu_pages_take(d, rope_floats * sizeof(float), "the table of angles", &memory, err);
         c->rope.cos_sin = memory;

@@ -10,7 +10,6 @@
 #include "kernels/cpu/kernels_internal.h"
 
 enum {
-    WORKSPACE_HEADER_BYTES = 64, /* of the workspace: the counter of claimed units */
     PRIVATE_ELEMENTS = 8192,     /* inputs up to this are packed by every thread for itself: cheaper
                                     than a barrier */
 };
