@@ -35,17 +35,24 @@ struct grammar {
 struct char_range {
     uint32_t first, last;
 };
+enum { CHAR_BUCKETS = 1 << 12 };
+
 /* Automata that were made, each state once. */
 struct char_automata {
     uint16_t (*next)[256];
+    uint16_t *chain; /* of each state the next of its bucket; 0: none */
     int32_t n, cap;
+    uint16_t bucket[CHAR_BUCKETS];
+    struct budget *budget; /* borrowed; NULL: no limits */
 };
-/* The first state for the code points in n sorted, disjoint ranges; surrogates never match. -1:
- * memory is short or there are more than 60,000 states. */
-int32_t char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n);
+/* The first state for the code points in n sorted, disjoint ranges that do not touch; surrogates
+ * never match. OATO_EUSAGE: more than 60,000 states, or the budget is spent. */
+oato_status char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n,
+                           int32_t *state, struct oato_error *err);
 
 /* *rule: one that can begin with itself, other than as the last symbol all the way; -1: there is
- * none. Fails when memory is short. */
-oato_status grammar_left_recursion(const struct grammar *g, int32_t *rule, struct oato_error *err);
+ * none. */
+oato_status grammar_left_recursion(const struct grammar *g, struct budget *budget, int32_t *rule,
+                                   struct oato_error *err);
 
 #endif
