@@ -264,11 +264,11 @@ static void make_room(struct batch *b)
 }
 
 /* Steps of a budget, about 10 ns each. A mask of a grammar that people write takes less than
- * PICK_AT_ONCE; what takes more goes on beside the others' steps, in a PICK_SHARE-th of their time,
+ * PICK_AT_ONCE and two for each token of the vocabulary; what takes more goes on beside the others' steps, in a PICK_SHARE-th of their time,
  * or where there is nobody else for PICK_ALONE before cancelled requests are looked for. */
 enum {
     STEP_NS = 10,
-    PICK_AT_ONCE = 200000,
+    PICK_AT_ONCE = 100000,
     PICK_LEAST = 20000,
     PICK_ALONE = 500000,
     PICK_SHARE = 8
@@ -279,7 +279,8 @@ static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t ro
     int32_t n;
     const float *candidates = engine_candidates(b->engine, row, &n);
     return candidates ? sampler_next_of(sampler, candidates, n)
-                      : sampler_begin(sampler, engine_logits(b->engine, row), PICK_AT_ONCE);
+                      : sampler_begin(sampler, engine_logits(b->engine, row),
+                                      PICK_AT_ONCE + 2 * (uint64_t)b->vocab);
 }
 
 /* What its sampler gave. */

@@ -13,8 +13,18 @@
 #include <string.h>
 
 /* Steps that each token adds again, beside two for each token of the vocabulary: what a mask and
- * new sets take in grammars that people write, several times over. */
-enum { TOKEN_STEPS = 200000 };
+ * new sets take in grammars that people write, several times over. What is not used is saved. */
+enum { TOKEN_STEPS = 200000, SAVED_MOST = 10000000 };
+
+/* What a token adds to the budget. */
+static void refill(struct grammar_state *s)
+{
+    if (s->limit == UINT64_MAX || grammar_spent(s))
+        return;
+    const uint64_t left =
+        s->limit - s->used + TOKEN_STEPS + 2 * (uint64_t)grammar_vocab_tokens(s->vocab);
+    s->limit = s->used + (left < s->steps_most ? left : s->steps_most);
+}
 
 bool grammar_drop(struct grammar_state *s)
 {
@@ -60,7 +70,9 @@ static struct grammar_state *state_alloc(const struct grammar *g, const struct g
         return NULL;
     s->grammar = g;
     s->vocab = v;
-    s->steps_most = s->limit = b ? b->steps : UINT64_MAX;
+    s->limit = b ? b->steps : UINT64_MAX;
+    s->steps_most = s->limit > SAVED_MOST ? s->limit : SAVED_MOST;
+    refill(s);
     s->bytes_most = b ? b->bytes : SIZE_MAX;
     s->machine = grammar_machine_create(s->bytes_most);
     if (!s->machine || !grammar_masks_alloc(s)) {
@@ -102,7 +114,7 @@ oato_status grammar_state_create(const struct grammar *g, const struct grammar_v
 oato_status grammar_state_clone(const struct grammar_state *s, struct grammar_state **out,
                                 struct oato_error *err)
 {
-    const struct budget b = {.steps = s->steps_most, .bytes = s->bytes_most};
+    const struct budget b = {.bytes = s->bytes_most};
     struct grammar_state *twin = state_alloc(s->grammar, s->vocab, &b);
     *out = twin;
     if (!twin)
@@ -111,6 +123,7 @@ oato_status grammar_state_clone(const struct grammar_state *s, struct grammar_st
         twin->next = grammar_machine_next(twin->machine);
         twin->used = s->used;
         twin->limit = s->limit;
+        twin->steps_most = s->steps_most;
         twin->cut = s->cut;
         return OATO_OK;
     }
@@ -131,16 +144,6 @@ void grammar_state_free(struct grammar_state *s)
 bool grammar_allows(struct grammar_state *s, const char *bytes, size_t n)
 {
     return grammar_walk(s, bytes, n) != SET_DEAD;
-}
-
-/* What a token adds to the budget. */
-static void refill(struct grammar_state *s)
-{
-    if (s->limit == UINT64_MAX || grammar_spent(s))
-        return;
-    const uint64_t left =
-        s->limit - s->used + TOKEN_STEPS + 2 * (uint64_t)grammar_vocab_tokens(s->vocab);
-    s->limit = s->used + (left < s->steps_most ? left : s->steps_most);
 }
 
 bool grammar_accept(struct grammar_state *s, const char *bytes, size_t n)

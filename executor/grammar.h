@@ -46,8 +46,8 @@ oato_status grammar_vocab_create(const struct tokenizer *t, struct grammar_vocab
 void grammar_vocab_free(struct grammar_vocab *v);
 
 /* At the beginning of a text. Both are borrowed until grammar_state_free; without a vocabulary
- * (NULL) only the functions of bytes work. The budget (copied; NULL: no limits) is that of the
- * whole text: its bytes for the tables, of at most 16 MiB, and its steps for all that is asked.
+ * (NULL) only the functions of bytes work. The budget (copied; NULL: no limits) is what is left of
+ * the request's: its bytes for the tables, of at most 16 MiB, and its steps for all that is asked.
  * Each token of the text gives back some steps, several times as many as it takes in grammars that
  * people write, so that the length of a text is not limited. When they are spent everything is
  * refused: grammar_state_error. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STATES_MOST = 60000, STATE_STEPS = 16, BLOCK_STEPS = 8 };
+enum { STATES_MOST = 60000, STATE_STEPS = 40, BLOCK_STEPS = 8 };
 
 /* Sorted ranges that do not touch, from the first on that a block of code points may meet. */
 struct char_set {
@@ -68,10 +68,14 @@ static int32_t state_of(struct char_automata *a, const uint16_t next[256], struc
 static int32_t any(struct char_automata *a, int left, struct oato_error *err)
 {
     uint16_t next[256] = {0};
+    if (a->any[left])
+        return a->any[left];
     const int32_t to = left == 1 ? CHAR_DONE : any(a, left - 1, err);
     for (int byte = 0x80; byte < 0xc0 && to >= 0; byte++)
         next[byte] = (uint16_t)to;
-    return to < 0 ? -1 : state_of(a, next, err);
+    const int32_t state = to < 0 ? -1 : state_of(a, next, err);
+    a->any[left] = (uint16_t)max_i64(state, 0);
+    return state;
 }
 
 static int32_t continued(struct char_automata *a, struct char_set s, uint32_t prefix, int left,
@@ -134,6 +138,13 @@ static size_t ranges_valid(const struct char_range *ranges, int32_t n, struct ch
     return out;
 }
 
+/* All from U+0080 on. */
+static bool has_all_high(const struct char_range *kept, size_t n)
+{
+    return n > 1 && kept[n - 1].first == 0xe000 && kept[n - 1].last == 0x10ffff &&
+           kept[n - 2].first <= 0x80 && kept[n - 2].last == 0xd7ff;
+}
+
 oato_status char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n,
                            int32_t *state, struct oato_error *err)
 {
@@ -148,13 +159,20 @@ oato_status char_automaton(struct char_automata *a, const struct char_range *ran
     struct char_range few[2], *kept = n > 1 ? malloc(2 * (size_t)n * sizeof *kept) : few;
     if (!kept)
         return oato_fail_memory(err, (size_t)n * sizeof *kept, "a grammar");
-    struct char_set s = {kept, kept + ranges_valid(ranges, n, kept)};
+    const size_t valid = ranges_valid(ranges, n, kept);
+    struct char_set s = {kept, kept + valid};
+    const bool high = has_all_high(kept, valid);
     *state = budget_spend(a->budget, STATE_STEPS + (uint64_t)n, 0, "the grammar", err) ? -1 : 0;
-    for (size_t i = 0; i < ARRAY_LEN(leads) && *state >= 0; i++) {
+    for (size_t i = 0; i < (high && a->has_high ? 1 : ARRAY_LEN(leads)) && *state >= 0; i++) {
         for (uint32_t byte = leads[i].begin; byte < leads[i].end && *state >= 0; byte++) {
             *state = after(a, &s, byte - leads[i].begin, leads[i].left, leads[i].least, err);
             next[byte] = (uint16_t)*state;
         }
+    }
+    if (high && *state >= 0) {
+        memcpy(a->has_high ? next + 0x80 : a->high, a->has_high ? a->high : next + 0x80,
+               sizeof a->high);
+        a->has_high = true;
     }
     if (*state >= 0)
         *state = state_of(a, next, err);

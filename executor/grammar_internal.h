@@ -43,6 +43,9 @@ struct char_automata {
     uint16_t *chain; /* of each state the next of its bucket; 0: none */
     int32_t n, cap;
     uint16_t bucket[CHAR_BUCKETS];
+    uint16_t any[4];    /* states before so many bytes that may be any; 0: not made */
+    uint16_t high[128]; /* after bytes from 0x80 on, of what has all characters from there on .. */
+    bool has_high;      /* .. as most classes that are negated; made */
     struct budget *budget; /* borrowed; NULL: no limits */
 };
 /* The first state for the code points in n sorted, disjoint ranges that do not touch; surrogates

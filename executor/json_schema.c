@@ -139,6 +139,8 @@ static oato_status make_branches(struct schema_maker *m, const json_t *schema, c
     for (size_t i = 0; i < json_array_size(branches); i++) {
         const json_t *branch = json_array_get(branches, i);
         int rule;
+        if (schema_spend(m, KEYWORD_STEPS, 0))
+            return m->err->status;
         if (!alone) {
             json_t *both = schema_copy(m, base);
             const json_t *flat;

@@ -208,7 +208,7 @@ static oato_status take_char(struct regex *r, struct class *c, bool *set, uint32
         return take_escape(r, c, set, out);
     }
     const unsigned char *s = (const unsigned char *)r->at;
-    const int n = utf8_char(r->at, strlen(r->at)); /* jansson lets only UTF-8 through */
+    const int n = utf8_char(r->at, strnlen(r->at, 4)); /* jansson lets only UTF-8 through */
     *out = n == 1 ? s[0] : s[0] & (0xffu >> (n + 1));
     for (int i = 1; i < n; i++)
         *out = *out << 6 | (s[i] & 63u);

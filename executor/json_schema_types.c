@@ -86,7 +86,7 @@ static oato_status branch_make(struct schema_maker *m, const char *const *names,
             i++;
             continue;
         }
-        const int bytes = utf8_char(c, strlen(c) < 4 ? strlen(c) : 4);
+        const int bytes = utf8_char(c, strnlen(c, 4));
         while (same < x.end && !strncmp(names[same] + x.depth, c, (size_t)bytes))
             same++;
         if ((unsigned char)*c >= 0x20 && *c != '"' && *c != '\\' && *c != 0x7f) {

@@ -64,10 +64,9 @@ oato_status constraint_begin(struct constraint *c, const struct tokenizer *t,
                              (int)o->bias[i].id, (int)tokenizer_size(t));
     if (!c->grammar)
         return OATO_OK;
-    const struct budget each = {.steps = BUDGET_REQUEST.steps, .bytes = c->budget.bytes};
     oato_status status = c->vocab ? OATO_OK : grammar_vocab_create(t, &c->vocab, err);
     if (!status)
-        status = grammar_state_create(c->grammar, c->vocab, &each, state, err);
+        status = grammar_state_create(c->grammar, c->vocab, &c->budget, state, err);
     if (!status) {
         const struct sampler_constraint follow = grammar_constraint(*state);
         sampler_constrain(sampler, &follow);

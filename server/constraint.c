@@ -75,7 +75,6 @@ oato_status constraint_begin(struct choice *c, struct oato_error *err)
 {
     struct server *s = c->job->server;
     const struct ask *ask = &c->job->ask;
-    const struct budget each = {.steps = BUDGET_REQUEST.steps, .bytes = ask->budget.bytes};
     if (!ask->grammar)
         return OATO_OK;
     pthread_mutex_lock(&s->vocab_lock);
@@ -83,7 +82,7 @@ oato_status constraint_begin(struct choice *c, struct oato_error *err)
         s->vocab ? OATO_OK : grammar_vocab_create(s->session.tokenizer, &s->vocab, err);
     pthread_mutex_unlock(&s->vocab_lock);
     if (!status)
-        status = grammar_state_create(ask->grammar, s->vocab, &each, &c->follows, err);
+        status = grammar_state_create(ask->grammar, s->vocab, &ask->budget, &c->follows, err);
     if (!status) {
         const struct sampler_constraint follow = grammar_constraint(c->follows);
         sampler_constrain(c->sampler, &follow);
