@@ -28,6 +28,10 @@ oato_status grammar_parse(const char *gbnf, size_t n, struct budget *budget, str
  * additionalProperties that is not false. OATO_EUSAGE names a keyword that is not supported. */
 oato_status grammar_of_schema(const char *json, size_t n, struct budget *budget,
                               struct grammar **out, struct oato_error *err);
+/* The same of a value of jansson's. */
+struct json_t;
+oato_status grammar_of_json(const struct json_t *schema, struct budget *budget,
+                            struct grammar **out, struct oato_error *err);
 /* JSON that a schema accepts, between two texts. */
 struct grammar_piece {
     const char *before, *schema, *after;

@@ -264,36 +264,49 @@ static size_t parsed_bytes(const char *json, size_t n)
 }
 
 /* Appends the rules of a schema, numbered from *next on, which is moved on, and tells its own. */
-static oato_status rules_make(const char *json, size_t n, struct budget *budget, int *next,
-                              int *rule, struct text *out, struct oato_error *err)
+static oato_status rules_of(const json_t *root, struct budget *budget, int *next, int *rule,
+                            struct text *out, struct oato_error *err)
 {
-    json_error_t why;
     const size_t had = budget ? budget->bytes : 0, begin = out->len;
-    if (budget_spend(budget, 2 * (uint64_t)n, parsed_bytes(json, n), "the JSON schema", err))
-        return err->status;
-    json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
     struct schema_maker m = {.root = root,
                              .out = out,
                              .next_rule = *next,
                              .merged = json_array(),
                              .budget = budget,
                              .err = err};
-    oato_status status = OATO_OK;
-    if (!root)
-        status = oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
-    else if (!m.merged)
-        status = schema_fail_memory(&m);
-    else
-        status = schema_make(&m, root, rule);
+    oato_status status = m.merged ? schema_make(&m, root, rule) : schema_fail_memory(&m);
     if (!status && out->failed)
         status = schema_fail_memory(&m);
     *next = m.next_rule;
     json_decref(m.merged);
-    json_decref(root);
     free(m.known);
     if (budget) /* what is left is the text */
         budget->bytes = had > out->len - begin ? had - (out->len - begin) : 0;
     return status;
+}
+
+/* The same of a text. */
+static oato_status rules_make(const char *json, size_t n, struct budget *budget, int *next,
+                              int *rule, struct text *out, struct oato_error *err)
+{
+    json_error_t why;
+    const size_t bytes = parsed_bytes(json, n);
+    if (budget_spend(budget, 2 * (uint64_t)n, bytes, "the JSON schema", err))
+        return err->status;
+    json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    const oato_status status =
+        root ? rules_of(root, budget, next, rule, out, err)
+             : oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
+    json_decref(root);
+    if (budget)
+        budget->bytes += bytes;
+    return status;
+}
+
+/* The grammar that begins with a rule. */
+static void root_add(struct text *out, int rule)
+{
+    text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
 }
 
 oato_status grammar_schema_gbnf(const char *json, size_t n, struct budget *budget, struct text *out,
@@ -302,8 +315,25 @@ oato_status grammar_schema_gbnf(const char *json, size_t n, struct budget *budge
     int next = 0, rule = 0;
     const oato_status status = rules_make(json, n, budget, &next, &rule, out, err);
     if (!status)
-        text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
+        root_add(out, rule);
     return !status && out->failed ? oato_fail_memory(err, out->len, "a grammar") : status;
+}
+
+oato_status grammar_of_json(const struct json_t *schema, struct budget *budget,
+                            struct grammar **out, struct oato_error *err)
+{
+    struct text gbnf;
+    int next = 0, rule = 0;
+    *out = NULL;
+    text_init(&gbnf);
+    oato_status status = rules_of(schema, budget, &next, &rule, &gbnf, err);
+    if (!status)
+        root_add(&gbnf, rule);
+    if (!status)
+        status = gbnf.failed ? oato_fail_memory(err, gbnf.len, "a grammar")
+                             : grammar_parse(gbnf.data, gbnf.len, budget, out, err);
+    text_free(&gbnf);
+    return status;
 }
 
 oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool more,

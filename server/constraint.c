@@ -31,19 +31,6 @@ static oato_status schema_find(const json_t *o, const json_t **schema, bool *any
     return OATO_OK;
 }
 
-static oato_status schema_read(const json_t *schema, struct ask *ask, struct oato_error *err)
-{
-    if (!json_is_object(schema) && !json_is_boolean(schema))
-        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text)
-        return oato_fail_memory(err, 1 << 16, "a JSON schema");
-    const oato_status status =
-        grammar_of_schema(text, strlen(text), &ask->budget, &ask->grammar, err);
-    free(text);
-    return status;
-}
-
 oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     static const char object[] = "{\"type\":\"object\"}";
@@ -68,7 +55,9 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
                              &ask->grammar, err);
     if (any)
         return grammar_of_schema(object, strlen(object), &ask->budget, &ask->grammar, err);
-    return schema ? schema_read(schema, ask, err) : OATO_OK;
+    if (schema && !json_is_object(schema) && !json_is_boolean(schema))
+        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
+    return schema ? grammar_of_json(schema, &ask->budget, &ask->grammar, err) : OATO_OK;
 }
 
 oato_status constraint_begin(struct choice *c, struct oato_error *err)

@@ -9,7 +9,7 @@
 
 /* From now on the input takes time and memory. */
 void limits_begin(void);
-/* Aborts where it took more than 0.5 s of this thread's time (6 times as much with sanitizers and
+/* Aborts where it took more than 0.5 s of this thread's time (12 times as much with sanitizers and
  * libFuzzer's counters) or more than 100 MB. */
 void limits_end(void);
 
