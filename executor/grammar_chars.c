@@ -1,6 +1,7 @@
 /*
- * grammar_chars.c - sets of code points as automata over the bytes of UTF-8. Equal states are kept
- * once, so that most sets need one state of their own and share those of continuation bytes.
+ * grammar_chars.c - characters of a grammar, and sets of code points as automata over the bytes of
+ * UTF-8. Equal states are kept once, so that most sets need one state of their own and share those
+ * of continuation bytes.
  */
 #include "executor/grammar_internal.h"
 
@@ -8,6 +9,94 @@
 #include <string.h>
 
 enum { STATES_MOST = 60000, STATE_STEPS = 40, BLOCK_STEPS = 8 };
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+static const char *hex_read(const char *at, const char *end, int digits, uint32_t *out,
+                            const char **why)
+{
+    *out = 0;
+    for (int i = 0; i < digits; i++, at++) {
+        const int d = at < end ? hex_digit(*at) : -1;
+        if (d < 0) {
+            *why = "\\x, \\u and \\U want 2, 4 and 8 hexadecimal digits";
+            return NULL;
+        }
+        *out = *out << 4 | (uint32_t)d;
+    }
+    *why = "an escape that is no Unicode character";
+    return *out > 0x10ffff || (*out >= 0xd800 && *out < 0xe000) ? NULL : at;
+}
+
+/* Behind the backslash. */
+static const char *escape_read(const char *at, const char *end, uint32_t *out, const char **why)
+{
+    static const char plain[] = "\"\\[]-^/'", letters[] = "nrt", stands[] = "\n\r\t";
+    const char c = at < end ? *at++ : 0;
+    const char *known = c ? strchr(letters, c) : NULL;
+    if (c == 'x' || c == 'u' || c == 'U')
+        return hex_read(at, end, c == 'x' ? 2 : c == 'u' ? 4 : 8, out, why);
+    *out = known ? (uint32_t)stands[known - letters] : (uint32_t)(unsigned char)c;
+    *why =
+        "unknown escape; known are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH \\UHHHHHHHH";
+    return known || (c && strchr(plain, c)) ? at : NULL;
+}
+
+const char *char_read(const char *at, const char *end, uint32_t *out, const char **why)
+{
+    if (at < end && *at == '\\')
+        return escape_read(at + 1, end, out, why);
+    const int n = utf8_char(at, (size_t)(end - at));
+    *why = "the grammar is not UTF-8";
+    if (n < 1)
+        return NULL;
+    const unsigned char *s = (const unsigned char *)at;
+    *out = n == 1 ? s[0] : s[0] & (0xffu >> (n + 1));
+    for (int i = 1; i < n; i++)
+        *out = *out << 6 | (s[i] & 63u);
+    return at + n;
+}
+
+/* ------------------------------------------------------------------------------------ ranges */
+
+static int by_first(const void *a, const void *b)
+{
+    const struct char_range *x = a, *y = b;
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+int32_t char_ranges_tidy(struct char_range *r, int32_t n, bool negate)
+{
+    int32_t kept = 0;
+    qsort(r, (size_t)n, sizeof *r, by_first);
+    for (int32_t i = 0; i < n; i++) {
+        if (kept && r[i].first <= r[kept - 1].last + 1)
+            r[kept - 1].last = r[i].last > r[kept - 1].last ? r[i].last : r[kept - 1].last;
+        else
+            r[kept++] = r[i];
+    }
+    if (!negate)
+        return kept;
+    uint32_t from = 0;
+    int32_t out = 0;
+    for (int32_t i = 0; i < kept; i++) { /* out <= i: what was read is overwritten */
+        const struct char_range hole = r[i];
+        if (hole.first > from)
+            r[out++] = (struct char_range){from, hole.first - 1};
+        from = hole.last + 1;
+    }
+    if (from <= 0x10ffff)
+        r[out++] = (struct char_range){from, 0x10ffff};
+    return out;
+}
+
+/* ---------------------------------------------------------------------------------- automata */
 
 /* Sorted ranges that do not touch, from the first on that a block of code points may meet. */
 struct char_set {

@@ -32,9 +32,16 @@ struct grammar {
 
 /* ---------------------------------------------------------- code points (grammar_chars.c) --- */
 
+/* Reads a character, perhaps an escape, of a literal or class: returns what is behind it. NULL, and
+ * *why: there is none. */
+const char *char_read(const char *at, const char *end, uint32_t *out, const char **why);
+
 struct char_range {
     uint32_t first, last;
 };
+/* Sorts n ranges, joins those that touch, and with `negate` takes what lies between them (room for
+ * one more is needed). Returns their number. */
+int32_t char_ranges_tidy(struct char_range *r, int32_t n, bool negate);
 enum { CHAR_BUCKETS = 1 << 12 };
 
 /* Automata that were made, each state once. */

@@ -146,58 +146,14 @@ static void skip_space(struct parser *p, bool lines)
     }
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-static oato_status take_hex(struct parser *p, int digits, uint32_t *out)
-{
-    *out = 0;
-    for (int i = 0; i < digits; i++, p->at++) {
-        const int d = at_end(p) ? -1 : hex_digit(*p->at);
-        if (d < 0)
-            return fail_at(p, "\\x, \\u and \\U want 2, 4 and 8 hexadecimal digits");
-        *out = *out << 4 | (uint32_t)d;
-    }
-    return *out > 0x10ffff || (*out >= 0xd800 && *out < 0xe000)
-               ? fail_at(p, "an escape that is no Unicode character")
-               : OATO_OK;
-}
-
-static oato_status take_escape(struct parser *p, uint32_t *out)
-{
-    static const char plain[] = "\"\\[]-^/'", letters[] = "nrt", stands[] = "\n\r\t";
-    const char c = at_end(p) ? 0 : *p->at++;
-    const char *known = c ? strchr(letters, c) : NULL;
-    if (c == 'x' || c == 'u' || c == 'U')
-        return take_hex(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, out);
-    *out = known ? (uint32_t)stands[known - letters] : (uint32_t)(unsigned char)c;
-    return known || (c && strchr(plain, c))
-               ? OATO_OK
-               : fail_at(p, "unknown escape; known are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH "
-                            "\\uHHHH \\UHHHHHHHH");
-}
-
 /* A character of a literal or class. */
 static oato_status take_char(struct parser *p, uint32_t *out)
 {
-    if (next_is(p, '\\')) {
-        p->at++;
-        return take_escape(p, out);
-    }
-    const int n = utf8_char(p->at, (size_t)(p->end - p->at));
-    if (n < 1)
-        return fail_at(p, "the grammar is not UTF-8");
-    const unsigned char *s = (const unsigned char *)p->at;
-    *out = n == 1 ? s[0] : s[0] & (0xffu >> (n + 1));
-    for (int i = 1; i < n; i++)
-        *out = *out << 6 | (s[i] & 63u);
-    p->line += *s == '\n';
-    p->at += n;
+    const char *why = NULL, *behind = char_read(p->at, p->end, out, &why);
+    if (!behind)
+        return fail_at(p, why);
+    p->line += *p->at == '\n';
+    p->at = behind;
     return OATO_OK;
 }
 
@@ -226,39 +182,6 @@ static oato_status parse_literal(struct parser *p)
     }
     p->at++;
     return OATO_OK;
-}
-
-static int by_first(const void *a, const void *b)
-{
-    const struct char_range *x = a, *y = b;
-    return x->first < y->first ? -1 : x->first > y->first;
-}
-
-/* Sorts n ranges, joins those that touch, and with `negate` takes what lies between them (room for
- * one more is needed). Returns their number. */
-static int32_t ranges_tidy(struct char_range *r, int32_t n, bool negate)
-{
-    int32_t kept = 0;
-    qsort(r, (size_t)n, sizeof *r, by_first);
-    for (int32_t i = 0; i < n; i++) {
-        if (kept && r[i].first <= r[kept - 1].last + 1)
-            r[kept - 1].last = r[i].last > r[kept - 1].last ? r[i].last : r[kept - 1].last;
-        else
-            r[kept++] = r[i];
-    }
-    if (!negate)
-        return kept;
-    uint32_t from = 0;
-    int32_t out = 0;
-    for (int32_t i = 0; i < kept; i++) { /* out <= i: what was read is overwritten */
-        const struct char_range hole = r[i];
-        if (hole.first > from)
-            r[out++] = (struct char_range){from, hole.first - 1};
-        from = hole.last + 1;
-    }
-    if (from <= 0x10ffff)
-        r[out++] = (struct char_range){from, 0x10ffff};
-    return out;
 }
 
 static oato_status parse_class(struct parser *p)
@@ -291,7 +214,7 @@ static oato_status parse_class(struct parser *p)
     if (!status && r) {
         status = budget_spend(p->budget, CLASS_STEPS * (uint64_t)n, 0, "the grammar", p->err);
         if (!status) {
-            n = ranges_tidy(r, n, negate);
+            n = char_ranges_tidy(r, n, negate);
             status = add_chars(p, r, n);
         }
     }

@@ -154,8 +154,8 @@ def grammars():
     yield "classes", _classes(6500, 20)
     yield "classes_negated", _classes(6500, 6).replace("[", "[^")
     yield "many_names", "root ::= " + " ".join(f"n{i}" for i in range(100000))
-    yield "million_symbols", 'root ::= "x"{100000} ' * 1 + " ".join(['"x"{100000}'] * 9)
-    yield "optional_symbols", 'root ::= "x"{0,100000} ' + " ".join(['"y"{0,100000}'] * 9)
+    yield "million_symbols", "root ::= " + " ".join(['"x"{100000}'] * 10)
+    yield "optional_symbols", "root ::= " + " ".join(['"y"{0,100000}'] * 10)
 
 
 def bodies():
