@@ -264,8 +264,9 @@ static void make_room(struct batch *b)
 }
 
 /* Steps of a budget, about 10 ns each. A mask of a grammar that people write takes less than
- * PICK_AT_ONCE and two for each token of the vocabulary; what takes more goes on beside the others' steps, in a PICK_SHARE-th of their time,
- * or where there is nobody else for PICK_ALONE before cancelled requests are looked for. */
+ * PICK_AT_ONCE and two for each token of the vocabulary; what takes more goes on beside the others'
+ * steps, in a PICK_SHARE-th of their time, or where there is nobody else for PICK_ALONE before
+ * cancelled requests are looked for. */
 enum {
     STEP_NS = 10,
     PICK_AT_ONCE = 100000,

@@ -124,8 +124,10 @@ static oato_status grow(struct char_automata *a, struct oato_error *err)
     if (budget_spend(a->budget, 0, more, "the grammar", err))
         return err->status;
     void *next = realloc(a->next, (size_t)cap * sizeof *a->next);
-    a->next = next ? next : a->next;
-    void *chain = next ? realloc(a->chain, (size_t)cap * sizeof *a->chain) : NULL;
+    if (!next)
+        return oato_fail_memory(err, more, "a grammar");
+    a->next = next;
+    void *chain = realloc(a->chain, (size_t)cap * sizeof *a->chain);
     if (!chain)
         return oato_fail_memory(err, more, "a grammar");
     a->chain = chain;

@@ -137,6 +137,17 @@ def company(s):
     print("     longest:", ", ".join(f"{n} {t:.2f} s" for t, n in sorted(took)[:-6:-1]))
 
 
+def an_answer_ends_with_the_reason(s):
+    """A grammar that is too much in the middle of a text only."""
+    gbnf = 'root ::= "abcdefgh" (' + " | ".join(f'"{i}"' for i in range(5000)) + ")"
+    c = s.connect()
+    c.request("POST", "/v1/completions", json.dumps({"prompt": "A", "max_tokens": 60, "stream": True, "grammar": gbnf}))
+    events = [line.decode() for line in c.getresponse() if line.startswith(b"data: ") and b"[DONE]" not in line]
+    c.close()
+    check("more than 4096 readings" in events[-1] and not any('"length"' in e or '"stop"' in e for e in events),
+          "a stream that cannot go on ends with an error")
+
+
 def a_client_goes(s):
     """In the middle of a mask that takes long: its place is free at once."""
     body = {"prompt": "A", "n_predict": 400, "ignore_eos": False, "stream": True, "grammar": dict(nasty.grammars())["ambiguous_any"]}
@@ -163,6 +174,7 @@ def main():
             subprocess.run([model, path, "--vocab", "512", "--layers", "2"], check=True)
         s = Server(path)
         company(s)
+        an_answer_ends_with_the_reason(s)
         a_client_goes(s)
         s.process.send_signal(signal.SIGTERM)
         s.process.stderr.read()
