@@ -172,7 +172,7 @@ static int32_t recursive_rule(const struct search *x)
 static oato_status spend(const struct grammar *g, struct budget *budget, struct oato_error *err)
 {
     const struct grammar_rule *last = &g->rules[g->n_rules - 1];
-    const size_t rules = (size_t)g->n_rules, alternatives = (size_t)(last->first + last->n);
+    const size_t rules = (size_t)g->n_rules, alternatives = (size_t)last->first + (size_t)last->n;
     size_t symbols = 0;
     for (size_t a = 0; a < alternatives; a++)
         for (const struct symbol *s = g->symbols + g->alternatives[a]; s->kind != SYMBOL_END; s++)

@@ -138,7 +138,7 @@ static oato_status make_branches(struct schema_maker *m, const json_t *schema, c
         return schema_fail(m, "wants an array with schemas", keyword);
     for (size_t i = 0; i < json_array_size(branches); i++) {
         const json_t *branch = json_array_get(branches, i);
-        int rule;
+        int rule = 0;
         if (schema_spend(m, KEYWORD_STEPS, 0))
             return m->err->status;
         if (!alone) {

@@ -129,7 +129,7 @@ static const char **names_of(struct schema_maker *m, const json_t *object)
     size_t i = 0;
     if (schema_spend(m, NAME_STEPS * n, n * sizeof *names))
         return NULL;
-    names = malloc((n + 1) * sizeof *names);
+    names = calloc(n + 1, sizeof *names);
     if (!names) {
         schema_fail_memory(m);
         return NULL;

@@ -487,10 +487,9 @@ static int32_t pick_allowed(struct sampler *s, const float *logits, uint64_t ste
     const uint64_t *mask;
     enum sampler_mask state = c->mask(c->user, steps, &mask);
     if (state == MASK_MORE && logits != s->row) {
-        const size_t bytes = (size_t)s->vocab * sizeof *s->row;
-        s->row = s->row ? s->row : malloc(bytes);
+        s->row = s->row ? s->row : calloc((size_t)s->vocab + 1, sizeof *s->row);
         if (s->row)
-            memcpy(s->row, logits, bytes);
+            memcpy(s->row, logits, (size_t)s->vocab * sizeof *s->row);
         else /* there is no later */
             state = c->mask(c->user, UINT64_MAX, &mask);
     }
