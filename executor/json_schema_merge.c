@@ -157,11 +157,11 @@ static oato_status merge_properties(struct schema_maker *m, json_t *into, const 
 {
     json_t *all = schema_copy(m, json_object_get(into, key)), *value;
     const char *name;
-    if (!all)
+    if (!all || schema_spend(m, MEMBER_STEPS * json_object_size(theirs),
+                             MEMBER_BYTES * json_object_size(theirs)))
         return m->err->status;
-    if (json_object_set(into, key, all) || schema_spend(m, MEMBER_STEPS * json_object_size(theirs),
-                                                        MEMBER_BYTES * json_object_size(theirs)))
-        return m->err->status ? m->err->status : schema_fail_memory(m);
+    if (json_object_set(into, key, all))
+        return schema_fail_memory(m);
     json_object_foreach((json_t *)theirs, name, value)
     {
         json_t *mine = json_object_get(all, name);

@@ -56,11 +56,11 @@ static oato_status branch_add(struct schema_maker *m, struct branches *b, struct
 {
     if (b->n == b->cap) {
         const size_t cap = b->cap ? 2 * b->cap : 64;
-        struct branch *grown = schema_spend(m, 0, (cap - b->cap) * sizeof *grown)
-                                   ? NULL
-                                   : realloc(b->branch, cap * sizeof *grown);
+        if (schema_spend(m, 0, (cap - b->cap) * sizeof *b->branch))
+            return m->err->status;
+        struct branch *grown = realloc(b->branch, cap * sizeof *grown);
         if (!grown)
-            return m->err->status ? m->err->status : schema_fail_memory(m);
+            return schema_fail_memory(m);
         b->branch = grown;
         b->cap = cap;
     }
@@ -218,8 +218,8 @@ static oato_status all_properties(struct schema_maker *m, const json_t *schema, 
     json_array_foreach((json_t *)required, i, name)
     {
         const char *s = json_string_value(name);
-        if (!s)
-            return schema_fail(m, "wants an array of strings", "required");
+        if (!s || strlen(s) != json_string_length(name))
+            return schema_fail(m, "wants an array of strings without zero bytes", "required");
         if (json_object_get(all, s))
             continue;
         if (json_is_false(other))
@@ -324,6 +324,8 @@ static oato_status make_string(struct schema_maker *m, const json_t *schema, str
         return schema_fail(m, "is above maxLength", "minLength");
     if ((pattern && !json_is_string(pattern)) || (format && !json_is_string(format)))
         return schema_fail(m, "wants a string", pattern ? "pattern" : "format");
+    if (pattern && strlen(json_string_value(pattern)) != json_string_length(pattern))
+        return schema_fail(m, "has a zero byte", "pattern");
     if (!!pattern + !!format + sized > 1)
         return schema_fail(m, "beside another limit of a string is not supported",
                            pattern ? "pattern" : "format");
