@@ -231,11 +231,11 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
 static int32_t compose(struct batch *b, struct room *room)
 {
     for (struct batched *r = b->first; r; r = r->next)
-        if (r->seq >= 0 && !r->prompting)
+        if (r->seq >= 0 && !r->prompting && !r->picking)
             take(b, r, 1, room);
     const int32_t decode = room->tokens;
     for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next)
-        if (r->seq >= 0 && r->prompting)
+        if (r->seq >= 0 && r->prompting && !r->picking)
             take(b, r,
                  engine_seq_piece(b->engine, r->seq,
                                   (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens)),
@@ -263,17 +263,37 @@ static void make_room(struct batch *b)
         request_end(only, BATCH_CONTEXT);
 }
 
+/* Steps of a budget, about 10 ns each. A mask of a grammar that people write takes less than
+ * PICK_AT_ONCE and two for each token of the vocabulary; what takes more goes on beside the others'
+ * steps, in a PICK_SHARE-th of their time, or where there is nobody else for PICK_ALONE before
+ * cancelled requests are looked for. */
+enum {
+    STEP_NS = 10,
+    PICK_AT_ONCE = 100000,
+    PICK_LEAST = 20000,
+    PICK_ALONE = 500000,
+    PICK_SHARE = 8
+};
+
 static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t row)
 {
     int32_t n;
     const float *candidates = engine_candidates(b->engine, row, &n);
     return candidates ? sampler_next_of(sampler, candidates, n)
-                      : sampler_next(sampler, engine_logits(b->engine, row));
+                      : sampler_begin(sampler, engine_logits(b->engine, row),
+                                      PICK_AT_ONCE + 2 * (uint64_t)b->vocab);
 }
 
-static void token_take(struct batch *b, struct batched *r, int32_t row)
+/* What its sampler gave. */
+static void token_take(struct batched *r, int32_t id)
 {
-    const int32_t id = sample(b, r->ask.sampler, row);
+    r->picking = id == SAMPLER_MORE;
+    if (r->picking)
+        return;
+    if (id == SAMPLER_FAILED) {
+        request_end(r, BATCH_REFUSED);
+        return;
+    }
     if (id < 0 || !r->ask.on_token(r->ask.user, id)) {
         request_end(r, BATCH_STOPPED);
         return;
@@ -283,6 +303,23 @@ static void token_take(struct batch *b, struct batched *r, int32_t row)
     r->generated++;
     if (r->ask.most >= 0 && r->generated >= r->ask.most)
         request_end(r, BATCH_LIMIT);
+}
+
+/* Goes on with the tokens that take long. */
+static void picks_go_on(struct batch *b)
+{
+    uint64_t picking = 0, others = 0;
+    for (const struct batched *r = b->first; r; r = r->next) {
+        picking += r->picking;
+        others += r->seq >= 0 && !r->picking;
+    }
+    if (!picking)
+        return;
+    const uint64_t share = others ? b->step_ns / STEP_NS / PICK_SHARE : PICK_ALONE;
+    const uint64_t steps = share / picking < PICK_LEAST ? PICK_LEAST : share / picking;
+    for (struct batched *r = b->first; r; r = r->next)
+        if (r->picking)
+            token_take(r, sampler_go_on(r->ask.sampler, steps));
 }
 
 /* Tells the rows of an input, the first of which is `row` of the step; after an eviction those that
@@ -342,6 +379,8 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     oato_status status = batch_admit(b, err);
     if (status)
         return status;
+    picks_go_on(b);
+    sweep(b);
     const uint64_t begin_ns = now_ns();
     room.pages = engine_free_pages(b->engine);
     const int32_t prompt = compose(b, &room);
@@ -350,6 +389,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     else if (room.paused)
         make_room(b);
     const uint64_t step_ns = now_ns() - begin_ns;
+    b->step_ns = room.inputs ? step_ns : b->step_ns;
     for (int32_t i = 0, row = 0; i < room.inputs && !status; i++) {
         struct batched *r = b->of[i];
         const struct engine_input *in = &b->inputs[i];
@@ -357,7 +397,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
             row = rows_tell(b, r, in, row);
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
         if (in->logits == LOGITS_LAST || in->logits == LOGITS_PICKS)
-            token_take(b, r, row++);
+            token_take(r, sample(b, r->ask.sampler, row++));
         else if (r->fed == r->n_text)
             request_end(r, BATCH_LIMIT); /* nothing was to be generated */
     }

@@ -13,6 +13,9 @@
  * short or evicted by another. A request without a limit reserves the whole context and so may run
  * alone.
  *
+ * A token whose constraint takes long to look at (SAMPLER_MORE) does not hold up the others: its
+ * request sits out steps, each of which works on it for a few milliseconds at most.
+ *
  * A schedule (batch_options) decides instead before every step who runs, and may take the KV cache
  * of a running request away: swap it out to host memory, or drop it, to be computed again from the
  * prompt and the answer so far. No token is sampled twice. Computed again, an answer is fed as a
@@ -32,6 +35,7 @@ enum batch_end {
     BATCH_LIMIT,     /* `most` tokens were generated */
     BATCH_CONTEXT,   /* the context is full */
     BATCH_CANCELLED, /* batch_cancel, or batch_free */
+    BATCH_REFUSED,   /* the sampler's constraint cannot go on, and knows why (SAMPLER_FAILED) */
 };
 
 /* Where a request is. */
@@ -159,7 +163,7 @@ int32_t batch_requests(const struct batch *b);
 
 /* One step: ends cancelled requests, admits waiting ones, computes at most `ubatch` tokens,
  * samples. After an error all requests are as before the step, except those that ended. Allocates
- * nothing. */
+ * nothing, except for a row that a sampler keeps (SAMPLER_MORE). */
 oato_status batch_step(struct batch *b, struct oato_error *err);
 void batch_get_times(const struct batch *b, struct batch_times *out);
 

@@ -20,6 +20,7 @@ struct batched {
     bool prompting; /* text is fed as a prompt, until all of it is */
     bool begun;     /* on_begin was called */
     bool again;     /* it was fed before, and evicted */
+    bool picking;   /* its sampler goes on with a token; what is fed waits for that */
     bool cancelled, ended;
     enum batch_end why;
     struct engine_saved *saved; /* swapped out */
@@ -38,7 +39,8 @@ struct batch {
     struct batched **of;
     struct batch_view *views; /* room for n_views */
     int32_t n_views;
-    bool embeddings; /* rows instead of answers */
+    bool embeddings;  /* rows instead of answers */
+    uint64_t step_ns; /* that the last step with inputs took */
     struct batch_times times;
 };
 

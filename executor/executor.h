@@ -271,11 +271,15 @@ struct sampler_options {
     bool final_probs;     /* with the probabilities by which the token was drawn */
 };
 
-/* What may come next. Borrowed by a sampler; called by sampler_next only. */
+/* MORE: the mask is not made yet. FAILED: it cannot be. */
+enum sampler_mask { MASK_READY, MASK_MORE, MASK_FAILED };
+
+/* What may come next. Borrowed by a sampler; called while it picks only. */
 struct sampler_constraint {
     bool (*allows)(void *user, int32_t id); /* may this token come next */
-    /* The tokens that may come next: bit id % 64 of word id / 64; borrowed until the next call */
-    const uint64_t *(*mask)(void *user);
+    /* The tokens that may come next: bit id % 64 of word id / 64; borrowed until the next call.
+     * Works for about so many steps (struct budget), then goes on in the next call. */
+    enum sampler_mask (*mask)(void *user, uint64_t steps, const uint64_t **bits);
     void (*take)(void *user, int32_t id); /* this token comes next */
     void *user;
 };
@@ -289,9 +293,16 @@ void sampler_free(struct sampler *s);
 void sampler_constrain(struct sampler *s, const struct sampler_constraint *c);
 /* Adds a token of the text (prompt or generated) to the recent tokens. */
 void sampler_accept(struct sampler *s, int32_t id);
+/* What picking gives instead of a token. NONE: the constraint allows no token. MORE: its mask is
+ * not made yet. FAILED: the mask cannot be made, and the constraint knows why. */
+enum { SAMPLER_NONE = -1, SAMPLER_MORE = -2, SAMPLER_FAILED = -3 };
 /* Picks the next token and tells the constraint, if any, that it comes next. The same seed and
- * logits give the same token on any machine. -1: the constraint allows no token. */
+ * logits give the same token on any machine. */
 int32_t sampler_next(struct sampler *s, const float *logits);
+/* The same, but the constraint's mask is worked on for about so many steps of a budget: after
+ * SAMPLER_MORE, which keeps a copy of the row, sampler_go_on goes on with it. */
+int32_t sampler_begin(struct sampler *s, const float *logits, uint64_t steps);
+int32_t sampler_go_on(struct sampler *s, uint64_t steps);
 /* How many of a row's largest logits suffice to sample with these options and no constraint; 0: all
  * are needed. */
 int32_t sampler_candidates(const struct sampler_options *o, int32_t vocab);

@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+enum { SYMBOL_STEPS = 4 }; /* each is looked at a few times */
+
 /* ---------------------------------------------------------------------- rules of no text --- */
 
 /* For each rule the alternatives that contain it. */
@@ -165,9 +167,28 @@ static int32_t recursive_rule(const struct search *x)
     return -1;
 }
 
-oato_status grammar_left_recursion(const struct grammar *g, int32_t *rule, struct oato_error *err)
+/* The arrays below and those of `uses`, of which those of alternatives and symbols are no larger
+ * than what they are about. */
+static oato_status spend(const struct grammar *g, struct budget *budget, struct oato_error *err)
+{
+    const struct grammar_rule *last = &g->rules[g->n_rules - 1];
+    const size_t rules = (size_t)g->n_rules, alternatives = (size_t)last->first + (size_t)last->n;
+    size_t symbols = 0;
+    for (size_t a = 0; a < alternatives; a++)
+        for (const struct symbol *s = g->symbols + g->alternatives[a]; s->kind != SYMBOL_END; s++)
+            symbols++;
+    return budget_spend(budget, SYMBOL_STEPS * (rules + alternatives + symbols),
+                        rules * (sizeof(struct visit) + 6 * sizeof(int32_t) + sizeof(bool)) +
+                            (2 * alternatives + symbols) * sizeof(int32_t),
+                        "the grammar", err);
+}
+
+oato_status grammar_left_recursion(const struct grammar *g, struct budget *budget, int32_t *rule,
+                                   struct oato_error *err)
 {
     const size_t n = (size_t)g->n_rules;
+    if (spend(g, budget, err))
+        return err->status;
     struct search x = {.g = g,
                        .nullable = calloc(n, sizeof *x.nullable),
                        .seen = calloc(n, sizeof *x.seen),

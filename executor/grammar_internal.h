@@ -32,20 +32,37 @@ struct grammar {
 
 /* ---------------------------------------------------------- code points (grammar_chars.c) --- */
 
+/* Reads a character, perhaps an escape, of a literal or class: returns what is behind it. NULL, and
+ * *why: there is none. */
+const char *char_read(const char *at, const char *end, uint32_t *out, const char **why);
+
 struct char_range {
     uint32_t first, last;
 };
+/* Sorts n ranges, joins those that touch, and with `negate` takes what lies between them (room for
+ * one more is needed). Returns their number. */
+int32_t char_ranges_tidy(struct char_range *r, int32_t n, bool negate);
+enum { CHAR_BUCKETS = 1 << 12 };
+
 /* Automata that were made, each state once. */
 struct char_automata {
     uint16_t (*next)[256];
+    uint16_t *chain; /* of each state the next of its bucket; 0: none */
     int32_t n, cap;
+    uint16_t bucket[CHAR_BUCKETS];
+    uint16_t any[4];    /* states before so many bytes that may be any; 0: not made */
+    uint16_t high[128]; /* after bytes from 0x80 on, of what has all characters from there on .. */
+    bool has_high;      /* .. as most classes that are negated; made */
+    struct budget *budget; /* borrowed; NULL: no limits */
 };
-/* The first state for the code points in n sorted, disjoint ranges; surrogates never match. -1:
- * memory is short or there are more than 60,000 states. */
-int32_t char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n);
+/* The first state for the code points in n sorted, disjoint ranges that do not touch; surrogates
+ * never match. OATO_EUSAGE: more than 60,000 states, or the budget is spent. */
+oato_status char_automaton(struct char_automata *a, const struct char_range *ranges, int32_t n,
+                           int32_t *state, struct oato_error *err);
 
 /* *rule: one that can begin with itself, other than as the last symbol all the way; -1: there is
- * none. Fails when memory is short. */
-oato_status grammar_left_recursion(const struct grammar *g, int32_t *rule, struct oato_error *err);
+ * none. */
+oato_status grammar_left_recursion(const struct grammar *g, struct budget *budget, int32_t *rule,
+                                   struct oato_error *err);
 
 #endif

@@ -150,15 +150,24 @@ void grammar_masks_free(struct grammar_state *s)
     free(s->path);
 }
 
+int32_t grammar_vocab_tokens(const struct grammar_vocab *v)
+{
+    return v ? v->n_tokens : 0;
+}
+
 /* Walks n bytes from where the path has `known`, as far as they are allowed; returns how many bytes
- * the path then has, or -1: the tables are full. */
-static int32_t path_walk(struct grammar_state *s, int32_t known, const char *bytes, int32_t n)
+ * the path then has. *full: the tables were, before the end. */
+static int32_t path_walk(struct grammar_state *s, int32_t known, const char *bytes, int32_t n,
+                         bool *full)
 {
     uint32_t set = s->path[known];
+    *full = false;
     for (int32_t i = 0; i < n; i++) {
         set = grammar_step(s, set, (unsigned char)bytes[i]);
-        if (set <= SET_DEAD)
-            return set == SET_DEAD ? known : -1;
+        if (set <= SET_DEAD) {
+            *full = set == SET_UNKNOWN;
+            return known;
+        }
         s->path[++known] = (uint16_t)set;
     }
     return known;
@@ -168,21 +177,19 @@ static int32_t path_walk(struct grammar_state *s, int32_t known, const char *byt
 static int32_t path_again(struct grammar_state *s, int32_t id)
 {
     const char *bytes;
-    if (!grammar_drop(s))
-        return 0;
-    s->path[0] = (uint16_t)s->set;
-    const size_t n = token_bytes(s->vocab->tokenizer, id, &bytes);
-    return (int32_t)max_i64(path_walk(s, 0, bytes, (int32_t)n), 0);
+    bool full = true;
+    int32_t known = 0;
+    if (grammar_drop(s)) {
+        s->path[0] = (uint16_t)s->set;
+        const size_t n = token_bytes(s->vocab->tokenizer, id, &bytes);
+        known = path_walk(s, 0, bytes, (int32_t)n, &full);
+    }
+    s->cut = s->cut || full;
+    return known;
 }
 
-/* Sets that were asked last: all plain characters lead from `loops` to itself, and not so from
- * `other`. */
-struct loops {
-    uint32_t loops, other;
-};
-
 /* In the middle of a string a plain token leads nowhere else, so it need not be walked. */
-static bool is_loop(struct grammar_state *s, struct loops *known, uint32_t set)
+static bool is_loop(struct grammar_state *s, struct grammar_loops *known, uint32_t set)
 {
     if (set == known->loops || set == known->other)
         return set == known->loops;
@@ -198,54 +205,94 @@ static void mask_set(uint64_t *bits, int32_t id)
     bits[id / 64] |= (uint64_t)1 << (id % 64);
 }
 
-static void mask_fill(struct grammar_state *s, uint64_t *bits)
+static void filling_begin(struct grammar_state *s)
 {
-    const struct grammar_vocab *v = s->vocab;
-    const char *rest = v->rests;
-    struct loops loops = {SET_UNKNOWN, SET_UNKNOWN};
-    int32_t known = 0; /* bytes of the path */
-    bool some = false;
-    memset(bits, 0, words(v) * sizeof *bits);
+    s->filling = (struct grammar_filling){.mask = &s->masks[s->next_mask],
+                                          .loops = {SET_UNKNOWN, SET_UNKNOWN}};
+    s->next_mask = (s->next_mask + 1) % MASKS_KEPT;
+    s->filling.mask->set = SET_UNKNOWN;
+    memset(s->filling.mask->bits, 0, words(s->vocab) * sizeof *s->filling.mask->bits);
     s->path[0] = (uint16_t)s->set;
-    for (int32_t i = 0; i < v->n_tokens; i++) {
-        const struct vocab_token x = v->tokens[i];
-        if (x.shared <= known) { /* else the byte behind the path was refused */
-            const uint16_t set = s->path[x.shared];
-            known = x.shared + x.rest;
-            if (x.plain && is_loop(s, &loops, set)) {
-                int32_t b = x.shared;
-                do /* in fixed steps, which predict well */
-                    for (int k = 0; k < PATH_STEP; k++)
-                        s->path[++b] = set;
-                while (b < known);
-            } else {
-                known = path_walk(s, x.shared, rest, x.rest);
-            }
-            if (known < 0) {
-                known = path_again(s, x.id);
-                loops = (struct loops){SET_UNKNOWN, SET_UNKNOWN};
-            }
-            if (known == x.shared + x.rest) {
-                mask_set(bits, x.id);
-                some = true;
-            }
-        }
-        rest += x.rest;
-    }
-    for (int32_t i = 0; i < v->n_ends && (!some || grammar_complete(s)); i++)
-        mask_set(bits, v->ends[i]);
 }
 
-const uint64_t *grammar_mask(struct grammar_state *s)
+/* The path's bytes after a token whose beginning is on it. */
+static int32_t token_walk(struct grammar_state *s, struct grammar_filling *f,
+                          const struct vocab_token *x)
 {
+    const uint16_t set = s->path[x->shared];
+    const int32_t all = x->shared + x->rest;
+    bool full;
+    if (x->plain && is_loop(s, &f->loops, set)) {
+        int32_t b = x->shared;
+        do /* in fixed steps, which predict well */
+            for (int k = 0; k < PATH_STEP; k++)
+                s->path[++b] = set;
+        while (b < all);
+        return all;
+    }
+    int32_t known = path_walk(s, x->shared, s->vocab->rests + f->rest, x->rest, &full);
+    if (full) {
+        known = path_again(s, x->id);
+        f->loops = (struct grammar_loops){SET_UNKNOWN, SET_UNKNOWN};
+    }
+    return known;
+}
+
+/* Goes on until `stop` steps are used. False: there is more to do. */
+static bool fill(struct grammar_state *s, uint64_t stop)
+{
+    const struct grammar_vocab *v = s->vocab;
+    struct grammar_filling *f = &s->filling;
+    for (; f->i < v->n_tokens; f->i++) {
+        const struct vocab_token x = v->tokens[f->i];
+        if (x.shared <= f->known) { /* else the byte behind the path was refused */
+            if (s->used >= stop)
+                return false;
+            s->used++;
+            f->known = token_walk(s, f, &x);
+            if (f->known == x.shared + x.rest) {
+                mask_set(f->mask->bits, x.id);
+                f->some = true;
+            }
+        }
+        f->rest += x.rest;
+    }
+    return true;
+}
+
+enum sampler_mask grammar_mask(struct grammar_state *s, uint64_t steps, const uint64_t **bits)
+{
+    const struct grammar_vocab *v = s->vocab;
+    *bits = NULL;
     for (int i = 0; i < MASKS_KEPT; i++)
         if (s->masks[i].set == s->set)
-            return s->masks[i].bits;
-    struct grammar_mask *m = &s->masks[s->next_mask];
-    s->next_mask = (s->next_mask + 1) % MASKS_KEPT;
-    mask_fill(s, m->bits);
+            *bits = s->masks[i].bits;
+    if (*bits)
+        return MASK_READY;
+    if (!s->filling.mask)
+        filling_begin(s);
+    const uint64_t stop = steps < UINT64_MAX - s->used ? s->used + steps : UINT64_MAX;
+    const bool filled = !grammar_spent(s) &&
+                        fill(s, stop < s->limit || s->limit == UINT64_MAX ? stop : s->limit + 1);
+    struct grammar_mask *m = s->filling.mask;
+    if (grammar_spent(s))
+        return MASK_FAILED;
+    if (!filled)
+        return MASK_MORE;
+    const bool complete = grammar_complete(s);
+    if (!s->filling.some && !complete && s->cut) {
+        oato_fail(&s->error, OATO_EUSAGE,
+                  "the grammar leads to a text with more than %d readings or %d nested rules; make "
+                  "it less ambiguous",
+                  SET_MOST, DEPTH_MOST);
+        return MASK_FAILED;
+    }
+    for (int32_t i = 0; i < v->n_ends && (!s->filling.some || complete); i++)
+        mask_set(m->bits, v->ends[i]);
     m->set = s->set; /* which filling may have changed */
-    return m->bits;
+    s->filling.mask = NULL;
+    *bits = m->bits;
+    return MASK_READY;
 }
 
 bool grammar_allows_token(struct grammar_state *s, int32_t id)
@@ -271,9 +318,9 @@ static bool constraint_allows(void *user, int32_t id)
     return grammar_allows_token(user, id);
 }
 
-static const uint64_t *constraint_mask(void *user)
+static enum sampler_mask constraint_mask(void *user, uint64_t steps, const uint64_t **bits)
 {
-    return grammar_mask(user);
+    return grammar_mask(user, steps, bits);
 }
 
 static void constraint_take(void *user, int32_t id)

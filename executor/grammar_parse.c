@@ -8,11 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SYMBOLS_MOST = 1 << 20, GROUPS_MOST = 200, REPEAT_MOST = 100000, BUCKETS = 1024 };
+enum {
+    SYMBOLS_MOST = 1 << 20,
+    GROUPS_MOST = 200,
+    REPEAT_MOST = 100000,
+    SYMBOL_STEPS = 2,
+    CLASS_STEPS = 8
+};
 
 struct name {
     const char *s;
     int32_t n, line, rule, next; /* next: of the same bucket, as there */
+    uint64_t hash;
     bool defined;
 };
 
@@ -31,8 +38,11 @@ struct parser {
     int32_t n_alternatives, cap_alternatives;
     struct name *names; /* rules that the text names */
     int32_t n_names, cap_names, n_rules;
-    int32_t bucket[BUCKETS]; /* the first name + 1; 0: none */
+    int32_t *bucket; /* the first name + 1; 0: none */
+    size_t n_buckets;
     struct char_automata automata;
+    int32_t ascii[128]; /* the automaton of each character; 0: not made */
+    struct budget *budget;
     struct oato_error *err;
 };
 
@@ -41,6 +51,12 @@ static oato_status parse_alternatives(struct parser *p, int32_t rule);
 static oato_status fail_at(struct parser *p, const char *what)
 {
     return oato_fail(p->err, OATO_EUSAGE, "grammar line %d: %s", (int)p->line, what);
+}
+
+/* The message of what failed, with its line. */
+static oato_status fail_here(struct parser *p)
+{
+    return oato_fail_at(p->err, "grammar line %d", (int)p->line);
 }
 
 /* Room for `more` elements in an array of elements of `size` bytes. False: the error is set. */
@@ -57,6 +73,8 @@ static bool grow(struct parser *p, void *array, int32_t n, int64_t more, int32_t
     int32_t to = *cap ? *cap : 64;
     while (to < n + more)
         to *= 2;
+    if (budget_spend(p->budget, 0, (size_t)(to - *cap) * size, "the grammar", p->err))
+        return false;
     void *grown = realloc(*(void **)array, (size_t)to * size);
     if (!grown) {
         oato_fail_memory(p->err, (size_t)to * size, "a grammar");
@@ -69,7 +87,8 @@ static bool grow(struct parser *p, void *array, int32_t n, int64_t more, int32_t
 
 static oato_status open_add(struct parser *p, enum symbol_kind kind, int32_t arg)
 {
-    if (!grow(p, &p->open, p->n_open, 1, &p->cap_open, sizeof *p->open))
+    if (!grow(p, &p->open, p->n_open, 1, &p->cap_open, sizeof *p->open) ||
+        budget_spend(p->budget, SYMBOL_STEPS, 0, "the grammar", p->err))
         return p->err->status;
     p->open[p->n_open++] = (struct symbol){kind, arg};
     return OATO_OK;
@@ -79,7 +98,8 @@ static oato_status open_add(struct parser *p, enum symbol_kind kind, int32_t arg
 static oato_status alternative_close(struct parser *p, int32_t rule, int32_t begin)
 {
     const int32_t n = p->n_open - begin;
-    if (!grow(p, &p->symbols, p->n_symbols, n + 1, &p->cap_symbols, sizeof *p->symbols) ||
+    if (budget_spend(p->budget, SYMBOL_STEPS * ((uint64_t)n + 1), 0, "the grammar", p->err) ||
+        !grow(p, &p->symbols, p->n_symbols, n + 1, &p->cap_symbols, sizeof *p->symbols) ||
         !grow(p, &p->alternatives, p->n_alternatives, 1, &p->cap_alternatives,
               sizeof *p->alternatives))
         return p->err->status;
@@ -126,66 +146,26 @@ static void skip_space(struct parser *p, bool lines)
     }
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-static oato_status take_hex(struct parser *p, int digits, uint32_t *out)
-{
-    *out = 0;
-    for (int i = 0; i < digits; i++, p->at++) {
-        const int d = at_end(p) ? -1 : hex_digit(*p->at);
-        if (d < 0)
-            return fail_at(p, "\\x, \\u and \\U want 2, 4 and 8 hexadecimal digits");
-        *out = *out << 4 | (uint32_t)d;
-    }
-    return *out > 0x10ffff || (*out >= 0xd800 && *out < 0xe000)
-               ? fail_at(p, "an escape that is no Unicode character")
-               : OATO_OK;
-}
-
-static oato_status take_escape(struct parser *p, uint32_t *out)
-{
-    static const char plain[] = "\"\\[]-^/'", letters[] = "nrt", stands[] = "\n\r\t";
-    const char c = at_end(p) ? 0 : *p->at++;
-    const char *known = c ? strchr(letters, c) : NULL;
-    if (c == 'x' || c == 'u' || c == 'U')
-        return take_hex(p, c == 'x' ? 2 : c == 'u' ? 4 : 8, out);
-    *out = known ? (uint32_t)stands[known - letters] : (uint32_t)(unsigned char)c;
-    return known || (c && strchr(plain, c))
-               ? OATO_OK
-               : fail_at(p, "unknown escape; known are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH "
-                            "\\uHHHH \\UHHHHHHHH");
-}
-
 /* A character of a literal or class. */
 static oato_status take_char(struct parser *p, uint32_t *out)
 {
-    if (next_is(p, '\\')) {
-        p->at++;
-        return take_escape(p, out);
-    }
-    const int n = utf8_char(p->at, (size_t)(p->end - p->at));
-    if (n < 1)
-        return fail_at(p, "the grammar is not UTF-8");
-    const unsigned char *s = (const unsigned char *)p->at;
-    *out = n == 1 ? s[0] : s[0] & (0xffu >> (n + 1));
-    for (int i = 1; i < n; i++)
-        *out = *out << 6 | (s[i] & 63u);
-    p->line += *s == '\n';
-    p->at += n;
+    const char *why = NULL, *behind = char_read(p->at, p->end, out, &why);
+    if (!behind)
+        return fail_at(p, why);
+    p->line += *p->at == '\n';
+    p->at = behind;
     return OATO_OK;
 }
 
 static oato_status add_chars(struct parser *p, const struct char_range *ranges, int32_t n)
 {
-    const int32_t state = char_automaton(&p->automata, ranges, n);
-    return state < 0 ? fail_at(p, "too many different character classes, or memory is short")
-                     : open_add(p, SYMBOL_CHAR, state);
+    const uint32_t only = n == 1 && ranges->first == ranges->last ? ranges->first : 0x80;
+    int32_t state = only < 0x80 ? p->ascii[only] : 0;
+    if (!state && char_automaton(&p->automata, ranges, n, &state, p->err))
+        return p->err->status == OATO_EUSAGE ? fail_here(p) : p->err->status;
+    if (only < 0x80)
+        p->ascii[only] = state;
+    return open_add(p, SYMBOL_CHAR, state);
 }
 
 static oato_status parse_literal(struct parser *p)
@@ -202,39 +182,6 @@ static oato_status parse_literal(struct parser *p)
     }
     p->at++;
     return OATO_OK;
-}
-
-static int by_first(const void *a, const void *b)
-{
-    const struct char_range *x = a, *y = b;
-    return x->first < y->first ? -1 : x->first > y->first;
-}
-
-/* Sorts n ranges, joins those that touch, and with `negate` takes what lies between them (room for
- * one more is needed). Returns their number. */
-static int32_t ranges_tidy(struct char_range *r, int32_t n, bool negate)
-{
-    int32_t kept = 0;
-    qsort(r, (size_t)n, sizeof *r, by_first);
-    for (int32_t i = 0; i < n; i++) {
-        if (kept && r[i].first <= r[kept - 1].last + 1)
-            r[kept - 1].last = r[i].last > r[kept - 1].last ? r[i].last : r[kept - 1].last;
-        else
-            r[kept++] = r[i];
-    }
-    if (!negate)
-        return kept;
-    uint32_t from = 0;
-    int32_t out = 0;
-    for (int32_t i = 0; i < kept; i++) { /* out <= i: what was read is overwritten */
-        const struct char_range hole = r[i];
-        if (hole.first > from)
-            r[out++] = (struct char_range){from, hole.first - 1};
-        from = hole.last + 1;
-    }
-    if (from <= 0x10ffff)
-        r[out++] = (struct char_range){from, 0x10ffff};
-    return out;
 }
 
 static oato_status parse_class(struct parser *p)
@@ -265,10 +212,15 @@ static oato_status parse_class(struct parser *p)
     if (!status && !grow(p, &r, n, 1, &cap, sizeof *r))
         status = p->err->status;
     if (!status && r) {
-        n = ranges_tidy(r, n, negate);
-        status = add_chars(p, r, n);
+        status = budget_spend(p->budget, CLASS_STEPS * (uint64_t)n, 0, "the grammar", p->err);
+        if (!status) {
+            n = char_ranges_tidy(r, n, negate);
+            status = add_chars(p, r, n);
+        }
     }
     free(r);
+    if (p->budget)
+        p->budget->bytes += (size_t)cap * sizeof *r;
     return status;
 }
 
@@ -277,13 +229,17 @@ static oato_status parse_class(struct parser *p)
 /* The index of a name, which is added if it is new; -1: it cannot be. */
 static int32_t name_of(struct parser *p, const char *s, int32_t n)
 {
-    int32_t *bucket = &p->bucket[hash_bytes(s, (size_t)n) % BUCKETS];
-    for (int32_t i = p->names ? *bucket : 0; i > 0; i = p->names[i - 1].next)
-        if (p->names[i - 1].n == n && !memcmp(p->names[i - 1].s, s, (size_t)n))
+    const uint64_t hash = hash_bytes(s, (size_t)n);
+    int32_t *bucket = &p->bucket[hash % p->n_buckets];
+    for (int32_t i = *bucket; i > 0; i = p->names[i - 1].next) {
+        const struct name *x = &p->names[i - 1];
+        if (x->hash == hash && x->n == n && !memcmp(x->s, s, (size_t)n))
             return i - 1;
+    }
     if (!grow(p, &p->names, p->n_names, 1, &p->cap_names, sizeof *p->names))
         return -1;
-    p->names[p->n_names] = (struct name){s, n, p->line, p->n_rules++, *bucket, false};
+    p->names[p->n_names] = (struct name){
+        .s = s, .n = n, .line = p->line, .rule = p->n_rules++, .next = *bucket, .hash = hash};
     *bucket = ++p->n_names;
     return p->n_names - 1;
 }
@@ -420,7 +376,7 @@ static oato_status parse_sequence(struct parser *p)
         } else if (c == '{') {
             if (take_counts(p, &least, &most))
                 return p->err->status;
-        } else if (strchr("\"[(.<!", c) || is_name(c)) {
+        } else if ((c && strchr("\"[(.<!", c)) || is_name(c)) {
             last = p->n_open;
             if (parse_symbol(p))
                 return p->err->status;
@@ -476,7 +432,10 @@ static oato_status parse_rule(struct parser *p)
 /* Moves what was parsed into *g, alternatives grouped by rule. */
 static oato_status link_rules(struct parser *p, struct grammar *g)
 {
-    const size_t n = (size_t)p->n_alternatives;
+    const size_t n = (size_t)p->n_alternatives, rules = (size_t)p->n_rules;
+    if (budget_spend(p->budget, SYMBOL_STEPS * (n + rules),
+                     n * sizeof *g->alternatives + rules * sizeof *g->rules, "the grammar", p->err))
+        return p->err->status;
     g->rules = calloc((size_t)p->n_rules + 1, sizeof *g->rules);
     g->alternatives = malloc((n + 1) * sizeof *g->alternatives);
     if (!g->rules || !g->alternatives)
@@ -518,7 +477,7 @@ static oato_status check_names(struct parser *p, struct grammar *g)
 static oato_status check_recursion(struct parser *p, const struct grammar *g)
 {
     int32_t rule;
-    if (grammar_left_recursion(g, &rule, p->err))
+    if (grammar_left_recursion(g, p->budget, &rule, p->err))
         return p->err->status;
     for (int32_t i = 0; i < p->n_alternatives; i++) {
         const struct name *x = &p->names[p->alternatives[i].name];
@@ -542,27 +501,67 @@ void grammar_free(struct grammar *g)
     free(g);
 }
 
-oato_status grammar_parse(const char *gbnf, size_t n, struct grammar **out, struct oato_error *err)
+/* One for about every eight bytes of the text: names are rarer. */
+static oato_status buckets_create(struct parser *p, size_t n)
 {
-    struct parser p = {.at = gbnf, .end = gbnf + n, .line = 1, .err = err};
+    p->n_buckets = 64;
+    while (p->n_buckets < n / 8)
+        p->n_buckets *= 2;
+    const size_t bytes = p->n_buckets * sizeof *p->bucket;
+    if (n > INT32_MAX)
+        return oato_fail(p->err, OATO_EUSAGE, "the grammar is larger than 2 GiB");
+    if (budget_spend(p->budget, n / 2, bytes, "the grammar", p->err))
+        return p->err->status;
+    p->bucket = calloc(p->n_buckets, sizeof *p->bucket);
+    return p->bucket ? OATO_OK : oato_fail_memory(p->err, bytes, "a grammar");
+}
+
+/* What the grammar keeps; the rest of what was spent goes back. */
+static size_t bytes_kept(const struct parser *p)
+{
+    return (size_t)p->cap_symbols * sizeof *p->symbols +
+           (size_t)p->n_alternatives * sizeof(int32_t) +
+           (size_t)p->n_rules * sizeof(struct grammar_rule) +
+           (size_t)p->automata.cap * sizeof *p->automata.next;
+}
+
+oato_status grammar_parse(const char *gbnf, size_t n, struct budget *budget, struct grammar **out,
+                          struct oato_error *err)
+{
+    struct parser *p = calloc(1, sizeof *p);
     struct grammar *g = calloc(1, sizeof *g);
-    oato_status status = OATO_OK;
+    const size_t had = budget ? budget->bytes : 0;
     *out = NULL;
-    if (!g)
-        return oato_fail_memory(err, sizeof *g, "a grammar");
-    for (skip_space(&p, true); !status && !at_end(&p); skip_space(&p, true))
-        status = parse_rule(&p);
+    if (!p || !g) {
+        free(p);
+        free(g);
+        return oato_fail_memory(err, sizeof *p, "a grammar");
+    }
+    *p = (struct parser){.at = gbnf,
+                         .end = gbnf + n,
+                         .line = 1,
+                         .automata = {.budget = budget},
+                         .budget = budget,
+                         .err = err};
+    oato_status status = buckets_create(p, n);
+    for (skip_space(p, true); !status && !at_end(p); skip_space(p, true))
+        status = parse_rule(p);
     if (!status)
-        status = check_names(&p, g);
+        status = check_names(p, g);
     if (!status)
-        status = link_rules(&p, g);
+        status = link_rules(p, g);
     if (!status)
-        status = check_recursion(&p, g);
-    free(p.symbols);
-    free(p.open);
-    free(p.alternatives);
-    free(p.names);
-    free(p.automata.next);
+        status = check_recursion(p, g);
+    if (!status && budget)
+        budget->bytes = had - bytes_kept(p);
+    free(p->symbols);
+    free(p->open);
+    free(p->alternatives);
+    free(p->names);
+    free(p->bucket);
+    free(p->automata.next);
+    free(p->automata.chain);
+    free(p);
     if (status)
         grammar_free(g);
     else

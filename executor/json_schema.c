@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES_MOST = 20000 };
+enum { RULES_MOST = 20000, RULE_STEPS = 100, KEYWORD_STEPS = 50 };
 
 static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
 {
@@ -39,6 +39,8 @@ static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
                                               NULL};
     const char *key;
     json_t *value;
+    if (schema_spend(m, KEYWORD_STEPS * json_object_size(schema), 0))
+        return m->err->status;
     json_object_foreach((json_t *)schema, key, value)
     {
         if (schema_is_any_of(key, unsupported) ||
@@ -100,10 +102,15 @@ static oato_status make_values(struct schema_maker *m, const json_t *schema, str
     if (values && !json_is_array(values))
         return schema_fail(m, "wants an array", "enum");
     const size_t n = values ? json_array_size(values) : 1;
+    const unsigned allowed = schema_types(types);
+    if (schema_spend(m, RULE_STEPS * (json_array_size(types) + n), 0))
+        return m->err->status;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = values ? json_array_get(values, i) : one;
-        if ((values && one && !json_equal(v, one)) ||
-            (types && !schema_has_type(types, type_of(v))))
+        bool equal = true;
+        if (values && one && schema_equal(m, v, one, &equal))
+            return m->err->status;
+        if (!equal || (types && !(allowed & schema_type(type_of(v)))))
             continue;
         char *dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         if (!dump)
@@ -125,18 +132,20 @@ static oato_status make_branches(struct schema_maker *m, const json_t *schema, c
     const bool alone = schema_only_remarks_but(schema, keyword);
     json_t *base = schema_copy(m, schema);
     if (!base)
-        return schema_fail_memory(m);
+        return m->err->status;
     json_object_del(base, keyword);
     if (!json_is_array(branches) || !json_array_size(branches))
         return schema_fail(m, "wants an array with schemas", keyword);
     for (size_t i = 0; i < json_array_size(branches); i++) {
         const json_t *branch = json_array_get(branches, i);
-        int rule;
+        int rule = 0;
+        if (schema_spend(m, KEYWORD_STEPS, 0))
+            return m->err->status;
         if (!alone) {
             json_t *both = schema_copy(m, base);
             const json_t *flat;
             if (!both)
-                return schema_fail_memory(m);
+                return m->err->status;
             if (schema_flatten(m, branch, &flat) || schema_merge(m, both, flat))
                 return m->err->status;
             branch = both;
@@ -186,87 +195,149 @@ static oato_status make_expression(struct schema_maker *m, const json_t *schema,
     return OATO_OK;
 }
 
-/* The rule of a schema, which is made first if there is none. */
-oato_status schema_make(struct schema_maker *m, const json_t *schema, int *rule)
+oato_status schema_rule_add(struct schema_maker *m, int rule, const struct text *e)
+{
+    if (schema_spend(m, RULE_STEPS + e->len / 4, 2 * e->len))
+        return m->err->status;
+    text_printf(m->out, "r%d ::= ", rule);
+    text_add(m->out, or_empty(e->data), e->len);
+    text_add(m->out, "\n", 1);
+    return OATO_OK;
+}
+
+static oato_status expression_of(struct schema_maker *m, const json_t *schema, struct text *e)
 {
     const json_t *flat;
+    if (json_object_get(schema, "$ref") && schema_only_remarks_but(schema, "$ref")) {
+        int target = 0; /* may have a rule, or be making one */
+        if (schema_resolve(m, json_object_get(schema, "$ref"), &flat) ||
+            schema_make(m, flat, &target))
+            return m->err->status;
+        text_printf(e, "r%d", target);
+        return OATO_OK;
+    }
+    return schema_flatten(m, schema, &flat) ? m->err->status : make_expression(m, flat, e);
+}
+
+/* The rule of a schema, which is made first if there is none. Recursion ends at
+ * SCHEMA_DEPTH_MOST. */
+oato_status schema_make(struct schema_maker *m, const json_t *schema, int *rule)
+{
     struct text e;
-    for (int i = 0; i < m->n_rules; i++) {
-        if (m->rules[i].schema == schema) {
-            *rule = m->rules[i].rule;
-            return OATO_OK;
-        }
+    const struct schema_known *known = schema_know(m, SCHEMA_RULE, schema, NULL);
+    if (known) {
+        *rule = known->rule;
+        return OATO_OK;
     }
     if (m->n_rules == RULES_MOST || ++m->depth > SCHEMA_DEPTH_MOST)
         return oato_fail(m->err, OATO_EUSAGE,
                          "JSON schema: more than %d schemas or %d of them nested", RULES_MOST,
                          SCHEMA_DEPTH_MOST);
-    if (m->n_rules == m->cap_rules) {
-        const int cap = m->cap_rules ? 2 * m->cap_rules : 64;
-        void *grown = realloc(m->rules, (size_t)cap * sizeof *m->rules);
-        if (!grown)
-            return schema_fail_memory(m);
-        m->rules = grown;
-        m->cap_rules = cap;
-    }
+    m->n_rules++;
     *rule = m->next_rule++;
-    m->rules[m->n_rules++] = (struct schema_rule){schema, *rule};
+    if (schema_spend(m, RULE_STEPS, 0) ||
+        schema_learn(m, (struct schema_known){.a = schema, .fact = SCHEMA_RULE, .rule = *rule}))
+        return m->err->status;
     text_init(&e);
-    oato_status status;
-    if (json_object_get(schema, "$ref") && schema_only_remarks_but(schema, "$ref")) {
-        int target = 0; /* may have a rule, or be making one */
-        status = schema_resolve(m, json_object_get(schema, "$ref"), &flat);
-        if (!status)
-            status = schema_make(m, flat, &target);
-        text_printf(&e, "r%d", target);
-    } else {
-        status = schema_flatten(m, schema, &flat);
-        if (!status)
-            status = make_expression(m, flat, &e);
-    }
+    oato_status status = expression_of(m, schema, &e);
     if (!status)
-        text_printf(m->out, "r%d ::= %s\n", *rule, or_empty(e.data));
+        status = schema_rule_add(m, *rule, &e);
     text_free_part(&e, m->out);
     m->depth--;
     return status;
 }
 
-/* Appends the rules of a schema, numbered from *next on, which is moved on, and tells its own. */
-static oato_status rules_make(const char *json, size_t n, int *next, int *rule, struct text *out,
-                              struct oato_error *err)
+/* What jansson takes for values, members and items. What stands in strings is counted, too. */
+static size_t parsed_bytes(const char *json, size_t n)
 {
-    json_error_t why;
-    json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    struct schema_maker m = {
-        .root = root, .out = out, .next_rule = *next, .merged = json_array(), .err = err};
-    oato_status status = OATO_OK;
-    if (!root)
-        status = oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
-    else if (!m.merged)
-        status = schema_fail_memory(&m);
-    else
-        status = schema_make(&m, root, rule);
+    size_t bytes = 2 * n;
+    for (size_t i = 0; i < n; i++) {
+        switch (json[i]) {
+        case '{': bytes += 256; break;
+        case ':': bytes += 192; break;
+        case '[': bytes += 144; break;
+        case ',': bytes += 72; break;
+        default: break;
+        }
+    }
+    return bytes;
+}
+
+/* Appends the rules of a schema, numbered from *next on, which is moved on, and tells its own. */
+static oato_status rules_of(const json_t *root, struct budget *budget, int *next, int *rule,
+                            struct text *out, struct oato_error *err)
+{
+    const size_t had = budget ? budget->bytes : 0, begin = out->len;
+    struct schema_maker m = {.root = root,
+                             .out = out,
+                             .next_rule = *next,
+                             .merged = json_array(),
+                             .budget = budget,
+                             .err = err};
+    oato_status status = m.merged ? schema_make(&m, root, rule) : schema_fail_memory(&m);
     if (!status && out->failed)
         status = schema_fail_memory(&m);
     *next = m.next_rule;
     json_decref(m.merged);
-    json_decref(root);
-    free(m.rules);
+    free(m.known);
+    if (budget) /* what is left is the text */
+        budget->bytes = had > out->len - begin ? had - (out->len - begin) : 0;
     return status;
 }
 
-oato_status grammar_schema_gbnf(const char *json, size_t n, struct text *out,
+/* The same of a text. */
+static oato_status rules_make(const char *json, size_t n, struct budget *budget, int *next,
+                              int *rule, struct text *out, struct oato_error *err)
+{
+    json_error_t why;
+    const size_t bytes = parsed_bytes(json, n);
+    if (budget_spend(budget, 2 * (uint64_t)n, bytes, "the JSON schema", err))
+        return err->status;
+    json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    const oato_status status =
+        root ? rules_of(root, budget, next, rule, out, err)
+             : oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
+    json_decref(root);
+    if (budget)
+        budget->bytes += bytes;
+    return status;
+}
+
+/* The grammar that begins with a rule. */
+static void root_add(struct text *out, int rule)
+{
+    text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
+}
+
+oato_status grammar_schema_gbnf(const char *json, size_t n, struct budget *budget, struct text *out,
                                 struct oato_error *err)
 {
     int next = 0, rule = 0;
-    const oato_status status = rules_make(json, n, &next, &rule, out, err);
+    const oato_status status = rules_make(json, n, budget, &next, &rule, out, err);
     if (!status)
-        text_printf(out, "root ::= r%d\n%s", rule, gbnf_common);
+        root_add(out, rule);
     return !status && out->failed ? oato_fail_memory(err, out->len, "a grammar") : status;
 }
 
+oato_status grammar_of_json(const struct json_t *schema, struct budget *budget,
+                            struct grammar **out, struct oato_error *err)
+{
+    struct text gbnf;
+    int next = 0, rule = 0;
+    *out = NULL;
+    text_init(&gbnf);
+    oato_status status = rules_of(schema, budget, &next, &rule, &gbnf, err);
+    if (!status)
+        root_add(&gbnf, rule);
+    if (!status)
+        status = gbnf.failed ? oato_fail_memory(err, gbnf.len, "a grammar")
+                             : grammar_parse(gbnf.data, gbnf.len, budget, out, err);
+    text_free(&gbnf);
+    return status;
+}
+
 oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool more,
-                              struct grammar **out, struct oato_error *err)
+                              struct budget *budget, struct grammar **out, struct oato_error *err)
 {
     struct text gbnf, root;
     int next = 0;
@@ -276,7 +347,8 @@ oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool
     text_init(&root);
     for (size_t i = 0; i < n && !status; i++) {
         int rule = 0;
-        status = rules_make(pieces[i].schema, strlen(pieces[i].schema), &next, &rule, &gbnf, err);
+        status = rules_make(pieces[i].schema, strlen(pieces[i].schema), budget, &next, &rule, &gbnf,
+                            err);
         text_printf(&root, "%s", i ? " | " : "root ::= (");
         gbnf_literal(&root, pieces[i].before, strlen(pieces[i].before));
         text_printf(&root, " r%d ", rule);
@@ -286,20 +358,20 @@ oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool
     text_free_part(&root, &gbnf);
     if (!status)
         status = gbnf.failed ? oato_fail_memory(err, gbnf.len, "a grammar")
-                             : grammar_parse(gbnf.data, gbnf.len, out, err);
+                             : grammar_parse(gbnf.data, gbnf.len, budget, out, err);
     text_free(&gbnf);
     return status;
 }
 
-oato_status grammar_of_schema(const char *json, size_t n, struct grammar **out,
-                              struct oato_error *err)
+oato_status grammar_of_schema(const char *json, size_t n, struct budget *budget,
+                              struct grammar **out, struct oato_error *err)
 {
     struct text gbnf;
     *out = NULL;
     text_init(&gbnf);
-    oato_status status = grammar_schema_gbnf(json, n, &gbnf, err);
+    oato_status status = grammar_schema_gbnf(json, n, budget, &gbnf, err);
     if (!status)
-        status = grammar_parse(gbnf.data, gbnf.len, out, err);
+        status = grammar_parse(gbnf.data, gbnf.len, budget, out, err);
     text_free(&gbnf);
     return status;
 }

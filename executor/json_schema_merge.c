@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEYWORD_STEPS = 40, MEMBER_STEPS = 10, MEMBER_BYTES = 128, NEW_BYTES = 320 };
+
 oato_status schema_fail(struct schema_maker *m, const char *what, const char *keyword)
 {
-    return oato_fail(m->err, OATO_EUSAGE, "JSON schema: '%s' %s", keyword, what);
+    return oato_fail(m->err, OATO_EUSAGE, "JSON schema: '%.100s' %s", keyword, what);
 }
 
 oato_status schema_fail_memory(struct schema_maker *m)
@@ -63,6 +65,8 @@ oato_status schema_resolve(struct schema_maker *m, const json_t *ref, const json
     *out = m->root;
     if (!text)
         return schema_fail(m, "wants a string", "$ref");
+    if (schema_spend(m, json_string_length(ref), 0))
+        return m->err->status;
     if (*at != '#' || (at[1] && at[1] != '/'))
         return oato_fail(m->err, OATO_EUSAGE,
                          "JSON schema: '$ref' to '%.100s': only references within the document, "
@@ -81,11 +85,71 @@ oato_status schema_resolve(struct schema_maker *m, const json_t *ref, const json
                             "JSON schema: '$ref' to '%.100s': there is nothing", text);
 }
 
-/* A new object that m keeps: a copy of one, with the same values; NULL: memory is short. */
+static size_t size_of(const json_t *x)
+{
+    return json_is_array(x) ? json_array_size(x) : json_object_size(x);
+}
+
+/* m keeps what was made; NULL, and the error is set: memory is short. */
+static json_t *keep(struct schema_maker *m, json_t *made)
+{
+    if (made && !json_array_append_new(m->merged, made))
+        return made;
+    schema_fail_memory(m);
+    return NULL;
+}
+
 json_t *schema_copy(struct schema_maker *m, const json_t *of)
 {
-    json_t *new = of ? json_copy((json_t *)of) : json_object();
-    return new && !json_array_append_new(m->merged, new) ? new : NULL;
+    const size_t n = size_of(of);
+    if (schema_spend(m, MEMBER_STEPS * (n + 2), NEW_BYTES + n * MEMBER_BYTES))
+        return NULL;
+    return keep(m, of ? json_copy((json_t *)of) : json_object());
+}
+
+json_t *schema_set_of(struct schema_maker *m, const json_t *names)
+{
+    const size_t n = json_array_size(names);
+    json_t *set = schema_copy(m, NULL), *name;
+    size_t i;
+    if (!set || schema_spend(m, MEMBER_STEPS * n, MEMBER_BYTES * n))
+        return NULL;
+    json_array_foreach((json_t *)names, i, name)
+    {
+        if (json_is_string(name) &&
+            json_object_set_new(set, json_string_value(name), json_true())) {
+            schema_fail_memory(m);
+            return NULL;
+        }
+    }
+    return set;
+}
+
+/* The schema that wants both, which is always the same one. What wants several is made longer, not
+ * nested. */
+static json_t *both_of(struct schema_maker *m, json_t *mine, json_t *value)
+{
+    const struct schema_known *known = schema_know(m, SCHEMA_BOTH, mine, value);
+    if (known)
+        return (json_t *)known->schema;
+    const bool several = schema_know(m, SCHEMA_OURS, mine, NULL);
+    json_t *both = schema_copy(m, NULL);
+    json_t *parts = both ? schema_copy(m, several ? json_object_get(mine, "allOf") : NULL) : NULL;
+    if (parts && !several) /* an empty object so far */
+        parts = keep(m, json_array());
+    if (!parts)
+        return NULL;
+    if ((!several && json_array_append(parts, mine)) || json_array_append(parts, value) ||
+        json_object_set(both, "allOf", parts)) {
+        schema_fail_memory(m);
+        return NULL;
+    }
+    const oato_status status =
+        schema_learn(m, (struct schema_known){.a = both, .fact = SCHEMA_OURS})
+            ? m->err->status
+            : schema_learn(m, (struct schema_known){
+                                  .a = mine, .b = value, .fact = SCHEMA_BOTH, .schema = both});
+    return status ? NULL : both;
 }
 
 static oato_status merge_properties(struct schema_maker *m, json_t *into, const char *key,
@@ -93,15 +157,21 @@ static oato_status merge_properties(struct schema_maker *m, json_t *into, const 
 {
     json_t *all = schema_copy(m, json_object_get(into, key)), *value;
     const char *name;
-    if (!all || json_object_set(into, key, all))
+    if (!all || schema_spend(m, MEMBER_STEPS * json_object_size(theirs),
+                             MEMBER_BYTES * json_object_size(theirs)))
+        return m->err->status;
+    if (json_object_set(into, key, all))
         return schema_fail_memory(m);
     json_object_foreach((json_t *)theirs, name, value)
     {
         json_t *mine = json_object_get(all, name);
-        json_t *both = mine && !json_equal(mine, value)
-                           ? json_pack("{s:[O,O]}", "allOf", mine, value)
-                           : json_incref(value);
-        if (!both || json_object_set_new(all, name, both))
+        bool equal = true;
+        if (mine && schema_equal(m, mine, value, &equal))
+            return m->err->status;
+        json_t *both = equal ? value : both_of(m, mine, value);
+        if (!both)
+            return m->err->status;
+        if (json_object_set(all, name, both))
             return schema_fail_memory(m);
     }
     return OATO_OK;
@@ -110,50 +180,58 @@ static oato_status merge_properties(struct schema_maker *m, json_t *into, const 
 static oato_status merge_required(struct schema_maker *m, json_t *into, const json_t *theirs)
 {
     json_t *all = schema_copy(m, json_object_get(into, "required")), *name;
+    json_t *set = all ? schema_set_of(m, all) : NULL;
     size_t i;
-    if (!all || json_object_set(into, "required", all))
+    if (!set || schema_spend(m, MEMBER_STEPS * json_array_size(theirs),
+                             MEMBER_BYTES * json_array_size(theirs)))
+        return m->err->status;
+    if (json_object_set(into, "required", all))
         return schema_fail_memory(m);
     json_array_foreach((json_t *)theirs, i, name)
     {
-        if (json_array_append(all, name))
+        const char *s = json_string_value(name);
+        if (s && json_object_get(set, s))
+            continue;
+        if (json_array_append(all, name) || (s && json_object_set_new(set, s, json_true())))
             return schema_fail_memory(m);
     }
     return OATO_OK;
 }
 
-bool schema_has_type(const json_t *types, const char *name)
+const char *const schema_type_names[] = {"null",   "boolean", "integer", "number",
+                                         "string", "array",   "object",  NULL};
+
+unsigned schema_type(const char *name)
 {
-    size_t i;
-    json_t *one;
-    if (json_is_string(types))
-        return !strcmp(json_string_value(types), name) ||
-               (!strcmp(json_string_value(types), "number") && !strcmp(name, "integer"));
-    json_array_foreach((json_t *)types, i, one)
-    {
-        if (schema_has_type(one, name))
-            return true;
-    }
-    return false;
+    for (unsigned t = 0; name && schema_type_names[t]; t++)
+        if (!strcmp(schema_type_names[t], name))
+            return 1u << t;
+    return 0;
 }
 
-static const char *const type_names[] = {"null",   "boolean", "integer", "number",
-                                         "string", "array",   "object",  NULL};
+unsigned schema_types(const json_t *types)
+{
+    const unsigned number = schema_type("number"), integer = schema_type("integer");
+    unsigned set = schema_type(json_string_value(types));
+    for (size_t i = 0; i < json_array_size(types); i++)
+        set |= schema_type(json_string_value(json_array_get(types, i)));
+    return set & number ? set | integer : set;
+}
 
 static oato_status merge_types(struct schema_maker *m, json_t *into, const json_t *theirs)
 {
     const json_t *mine = json_object_get(into, "type");
+    const unsigned number = schema_type("number"), integer = schema_type("integer");
+    unsigned set = schema_types(mine) & schema_types(theirs);
     json_t *both = json_array();
-    for (const char *const *t = type_names; both && *t; t++) {
-        const bool number = !strcmp(*t, "integer") && schema_has_type(mine, "number") &&
-                            schema_has_type(theirs, "number"); /* says more than integer */
-        if (!number && schema_has_type(mine, *t) && schema_has_type(theirs, *t) &&
-            json_array_append_new(both, json_string(*t)))
+    if (set & number) /* says more than integer */
+        set &= ~integer;
+    for (unsigned t = 0; both && schema_type_names[t]; t++)
+        if (set >> t & 1 && json_array_append_new(both, json_string(schema_type_names[t])))
             return schema_fail_memory(m);
-    }
-    const bool none = !json_array_size(both);
     if (!both || json_object_set_new(into, "type", both))
         return schema_fail_memory(m);
-    return none ? schema_fail(m, "leaves no type that all parts allow", "allOf") : OATO_OK;
+    return set ? OATO_OK : schema_fail(m, "leaves no type that all parts allow", "allOf");
 }
 
 /* `other` lists properties that `closed`, which does not allow just any others, does not list. */
@@ -174,12 +252,16 @@ static bool closes_out(const json_t *closed, const json_t *other)
 
 static oato_status merge_value(struct schema_maker *m, json_t *into, const char *key, json_t *value)
 {
+    bool equal = true;
     static const char *const larger[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
                                          NULL};
     static const char *const smaller[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
                                           NULL};
     json_t *mine = json_object_get(into, key);
-    if (!mine || schema_is_remark(key) || json_equal(mine, value))
+    if (schema_spend(m, KEYWORD_STEPS, 0) ||
+        (mine && !schema_is_remark(key) && schema_equal(m, mine, value, &equal)))
+        return m->err->status;
+    if (!mine || schema_is_remark(key) || equal)
         return json_object_set(into, key, value) ? schema_fail_memory(m) : OATO_OK;
     if (!strcmp(key, "properties"))
         return merge_properties(m, into, key, value);
@@ -202,10 +284,14 @@ oato_status schema_merge(struct schema_maker *m, json_t *into, const json_t *par
 {
     const char *key;
     json_t *value;
+    const size_t properties = json_object_size(json_object_get(into, "properties")) +
+                              json_object_size(json_object_get(part, "properties"));
     if (json_is_true(part))
         return OATO_OK;
     if (!json_is_object(part))
         return schema_fail(m, "has a part that allows nothing", "allOf");
+    if (schema_spend(m, MEMBER_STEPS * properties, 0))
+        return m->err->status;
     if (closes_out(into, part) || closes_out(part, into))
         return schema_fail(m, "forbids properties of another part, which is not supported",
                            "additionalProperties");
@@ -229,25 +315,16 @@ bool schema_only_remarks_but(const json_t *schema, const char *keyword)
     return true;
 }
 
-/* The schema without $ref and allOf: itself, or one that m keeps. */
-oato_status schema_flatten(struct schema_maker *m, const json_t *schema, const json_t **out)
+/* Without those two, of which it has at least one. */
+static oato_status flatten(struct schema_maker *m, const json_t *schema, const json_t **out)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
     const json_t *part;
-    *out = schema;
-    if (!ref && !all)
-        return OATO_OK;
-    if (++m->depth > SCHEMA_DEPTH_MOST)
-        return schema_fail(m, "leads back to itself or too deep", ref ? "$ref" : "allOf");
-    if (ref && schema_only_remarks_but(schema, "$ref")) {
-        if (schema_resolve(m, ref, &part) || schema_flatten(m, part, out))
-            return m->err->status;
-        m->depth--;
-        return OATO_OK;
-    }
+    if (ref && schema_only_remarks_but(schema, "$ref"))
+        return schema_resolve(m, ref, &part) ? m->err->status : schema_flatten(m, part, out);
     json_t *into = schema_copy(m, schema);
     if (!into)
-        return schema_fail_memory(m);
+        return m->err->status;
     json_object_del(into, "$ref");
     json_object_del(into, "allOf");
     if (ref && (schema_resolve(m, ref, &part) || schema_flatten(m, part, &part) ||
@@ -259,6 +336,21 @@ oato_status schema_flatten(struct schema_maker *m, const json_t *schema, const j
         if (schema_flatten(m, json_array_get(all, i), &part) || schema_merge(m, into, part))
             return m->err->status;
     *out = into;
-    m->depth--;
     return OATO_OK;
+}
+
+/* Recursion ends at SCHEMA_DEPTH_MOST, and what is known is not asked again. */
+oato_status schema_flatten(struct schema_maker *m, const json_t *schema, const json_t **out)
+{
+    const json_t *ref = json_object_get(schema, "$ref");
+    const struct schema_known *known = schema_know(m, SCHEMA_FLAT, schema, NULL);
+    *out = known ? known->schema : schema;
+    if (known || (!ref && !json_object_get(schema, "allOf")))
+        return OATO_OK;
+    if (++m->depth > SCHEMA_DEPTH_MOST)
+        return schema_fail(m, "leads back to itself or too deep", ref ? "$ref" : "allOf");
+    if (flatten(m, schema, out))
+        return m->err->status;
+    m->depth--;
+    return schema_learn(m, (struct schema_known){.a = schema, .fact = SCHEMA_FLAT, .schema = *out});
 }

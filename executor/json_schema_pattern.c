@@ -9,7 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUPS_MOST = 100, RANGES_MOST = 256 };
+enum {
+    GROUPS_MOST = 100,
+    RANGES_MOST = 256,
+    CLASS_STEPS = 40,
+    RANGE_STEPS = 40,
+    CLASS_BYTES = 32,
+    RANGE_BYTES = 2 * 4 * 21
+};
 
 struct span {
     uint32_t first, last;
@@ -25,12 +32,13 @@ struct regex {
     const char *pattern, *at;
     struct text *out;
     int depth;
+    struct budget *budget;
     struct oato_error *err;
 };
 
 static oato_status refuse(struct regex *r, const char *what)
 {
-    return oato_fail(r->err, OATO_EUSAGE, "JSON schema: pattern '%s': %s", r->pattern, what);
+    return oato_fail(r->err, OATO_EUSAGE, "JSON schema: pattern '%.100s': %s", r->pattern, what);
 }
 
 /* ---------------------------------------------------------------------------------- classes */
@@ -113,6 +121,16 @@ static oato_status class_emit(struct regex *r, const struct class *c)
     static const struct span plain[] = {{0x20, '!'}, {'#', '['}, {']', '~'}, {0x80, 0x10ffff}};
     static const char escaped[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
     const char *join = "([";
+    const uint64_t n = (uint64_t)c->n;
+    const struct span *only = c->spans;
+    if (budget_spend(r->budget, CLASS_STEPS + RANGE_STEPS * n, CLASS_BYTES + RANGE_BYTES * n,
+                     "the JSON schema", r->err))
+        return r->err->status;
+    if (n == 1 && only->first == only->last && only->first >= 0x20 && only->first < 0x7f &&
+        !strchr("\"\\", (int)only->first)) { /* what most patterns consist of */
+        text_printf(r->out, "\"%c\"", (int)only->first);
+        return OATO_OK;
+    }
     for (int32_t i = 0; i < c->n; i++) {
         for (size_t p = 0; p < ARRAY_LEN(plain); p++) {
             const struct span s = c->spans[i];
@@ -190,7 +208,7 @@ static oato_status take_char(struct regex *r, struct class *c, bool *set, uint32
         return take_escape(r, c, set, out);
     }
     const unsigned char *s = (const unsigned char *)r->at;
-    const int n = utf8_char(r->at, strlen(r->at)); /* jansson lets only UTF-8 through */
+    const int n = utf8_char(r->at, strnlen(r->at, 4)); /* jansson lets only UTF-8 through */
     *out = n == 1 ? s[0] : s[0] & (0xffu >> (n + 1));
     for (int i = 1; i < n; i++)
         *out = *out << 6 | (s[i] & 63u);
@@ -333,9 +351,10 @@ static oato_status parse_alternatives(struct regex *r, bool ends)
     }
 }
 
-oato_status gbnf_pattern(struct text *out, const char *pattern, struct oato_error *err)
+oato_status gbnf_pattern(struct text *out, const char *pattern, struct budget *budget,
+                         struct oato_error *err)
 {
-    struct regex r = {.pattern = pattern, .at = pattern, .out = out, .err = err};
+    struct regex r = {.pattern = pattern, .at = pattern, .out = out, .budget = budget, .err = err};
     text_add(out, "(", 1);
     if (parse_alternatives(&r, true))
         return err->status;

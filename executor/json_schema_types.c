@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BRANCH_STEPS = 30, NAME_STEPS = 10, NAME_BYTES_STEP = 32, MEMBER_BYTES = 256 };
+
 /* A count of at least 0; `missing` where the keyword is not there. */
 static oato_status take_count(struct schema_maker *m, const json_t *schema, const char *key,
                               int64_t missing, int64_t *out)
@@ -40,39 +42,117 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A rule for the insides of keys that are none of n sorted names, which share their first `depth`
- * bytes. Characters are compared whole; a key without escapes has one spelling only. */
-static int other_keys(struct schema_maker *m, const char *const *names, size_t n, size_t depth)
+/* Sorted names that share their first `depth` bytes, and the rule that is to be made for them. */
+struct branch {
+    size_t begin, end, depth;
+    int rule;
+};
+struct branches {
+    struct branch *branch;
+    size_t n, cap;
+};
+
+static oato_status branch_add(struct schema_maker *m, struct branches *b, struct branch x)
 {
-    const int rule = m->next_rule++;
+    if (b->n == b->cap) {
+        const size_t cap = b->cap ? 2 * b->cap : 64;
+        if (schema_spend(m, 0, (cap - b->cap) * sizeof *b->branch))
+            return m->err->status;
+        struct branch *grown = realloc(b->branch, cap * sizeof *grown);
+        if (!grown)
+            return schema_fail_memory(m);
+        b->branch = grown;
+        b->cap = cap;
+    }
+    b->branch[b->n++] = x;
+    return OATO_OK;
+}
+
+/* The rule of one branch; further ones are added for what begins with each character. Characters
+ * are compared whole; a key without escapes has one spelling only. */
+static oato_status branch_make(struct schema_maker *m, const char *const *names, struct branches *b,
+                               struct branch x)
+{
     struct text e, first;
+    bool ends = false;
+    oato_status status = schema_spend(m, BRANCH_STEPS + NAME_STEPS * (x.end - x.begin), 0);
     text_init(&e);
     text_init(&first);
-    bool ends = false;
-    for (size_t i = 0; i < n;) {
-        const char *c = names[i] + depth;
+    for (size_t i = x.begin; i < x.end && !status;) {
+        const char *c = names[i] + x.depth;
         size_t same = i + 1;
         if (!*c) {
             ends = true;
             i++;
             continue;
         }
-        const int bytes = utf8_char(c, strlen(c));
-        while (same < n && !strncmp(names[same] + depth, c, (size_t)bytes))
+        const int bytes = utf8_char(c, strnlen(c, 4));
+        while (same < x.end && !strncmp(names[same] + x.depth, c, (size_t)bytes))
             same++;
         if ((unsigned char)*c >= 0x20 && *c != '"' && *c != '\\' && *c != 0x7f) {
+            const int rule = m->next_rule++;
             text_printf(&first, "%s%.*s", strchr("^-]", *c) ? "\\" : "", bytes, c);
             gbnf_literal(&e, c, (size_t)bytes);
-            text_printf(&e, " r%d | ", other_keys(m, names + i, same - i, depth + (size_t)bytes));
+            text_printf(&e, " r%d | ", rule);
+            status = branch_add(m, b, (struct branch){i, same, x.depth + (size_t)bytes, rule});
         }
         i = same;
     }
     text_printf(&e, "[^\"\\\\\\x00-\\x1F\\x7F%s] plain*%s", or_empty(first.data),
                 ends ? "" : " | \"\"");
-    text_printf(m->out, "r%d ::= %s\n", rule, or_empty(e.data));
-    text_free(&first);
+    text_free_part(&first, &e);
+    if (!status)
+        status = schema_rule_add(m, x.rule, &e);
     text_free_part(&e, m->out);
-    return rule;
+    return status;
+}
+
+/* A rule for the insides of keys that are none of n sorted names. */
+static oato_status other_keys(struct schema_maker *m, const char *const *names, size_t n, int *rule)
+{
+    struct branches b = {0};
+    *rule = m->next_rule++;
+    oato_status status = branch_add(m, &b, (struct branch){0, n, 0, *rule});
+    while (b.n && !status)
+        status = branch_make(m, names, &b, b.branch[--b.n]);
+    free(b.branch);
+    return status;
+}
+
+/* The names of an object's members, in their order; NULL, and the error is set: memory is short, or
+ * the budget spent. */
+static const char **names_of(struct schema_maker *m, const json_t *object)
+{
+    const size_t n = json_object_size(object);
+    const char **names, *name;
+    json_t *value;
+    size_t i = 0;
+    if (schema_spend(m, NAME_STEPS * n, n * sizeof *names))
+        return NULL;
+    names = calloc(n + 1, sizeof *names);
+    if (!names) {
+        schema_fail_memory(m);
+        return NULL;
+    }
+    json_object_foreach((json_t *)object, name, value)
+    {
+        names[i++] = name;
+    }
+    return names;
+}
+
+/* Sorting compares each name about log2(n) times, at most to its end. */
+static oato_status names_sort(struct schema_maker *m, const char **names, size_t n)
+{
+    uint64_t bytes = 0, rounds = 1;
+    for (size_t i = 0; i < n; i++)
+        bytes += NAME_BYTES_STEP + strlen(names[i]);
+    while (n >> rounds)
+        rounds++;
+    if (schema_spend(m, rounds * bytes / NAME_BYTES_STEP, 0))
+        return m->err->status;
+    qsort(names, n, sizeof *names, by_name);
+    return OATO_OK;
 }
 
 /* A rule for a member with another key than those of `properties`. */
@@ -80,37 +160,21 @@ static oato_status other_member(struct schema_maker *m, const json_t *properties
                                 const json_t *schema, int *rule)
 {
     const size_t n = json_object_size(properties);
-    const char **names = malloc((n + 1) * sizeof *names), *name;
-    json_t *value;
-    size_t i = 0;
-    int values = 0;
+    const char **names = names_of(m, properties);
+    int values = 0, keys = 0;
     if (!names)
-        return schema_fail_memory(m);
-    json_object_foreach((json_t *)properties, name, value)
-    {
-        names[i++] = name;
-    }
-    qsort(names, n, sizeof *names, by_name);
-    oato_status status = schema_make(m, schema, &values);
+        return m->err->status;
+    oato_status status = names_sort(m, names, n);
+    if (!status)
+        status = schema_make(m, schema, &values);
+    if (!status)
+        status = other_keys(m, names, n, &keys);
     if (!status) {
-        const int keys = other_keys(m, names, n, 0);
         *rule = m->next_rule++;
         text_printf(m->out, "r%d ::= \"\\\"\" r%d \"\\\":\" ws r%d\n", *rule, keys, values);
     }
     free(names);
     return status;
-}
-
-static bool is_required(const json_t *required, const char *name)
-{
-    size_t i;
-    json_t *one;
-    json_array_foreach((json_t *)required, i, one)
-    {
-        if (json_is_string(one) && !strcmp(json_string_value(one), name))
-            return true;
-    }
-    return false;
 }
 
 /* A rule for the members from the i-th property on, for an object that has some before (`some`) or
@@ -119,7 +183,9 @@ static oato_status member(struct schema_maker *m, const char *name, const json_t
                           bool required, int after[2])
 {
     int value, rules[2];
-    if (schema_make(m, schema, &value))
+    const size_t bytes = strlen(name);
+    if (schema_make(m, schema, &value) ||
+        schema_spend(m, BRANCH_STEPS + bytes, MEMBER_BYTES + 4 * bytes))
         return m->err->status;
     const int own = m->next_rule++;
     text_printf(m->out, "r%d ::= ", own);
@@ -144,15 +210,16 @@ static oato_status all_properties(struct schema_maker *m, const json_t *schema, 
     const json_t *required = json_object_get(schema, "required");
     json_t *other = json_object_get(schema, "additionalProperties");
     size_t i;
-    if (!all)
-        return schema_fail_memory(m);
+    if (!all || schema_spend(m, NAME_STEPS * json_array_size(required),
+                             MEMBER_BYTES * json_array_size(required)))
+        return m->err->status;
     if (!json_is_object(all) || (required && !json_is_array(required)))
         return schema_fail(m, "of an object are no object and array", "properties and required");
     json_array_foreach((json_t *)required, i, name)
     {
         const char *s = json_string_value(name);
-        if (!s)
-            return schema_fail(m, "wants an array of strings", "required");
+        if (!s || strlen(s) != json_string_length(name))
+            return schema_fail(m, "wants an array of strings without zero bytes", "required");
         if (json_object_get(all, s))
             continue;
         if (json_is_false(other))
@@ -184,22 +251,17 @@ static oato_status make_object(struct schema_maker *m, const json_t *schema, str
     } else {
         text_printf(m->out, "r%d ::= \"\"\nr%d ::= \"\"\n", after[0], after[1]);
     }
-    const size_t n = json_object_size(properties);
-    const char **names = malloc((n + 1) * sizeof *names), *name;
-    json_t *value;
-    size_t i = 0;
+    const json_t *required = schema_set_of(m, json_object_get(schema, "required"));
+    const char **names = required ? names_of(m, properties) : NULL;
+    size_t i = json_object_size(properties);
     if (!names)
-        return schema_fail_memory(m);
-    json_object_foreach((json_t *)properties, name, value)
-    {
-        names[i++] = name;
-    }
+        return m->err->status;
     oato_status status = OATO_OK;
     while (i-- && !status) {
-        value = json_object_get(properties, names[i]);
-        const bool required = is_required(json_object_get(schema, "required"), names[i]);
-        if (!json_is_false(value) || required)
-            status = member(m, names[i], value, required, after);
+        const json_t *value = json_object_get(properties, names[i]);
+        const bool wanted = json_object_get(required, names[i]);
+        if (!json_is_false(value) || wanted)
+            status = member(m, names[i], value, wanted, after);
     }
     free(names);
     text_printf(e, "\"{\" ws r%d ws \"}\"", after[0]);
@@ -262,12 +324,14 @@ static oato_status make_string(struct schema_maker *m, const json_t *schema, str
         return schema_fail(m, "is above maxLength", "minLength");
     if ((pattern && !json_is_string(pattern)) || (format && !json_is_string(format)))
         return schema_fail(m, "wants a string", pattern ? "pattern" : "format");
+    if (pattern && strlen(json_string_value(pattern)) != json_string_length(pattern))
+        return schema_fail(m, "has a zero byte", "pattern");
     if (!!pattern + !!format + sized > 1)
         return schema_fail(m, "beside another limit of a string is not supported",
                            pattern ? "pattern" : "format");
     text_printf(e, "\"\\\"\" ");
     if (pattern) {
-        if (gbnf_pattern(e, json_string_value(pattern), m->err))
+        if (gbnf_pattern(e, json_string_value(pattern), m->budget, m->err))
             return m->err->status;
     } else if (format) {
         if (!gbnf_format(e, json_string_value(format)))

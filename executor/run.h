@@ -46,6 +46,7 @@ struct constraint {
     const struct run_args *args; /* borrowed */
     struct grammar *grammar;
     struct grammar_vocab *vocab; /* made when it is first needed */
+    struct budget budget;        /* what compiling it left */
 };
 /* Compiles what the options ask for. */
 oato_status constraint_open(struct constraint *c, const struct run_args *a, struct oato_error *err);
@@ -81,7 +82,10 @@ struct answer {
     bool ignore_end;
 };
 
-/* Prints what is new of its text; at a terminal that of its reasoning, too, dimmed. */
+/* Fails where memory was short, or where what it must follow cannot be followed any further. */
+oato_status answer_check(const struct answer *x, struct oato_error *err);
+/* Prints what is new of its text, then checks it; at a terminal that of its reasoning, too, dimmed.
+ */
 oato_status answer_print(struct answer *x, struct oato_error *err);
 /* Opens the reader for the answer to this prompt of a chat template. */
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,

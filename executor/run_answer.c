@@ -84,6 +84,17 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
     return batch_add(s->batch, &r, &x->id, err);
 }
 
+oato_status answer_check(const struct answer *x, struct oato_error *err)
+{
+    if (x->text.failed || x->thought.failed || x->calls.failed)
+        return oato_fail_memory(err, x->text.len, "the answer");
+    const bool refused = x->done && x->why == BATCH_REFUSED;
+    const struct oato_error *why = refused ? grammar_state_error(x->allowed) : NULL;
+    if (why)
+        *err = *why;
+    return why ? why->status : OATO_OK;
+}
+
 static void print_from(const struct text *t, size_t *printed)
 {
     text_print(stdout, t->data ? t->data + *printed : "", t->len - *printed);
@@ -92,8 +103,6 @@ static void print_from(const struct text *t, size_t *printed)
 
 oato_status answer_print(struct answer *x, struct oato_error *err)
 {
-    if (x->text.failed || x->thought.failed || x->calls.failed)
-        return oato_fail_memory(err, x->text.len, "the answer");
     if (x->thought.len > x->printed_thought && isatty(STDOUT_FILENO) == 1) {
         fputs("\033[2m", stdout);
         print_from(&x->thought, &x->printed_thought);
@@ -102,7 +111,7 @@ oato_status answer_print(struct answer *x, struct oato_error *err)
     if (x->text.len > x->printed && !x->printed && x->printed_thought)
         fputs("\n\n", stdout);
     print_from(&x->text, &x->printed);
-    return stdout_check(err);
+    return answer_check(x, err) ? err->status : stdout_check(err);
 }
 
 static double per_second(uint64_t n, uint64_t ns)

@@ -13,8 +13,8 @@ static int given(const struct run_args *a)
 static oato_status compile(struct constraint *c, bool schema, const char *s, size_t n,
                            struct oato_error *err)
 {
-    return schema ? grammar_of_schema(s, n, &c->grammar, err)
-                  : grammar_parse(s, n, &c->grammar, err);
+    return schema ? grammar_of_schema(s, n, &c->budget, &c->grammar, err)
+                  : grammar_parse(s, n, &c->budget, &c->grammar, err);
 }
 
 static oato_status compile_file(struct constraint *c, bool schema, const char *path,
@@ -33,7 +33,7 @@ static oato_status compile_file(struct constraint *c, bool schema, const char *p
 
 oato_status constraint_open(struct constraint *c, const struct run_args *a, struct oato_error *err)
 {
-    *c = (struct constraint){.args = a};
+    *c = (struct constraint){.args = a, .budget = BUDGET_REQUEST};
     if (!given(a))
         return OATO_OK;
     if (given(a) > 1)
@@ -66,7 +66,7 @@ oato_status constraint_begin(struct constraint *c, const struct tokenizer *t,
         return OATO_OK;
     oato_status status = c->vocab ? OATO_OK : grammar_vocab_create(t, &c->vocab, err);
     if (!status)
-        status = grammar_state_create(c->grammar, c->vocab, state, err);
+        status = grammar_state_create(c->grammar, c->vocab, &c->budget, state, err);
     if (!status) {
         const struct sampler_constraint follow = grammar_constraint(*state);
         sampler_constrain(sampler, &follow);

@@ -84,6 +84,8 @@ static oato_status answer_json(const struct answer *x, struct oato_error *err)
         [BATCH_STOPPED] = "stop", [BATCH_LIMIT] = "limit", [BATCH_CONTEXT] = "context"};
     struct text line;
     text_init(&line);
+    if (answer_check(x, err))
+        return err->status;
     json_open(&line, NULL, '{');
     json_add(&line, JSON("text", (const char *)x->text.data),
              JSON("reasoning", (const char *)x->thought.data));
@@ -98,7 +100,7 @@ static oato_status answer_json(const struct answer *x, struct oato_error *err)
                         JSON("hits", expert_hits(&stats.experts)),
                         JSON("refills", stats.experts.refills));
     json_close(&line, '}');
-    const bool failed = line.failed || x->text.failed || x->thought.failed || x->calls.failed;
+    const bool failed = line.failed;
     if (!failed)
         puts(line.data);
     text_free(&line);

@@ -32,6 +32,7 @@ struct sampler {
     double surprise; /* of the token that was picked last */
     struct logit_bias *bias;
     struct sampler_constraint constraint; /* none: allows is NULL */
+    float *row;                           /* vocab: what is picked from later; NULL: not needed */
     struct token_prob *probs;             /* 1 + options.top_logprobs */
     int32_t n_probs;
 };
@@ -83,6 +84,7 @@ void sampler_free(struct sampler *s)
     if (!s)
         return;
     free(s->candidates);
+    free(s->row);
     free(s->nearest);
     free(s->recent);
     free(s->counts);
@@ -461,21 +463,57 @@ static void note_probs(struct sampler *s, const float *logits, int32_t picked)
     s->n_probs = 1 + top;
 }
 
-int32_t sampler_next(struct sampler *s, const float *logits)
+/* The token that was picked from the row, if any. */
+static int32_t picked(struct sampler *s, const float *logits, int32_t id)
 {
     const struct sampler_constraint *c = &s->constraint;
-    int32_t id = pick_of_row(s, logits, NULL);
-    if (c->allows && !c->allows(c->user, id))
-        id = pick_of_row(s, logits, c->mask(c->user));
-    if (c->allows && id >= 0)
-        c->take(c->user, id);
-    if (s->options.mirostat && s->options.temperature > 0 && id >= 0)
-        s->mu -= s->options.mirostat_eta * (s->surprise - s->options.mirostat_tau);
-    if (s->options.logprobs && !s->options.final_probs && id >= 0)
-        note_probs(s, logits, id);
-    if (id < 0)
+    if (id < 0) {
         s->n_probs = 0;
+        return id;
+    }
+    if (c->allows)
+        c->take(c->user, id);
+    if (s->options.mirostat && s->options.temperature > 0)
+        s->mu -= s->options.mirostat_eta * (s->surprise - s->options.mirostat_tau);
+    if (s->options.logprobs && !s->options.final_probs)
+        note_probs(s, logits, id);
     return id;
+}
+
+/* Among the tokens of the mask, when it is made. */
+static int32_t pick_allowed(struct sampler *s, const float *logits, uint64_t steps)
+{
+    const struct sampler_constraint *c = &s->constraint;
+    const uint64_t *mask;
+    enum sampler_mask state = c->mask(c->user, steps, &mask);
+    if (state == MASK_MORE && logits != s->row) {
+        s->row = s->row ? s->row : calloc((size_t)s->vocab + 1, sizeof *s->row);
+        if (s->row)
+            memcpy(s->row, logits, (size_t)s->vocab * sizeof *s->row);
+        else /* there is no later */
+            state = c->mask(c->user, UINT64_MAX, &mask);
+    }
+    return state == MASK_READY  ? picked(s, logits, pick_of_row(s, logits, mask))
+           : state == MASK_MORE ? SAMPLER_MORE
+                                : SAMPLER_FAILED;
+}
+
+int32_t sampler_begin(struct sampler *s, const float *logits, uint64_t steps)
+{
+    const struct sampler_constraint *c = &s->constraint;
+    const int32_t id = pick_of_row(s, logits, NULL);
+    return c->allows && !c->allows(c->user, id) ? pick_allowed(s, logits, steps)
+                                                : picked(s, logits, id);
+}
+
+int32_t sampler_go_on(struct sampler *s, uint64_t steps)
+{
+    return pick_allowed(s, s->row, steps);
+}
+
+int32_t sampler_next(struct sampler *s, const float *logits)
+{
+    return sampler_begin(s, logits, UINT64_MAX);
 }
 
 const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n)

@@ -146,7 +146,7 @@ oato_status calls_constrain(struct job *j, const json_t *tools, const char *only
         status = oato_fail(err, OATO_EUSAGE,
                            "ignore_eos goes on after the call that is asked for; leave it out");
     if (!status)
-        status = grammar_of_pieces(pieces, n, several, &j->ask.grammar, err);
+        status = grammar_of_pieces(pieces, n, several, &j->ask.budget, &j->ask.grammar, err);
     for (i = 0; i < n; i++) {
         free((char *)pieces[i].before);
         free((char *)pieces[i].schema);

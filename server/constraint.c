@@ -31,18 +31,6 @@ static oato_status schema_find(const json_t *o, const json_t **schema, bool *any
     return OATO_OK;
 }
 
-static oato_status schema_read(const json_t *schema, struct grammar **out, struct oato_error *err)
-{
-    if (!json_is_object(schema) && !json_is_boolean(schema))
-        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
-    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text)
-        return oato_fail_memory(err, 1 << 16, "a JSON schema");
-    const oato_status status = grammar_of_schema(text, strlen(text), out, err);
-    free(text);
-    return status;
-}
-
 oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     static const char object[] = "{\"type\":\"object\"}";
@@ -63,28 +51,39 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
         return status;
     ask->gbnf = has_gbnf ? json_string_value(gbnf) : NULL;
     if (has_gbnf)
-        return grammar_parse(json_string_value(gbnf), json_string_length(gbnf), &ask->grammar, err);
+        return grammar_parse(json_string_value(gbnf), json_string_length(gbnf), &ask->budget,
+                             &ask->grammar, err);
     if (any)
-        return grammar_of_schema(object, strlen(object), &ask->grammar, err);
-    return schema ? schema_read(schema, &ask->grammar, err) : OATO_OK;
+        return grammar_of_schema(object, strlen(object), &ask->budget, &ask->grammar, err);
+    if (schema && !json_is_object(schema) && !json_is_boolean(schema))
+        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
+    return schema ? grammar_of_json(schema, &ask->budget, &ask->grammar, err) : OATO_OK;
 }
 
 oato_status constraint_begin(struct choice *c, struct oato_error *err)
 {
     struct server *s = c->job->server;
-    if (!c->job->ask.grammar)
+    const struct ask *ask = &c->job->ask;
+    if (!ask->grammar)
         return OATO_OK;
     pthread_mutex_lock(&s->vocab_lock);
     oato_status status =
         s->vocab ? OATO_OK : grammar_vocab_create(s->session.tokenizer, &s->vocab, err);
     pthread_mutex_unlock(&s->vocab_lock);
     if (!status)
-        status = grammar_state_create(c->job->ask.grammar, s->vocab, &c->follows, err);
+        status = grammar_state_create(ask->grammar, s->vocab, &ask->budget, &c->follows, err);
     if (!status) {
         const struct sampler_constraint follow = grammar_constraint(c->follows);
         sampler_constrain(c->sampler, &follow);
     }
     return status;
+}
+
+void constraints_share(struct job *j)
+{
+    for (int32_t i = 0; i < j->n_choices; i++)
+        if (j->choices[i]->follows)
+            grammar_state_bytes(j->choices[i]->follows, j->ask.budget.bytes / (size_t)j->n_choices);
 }
 
 oato_status constraint_think(struct choice *c, struct oato_error *err)

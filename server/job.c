@@ -140,6 +140,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
 bool loop_submit(struct job *j)
 {
     struct server *s = j->server;
+    constraints_share(j);
     pthread_mutex_lock(&s->lock);
     const bool taken =
         !s->stop && s->n_live + j->n_choices <= s->options->session.engine.seqs + s->options->queue;
@@ -243,6 +244,8 @@ void choice_end(void *user, enum batch_end why)
                 c->thinks.failed;
     if (c->failed)
         oato_fail_memory(&j->error, c->says.len, "the answer");
+    if (why == BATCH_REFUSED && !j->error.status && grammar_state_error(c->follows))
+        j->error = *grammar_state_error(c->follows);
     c->why = why;
     c->ended = true;
     const bool last = ++j->n_ended == j->n_choices;

@@ -315,6 +315,7 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
 {
     oato_status status = refusals_check(o, err);
     *ask = (struct ask){.kind = kind,
+                        .budget = BUDGET_REQUEST,
                         .sampling = s->options->session.sampling,
                         .most = s->options->n_predict,
                         .n = 1,

@@ -49,6 +49,7 @@ struct ask {
     struct stops stops;
     struct logit_bias *bias; /* of sampling */
     size_t bias_cap;
+    struct budget budget;    /* of what its text makes us do */
     struct grammar *grammar; /* that answers follow; NULL: none */
     const char *gbnf;        /* its text, if the request has one: borrowed from that */
     int32_t client;          /* number of its key, 0 without */
@@ -292,6 +293,8 @@ void ask_free(struct ask *ask);
 /* constraint.c: the grammar that a request asks for, and a sampler that follows it. */
 oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err);
 oato_status constraint_begin(struct choice *c, struct oato_error *err);
+/* When it is known how many answers share what the budget has left for their grammars. */
+void constraints_share(struct job *j);
 /* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
  * in it. After answer_text_read. */
 oato_status constraint_think(struct choice *c, struct oato_error *err);

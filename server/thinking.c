@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPACE_BYTES = 8 }; /* between the reasoning and the answer */
+enum {
+    SPACE_BYTES = 8, /* between the reasoning and the answer */
+    TOKEN_STEPS = 5, /* of a budget, to look at a token */
+};
 
 struct thinking {
     struct grammar_state *follows; /* borrowed, as is the tokenizer */
@@ -19,6 +22,7 @@ struct thinking {
     struct text seen; /* the beginning of `begin`; or text at whose end `end` may begin */
     size_t spaces;
     uint64_t *mask;
+    int32_t filled; /* tokens that were looked at, while the mask is made */
 };
 
 struct piece {
@@ -85,17 +89,28 @@ static bool allows(void *user, int32_t id)
     return t->now == SPACE && p.n && !without_space(p).n && t->spaces + p.n <= SPACE_BYTES;
 }
 
-static const uint64_t *mask(void *user)
+static enum sampler_mask mask(void *user, uint64_t steps, const uint64_t **bits)
 {
     struct thinking *t = user;
     const int32_t n = tokenizer_size(t->tokenizer);
+    *bits = NULL;
     if (t->now != THINKS && !t->seen.len)
-        return grammar_mask(t->follows);
-    memset(t->mask, 0, (size_t)(n + 63) / 64 * sizeof *t->mask);
-    for (int32_t id = 0; id < n; id++)
-        if (allows(t, id))
-            t->mask[id / 64] |= UINT64_C(1) << (id % 64);
-    return t->mask;
+        return grammar_mask(t->follows, steps, bits);
+    if (!t->filled)
+        memset(t->mask, 0, (size_t)(n + 63) / 64 * sizeof *t->mask);
+    for (uint64_t used = 0; t->filled < n && used < steps; t->filled++) {
+        const uint64_t before = grammar_state_used(t->follows);
+        if (allows(t, t->filled))
+            t->mask[t->filled / 64] |= UINT64_C(1) << (t->filled % 64);
+        used += TOKEN_STEPS + grammar_state_used(t->follows) - before;
+    }
+    if (grammar_state_error(t->follows))
+        return MASK_FAILED;
+    if (t->filled < n)
+        return MASK_MORE;
+    t->filled = 0;
+    *bits = t->mask;
+    return MASK_READY;
 }
 
 /* A token of the reasoning. */

@@ -1,6 +1,7 @@
 /*
  * test_batch.c - requests that share an engine get what each gets alone, however they come and go
- * and whoever is preempted; none is cut short by another; ends are told once, with their reason.
+ * whoever is preempted, and whose masks take long; none is cut short or held up by another; ends
+ * are told once, with their reason.
  */
 #include "executor/batch.h"
 #include "tests/executor/harness.h"
@@ -13,6 +14,7 @@ struct asked {
     int32_t prompt[PROMPT_MAX], n_prompt, most, stop; /* after so many tokens; -1: never */
     int32_t got[MOST], n_got;
     struct sampler *sampler;
+    int slow, waited; /* how often its mask is asked for before it is made; -1: it fails */
     int ends;
     enum batch_end why;
     uint64_t id;
@@ -35,6 +37,35 @@ static void on_end(void *user, enum batch_end why)
     x->why = why;
 }
 
+/* A third of the requests may have even tokens only. */
+static int slow_masks; /* of those that are added now */
+
+static bool is_even(void *user, int32_t id)
+{
+    (void)user;
+    return id % 2 == 0;
+}
+
+static enum sampler_mask even_mask(void *user, uint64_t steps, const uint64_t **bits)
+{
+    static const uint64_t even[5] = {0x5555555555555555, 0x5555555555555555, 0x5555555555555555,
+                                     0x5555555555555555, 0x5555555555555555};
+    struct asked *x = user;
+    assert_true(steps > 0);
+    *bits = even;
+    if (x->slow < 0)
+        return MASK_FAILED;
+    if (x->waited++ < x->slow)
+        return MASK_MORE;
+    x->waited = 0;
+    return MASK_READY;
+}
+
+static void even_take(void *user, int32_t id)
+{
+    assert_true(is_even(user, id));
+}
+
 static struct batch_request request_of(struct asked *x, uint64_t seed)
 {
     const struct sampler_options options = {.temperature = seed % 4 ? 1.5f : 0,
@@ -46,6 +77,11 @@ static struct batch_request request_of(struct asked *x, uint64_t seed)
     sampler_free(x->sampler);
     x->sampler = sampler_create(&options, 320);
     assert_non_null(x->sampler);
+    x->slow = slow_masks;
+    x->waited = 0;
+    if (seed % 3 == 0)
+        sampler_constrain(x->sampler,
+                          &(struct sampler_constraint){is_even, even_mask, even_take, x});
     x->n_got = x->ends = 0;
     return (struct batch_request){.ids = x->prompt,
                                   .n_ids = x->n_prompt,
@@ -177,6 +213,7 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
 
     options.seqs = 1;
     struct engine *e = open_engine(m, p, options);
+    slow_masks = 0;
     for (int32_t i = 0; i < requests; i++) {
         struct batch *b = batch_on(e);
         add(b, &alone[i], (uint64_t)i);
@@ -195,6 +232,7 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
     if (dice)
         *dice = (struct dice){.random = r};
     bool cancelled[REQUESTS] = {false};
+    slow_masks = 3;
     for (int32_t next = 0; next < requests || batch_requests(b);) {
         for (; next < requests && random_below(&r, 2); next++)
             add(b, &together[next], (uint64_t)next);
@@ -206,6 +244,7 @@ static void company_changes_no_token(const struct model *m, const struct plan *p
         step(b);
     }
     int32_t whole = 0;
+    slow_masks = 0;
     for (int32_t i = 0; i < requests; i++) {
         const struct asked *x = &together[i];
         assert_int_equal(x->ends, 1);
@@ -495,6 +534,39 @@ static void the_hook_may_add_and_cancel(void **state)
     model_close(m);
 }
 
+/* Each step works on the mask for a while only, and looks for cancelled requests. */
+static void a_slow_mask_holds_up_nobody(void **state)
+{
+    struct model *m = tiny_model(DT_Q8_0, 3);
+    struct engine *e = open_engine(m, NULL, (struct engine_options){.context = 256, .seqs = 3});
+    struct asked slow = {.n_prompt = 5, .most = 20, .stop = -1}, other = slow, failing = slow;
+    struct batch *b = batch_on(e);
+    (void)state;
+    slow_masks = 1000000;
+    add(b, &slow, 0); /* the most likely token is odd */
+    slow_masks = -1;
+    add(b, &failing, 0);
+    slow_masks = 0;
+    add(b, &other, 1);
+    for (int i = 0; i < 21; i++)
+        step(b);
+    assert_int_equal(other.why, BATCH_LIMIT);
+    assert_int_equal(other.n_got, 20);
+    assert_int_equal(failing.why, BATCH_REFUSED);
+    assert_int_equal(failing.n_got, slow.n_got);
+    assert_true(slow.n_got < 20 && slow.waited > 5 && !slow.ends);
+    batch_cancel(b, slow.id);
+    step(b);
+    assert_int_equal(slow.why, BATCH_CANCELLED);
+    assert_int_equal(batch_requests(b), 0);
+    batch_free(b);
+    sampler_free(slow.sampler);
+    sampler_free(other.sampler);
+    sampler_free(failing.sampler);
+    engine_close(e);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -506,6 +578,7 @@ int main(void)
         cmocka_unit_test(the_context_ends_an_answer),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),
         cmocka_unit_test(the_hook_may_add_and_cancel),
+        cmocka_unit_test(a_slow_mask_holds_up_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

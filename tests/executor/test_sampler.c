@@ -344,11 +344,13 @@ static bool allowed_ask(void *user, int32_t id)
     return x->mask[id / 64] >> (id % 64) & 1;
 }
 
-static const uint64_t *allowed_mask(void *user)
+static enum sampler_mask allowed_mask(void *user, uint64_t steps, const uint64_t **bits)
 {
     struct allowed *x = user;
+    (void)steps;
     x->masks++;
-    return x->mask;
+    *bits = x->mask;
+    return MASK_READY;
 }
 
 static void allowed_take(void *user, int32_t id)

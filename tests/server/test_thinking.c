@@ -34,7 +34,7 @@ static int setup(void **state)
     if (fd < 0 || close(fd) || random_model_save(&m, path, &err) ||
         gguf_open(path, &w.gguf, &err) || tokenizer_create(w.gguf, &w.tokenizer, &err) ||
         grammar_vocab_create(w.tokenizer, &w.vocab, &err) ||
-        grammar_parse(gbnf, strlen(gbnf), &w.grammar, &err))
+        grammar_parse(gbnf, strlen(gbnf), NULL, &w.grammar, &err))
         return 1;
     *state = &w;
     return 0;
@@ -52,7 +52,12 @@ static int teardown(void **state)
 
 static bool in_mask(const struct sampler_constraint *c, int32_t id)
 {
-    return c->mask(c->user)[id / 64] >> (id % 64) & 1;
+    const uint64_t *mask;
+    enum sampler_mask made = MASK_MORE;
+    while (made == MASK_MORE) /* in many pieces */
+        made = c->mask(c->user, 40, &mask);
+    assert_int_equal(made, MASK_READY);
+    return mask[id / 64] >> (id % 64) & 1;
 }
 
 /* How many bytes of the text are taken, a character at a time. */
@@ -105,7 +110,7 @@ static void answers_follow_behind_reasoning(void **state)
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct grammar_state *follows;
         struct oato_error err;
-        assert_int_equal(grammar_state_create(w->grammar, w->vocab, &follows, &err), OATO_OK);
+        assert_int_equal(grammar_state_create(w->grammar, w->vocab, NULL, &follows, &err), OATO_OK);
         struct thinking *t = thinking_create(follows, w->tokenizer, "<t>", "</t>", rows[i].begun);
         const struct sampler_constraint c = thinking_constraint(t);
         const size_t taken = follow(w, &c, rows[i].text);
@@ -127,7 +132,7 @@ static void masks_allow_what_is_allowed(void **state)
         struct grammar_state *follows;
         struct oato_error err;
         int n = 0;
-        assert_int_equal(grammar_state_create(w->grammar, w->vocab, &follows, &err), OATO_OK);
+        assert_int_equal(grammar_state_create(w->grammar, w->vocab, NULL, &follows, &err), OATO_OK);
         struct thinking *t = thinking_create(follows, w->tokenizer, "<t>", "</t>", false);
         const struct sampler_constraint c = thinking_constraint(t);
         assert_int_equal(follow(w, &c, texts[i]), strlen(texts[i]));
