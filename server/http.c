@@ -164,12 +164,12 @@ static bool stream_fill(struct job *j)
     const bool ended = j->n_ended == j->n_choices;
     if (j->error.status && ended) {
         text_printf(&j->out, "data: ");
-        error_json(&j->out, failure_status(&j->error), j->error.text);
+        error_json(&j->out, ending_status(j->ending), j->error.text);
         text_printf(&j->out, "\n\n");
     } else {
         answer_events(j, &j->out);
     }
-    if (ended && j->ask.kind != ASK_NATIVE)
+    if (ended && !j->error.status && j->ask.kind != ASK_NATIVE)
         text_printf(&j->out, "data: [DONE]\n\n");
     j->out_last = ended;
     return j->out.len > 0;
@@ -215,6 +215,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     struct job *j = x->job;
     struct text whole;
     struct oato_error error;
+    enum ending ending;
     pthread_mutex_lock(&j->lock);
     const bool ended = j->n_ended == j->n_choices, gone = j->cancelled && !ended;
     bool begun = false;
@@ -222,6 +223,7 @@ static enum MHD_Result job_answer(struct exchange *x)
         begun = begun || j->choices[i]->n_tokens || j->choices[i]->n_progress;
     const bool wait = !gone && !ended && !(j->ask.stream && begun);
     error = j->error;
+    ending = j->ending;
     if (wait) {
         j->suspended = true;
         MHD_suspend_connection(j->connection);
@@ -230,7 +232,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     if (wait)
         return MHD_YES;
     if (error.status && (!j->ask.stream || !begun))
-        return reply_failure(x, &error);
+        return reply_error(x, ending_status(ending), "%s", error.text);
     if (gone)
         return MHD_NO;
     if (j->ask.stream)
