@@ -420,6 +420,17 @@ void answer_whole(struct job *j, struct text *out)
         openai_whole(j, out);
 }
 
+void answer_error(struct job *j, struct text *out)
+{
+    struct text event;
+    text_init(&event);
+    error_json(&event, ending_status(j->ending), j->error.text);
+    event_begin(out);
+    text_add(out, or_empty(event.data), event.len);
+    event_end(out);
+    text_free_part(&event, out);
+}
+
 /* The last event of a choice has no text. */
 void answer_events(struct job *j, struct text *out)
 {

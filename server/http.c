@@ -163,9 +163,7 @@ static bool stream_fill(struct job *j)
     j->out.len = j->out_sent = 0;
     const bool ended = j->n_ended == j->n_choices;
     if (j->error.status && ended) {
-        text_printf(&j->out, "data: ");
-        error_json(&j->out, ending_status(j->ending), j->error.text);
-        text_printf(&j->out, "\n\n");
+        answer_error(j, &j->out);
     } else {
         answer_events(j, &j->out);
     }

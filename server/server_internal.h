@@ -377,6 +377,8 @@ void logprobs_add(struct text *t, struct choice *c, const struct choice *prompt,
 void answer_whole(struct job *j, struct text *out);
 /* Appends what is new to a stream, as server-sent events. With the job's lock. */
 void answer_events(struct job *j, struct text *out);
+/* Appends the event of a stream that its error ends. */
+void answer_error(struct job *j, struct text *out);
 /* A member that is a text with zeros. */
 void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 

@@ -402,6 +402,49 @@ def drains(model):
     check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 1000, "SIGTERM lets an answer end")
 
 
+def cut(model, *options, asks):
+    """What each request gets from a server that is told to end at once: status and answer, or the events of a stream."""
+    s = Server(model, "-c", "65536", "--parallel", "2", "--drain", "0", *options)
+    got, begun = {}, threading.Barrier(len(asks) + 1)
+    def one(i, path, body):
+        c = s.connect()
+        c.request("POST", path, json.dumps(body))
+        begun.wait()
+        r = c.getresponse()
+        text = r.read().decode()
+        got[i] = r.status, [e.removeprefix("data: ") for e in text.split("\n\n") if e] if body.get("stream") else json.loads(text)
+    threads = [threading.Thread(target=one, args=(i, *a)) for i, a in enumerate(asks)]
+    for t in threads:
+        t.start()
+    begun.wait()
+    until = time.time() + 20
+    while s.busy() < min(2, len(asks)) and time.time() < until:
+        time.sleep(0.005)
+    time.sleep(0.2)
+    check(s.end() == 0, "a server with --drain 0 ends")
+    for t in threads:
+        t.join()
+    return [got[i] for i in range(len(asks))]
+
+
+def cuts(model):
+    """An answer that the end of the server cuts is an error, not one that looks complete."""
+    long = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 60000}
+    talk = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "max_tokens": 60000}
+    for path, body in (("/completion", long), ("/v1/completions", long), ("/v1/chat/completions", talk), ("/v1/completions", {**long, "n": 2})):
+        options = ("--chat-template", "chatml")
+        streams = cut(model, *options, asks=[(path, {**body, "stream": True})])
+        status, events = streams[0]
+        last = json.loads(events[-1])
+        check(status == 200 and last.get("error", {}).get("code") == 503 and len(events) > 1, f"{path}: a stream that is cut ends with an error: {events[-1]}")
+        check(not any(re.search(r'"finish_reason":"|"stop":true|^.DONE', e) for e in events), f"{path}: and nothing says that it is complete")
+    # two run, the third waits for them
+    for status, a in cut(model, "--chat-template", "chatml", asks=[("/completion", long), ("/v1/chat/completions", talk), ("/v1/completions", long)]):
+        check(status == 503 and a["error"]["type"] == "unavailable_error" and "choices" not in a, f"503: an answer that is cut: {a}")
+    got = cut(model, "--embeddings", asks=[("/v1/embeddings", {"input": ["word " * 10000] * 20}), ("/embeddings", {"input": ["word " * 10000] * 20})])
+    check(all(status == 503 and "error" in a for status, a in got), "503: embeddings that are cut")
+
+
 with tempfile.TemporaryDirectory() as folder:
     model = folder + "/tiny.gguf"
     subprocess.run([make, "--layers", "1", "--context", "65536", model], check=True, stdout=subprocess.DEVNULL)
@@ -423,6 +466,7 @@ with tempfile.TemporaryDirectory() as folder:
     full(model)
     embeds(model)
     drains(model)
+    cuts(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),
                             (["--host", "127.0.0.1,192.0.2.1", "--port", "0"], 6), (["--host", ",", "--port", "0"], 2), (["--no-kv-unified"], 2)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)
