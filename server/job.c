@@ -109,7 +109,7 @@ static void prompt_decode(struct choice *c)
 }
 
 /* A number in an answer, as text and as it is kept. */
-enum { SCORE_BYTES = 40 };
+enum { SCORE_BYTES = 80 };
 
 /* Room for the log probabilities of the prompt. All answers to it have the same: those of the first
  * one. */

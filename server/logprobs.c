@@ -78,27 +78,63 @@ static void logprob_add(struct text *t, float logprob)
     text_printf(t, "%.9g", isfinite(logprob) ? (double)logprob : -9999.0);
 }
 
-/* The most likely tokens, and the token itself, which may not be one of them, by their texts. */
+static bool is_text(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        const int length = utf8_char(bytes + i, n - i);
+        if (length < 1)
+            return false;
+        i += (size_t)length;
+    }
+    return true;
+}
+
+/* A part of a character is told by its bytes, as OpenAI does, so that such tokens differ. */
+static void name_add(struct text *t, const struct server *s, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    json_key(t, NULL);
+    text_printf(t, "\"");
+    if (is_text(bytes, n)) {
+        text_add_json(t, bytes, n);
+    } else {
+        text_printf(t, "bytes:");
+        for (size_t i = 0; i < n; i++)
+            text_printf(t, "\\\\x%02x", (unsigned char)bytes[i]);
+    }
+    text_printf(t, "\"");
+}
+
+static bool same_name(const struct server *s, int32_t a, int32_t b)
+{
+    const char *x = "", *y = "";
+    size_t n = 0, m = 0;
+    tokenizer_piece(s->session.tokenizer, a, true, &x, &n);
+    tokenizer_piece(s->session.tokenizer, b, true, &y, &m);
+    return a == b || (n == m && !memcmp(x, y, n));
+}
+
+/* The most likely tokens, and the token itself, which may not be one of them, by their texts: of
+ * several with the same text the most likely one. */
 static void top_add(struct text *t, const struct choice *c, const struct token_prob *p)
 {
-    bool own = false;
+    const struct server *s = c->job->server;
+    size_t n = 1;
+    while (n < c->per_token && p[n].id >= 0)
+        n++;
     json_open(t, NULL, '{');
-    for (size_t k = 1; k <= c->per_token; k++) {
-        const bool last = k == c->per_token || p[k].id < 0;
-        const struct token_prob *one = last ? p : p + k;
-        const char *bytes = "";
-        size_t n = 0;
-        own = own || (!last && one->id == p->id);
-        if (!last || !own) {
-            tokenizer_piece(c->job->server->session.tokenizer, one->id, true, &bytes, &n);
-            json_key(t, NULL);
-            text_printf(t, "\"");
-            text_add_json(t, bytes, n);
-            text_printf(t, "\":");
-            logprob_add(t, one->logprob);
-        }
-        if (last)
-            break;
+    for (size_t k = 1; k <= n; k++) {
+        const struct token_prob *one = k < n ? p + k : p;
+        bool listed = false;
+        for (size_t i = 1; i < k && !listed; i++)
+            listed = same_name(s, p[i].id, one->id);
+        if (listed)
+            continue;
+        name_add(t, s, one->id);
+        text_printf(t, ":");
+        logprob_add(t, one->logprob);
     }
     json_close(t, '}');
 }
@@ -144,7 +180,7 @@ static void text_probs_add(struct text *t, struct choice *c, const struct listed
     const size_t n = l->n_prompt + l->n;
     json_open(t, "tokens", '[');
     for (size_t i = 0; i < n; i++)
-        token_add(t, s, NULL, id_of(l, i));
+        name_add(t, s, id_of(l, i));
     json_close(t, ']');
     json_open(t, "token_logprobs", '[');
     for (size_t i = 0; i < n; i++) {
