@@ -29,8 +29,8 @@ static bool start(const struct batch *b, struct batched *r, struct oato_error *e
         return false;
     }
     if (r->ask.seq < 0 && !b->embeddings) /* what is shared has no rows */
-        r->fed = engine_seq_begin(b->engine, r->seq, r->text,
-                                  wants_rows(r) ? r->rows + 1 : r->n_text);
+        r->fed =
+            engine_seq_begin(b->engine, r->seq, r->text, wants_rows(r) ? r->rows + 1 : r->n_text);
     if (r->ask.on_begin && !r->begun)
         r->ask.on_begin(r->ask.user, r->fed);
     r->begun = true;

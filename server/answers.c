@@ -245,8 +245,8 @@ static void chat_choice_add(struct text *t, const struct job *j, struct choice *
     json_close(t, '}');
 }
 
-static void choice_add(struct text *t, const struct job *j, struct choice *c,
-                       const struct delta *d, int32_t index, bool last, bool all)
+static void choice_add(struct text *t, const struct job *j, struct choice *c, const struct delta *d,
+                       int32_t index, bool last, bool all)
 {
     if (j->ask.kind == ASK_CHAT)
         chat_choice_add(t, j, c, d, index, last, all);

@@ -29,8 +29,7 @@ static const struct ending_row {
 enum ending choice_ending(const struct choice *c)
 {
     switch (c->why) {
-    case BATCH_STOPPED:
-        return c->n_calls ? ENDING_CALLS : c->stop.hit ? ENDING_WORD : ENDING_STOP;
+    case BATCH_STOPPED: return c->n_calls ? ENDING_CALLS : c->stop.hit ? ENDING_WORD : ENDING_STOP;
     case BATCH_LIMIT: return c->stop.hit ? ENDING_WORD : ENDING_LIMIT;
     case BATCH_CONTEXT: return c->stop.hit ? ENDING_WORD : ENDING_CONTEXT;
     case BATCH_CANCELLED: return ENDING_CANCELLED;

@@ -242,8 +242,8 @@ void choice_score(void *user, const float *row)
     struct choice *c = user;
     struct job *j = c->job;
     const int32_t top = j->ask.sampling.top_logprobs, at = c->n_scored;
-    const int32_t vocab = (int32_t)min_i64(tokenizer_size(c->told.tokenizer),
-                                           j->server->session.model->shape.vocab);
+    const int32_t vocab =
+        (int32_t)min_i64(tokenizer_size(c->told.tokenizer), j->server->session.model->shape.vocab);
     if (at >= c->n_ids - 1) /* behind the last one the answer begins */
         return;
     struct token_prob *to = c->scores + (size_t)at * c->per_token;

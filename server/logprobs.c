@@ -49,7 +49,8 @@ void probs_add(struct text *t, const char *key, const struct choice *c, size_t f
     json_close(t, ']');
 }
 
-/* ------------------------------------------------------------------- the form of completions --- */
+/* ------------------------------------------------------------------- the form of completions ---
+ */
 
 /* The tokens of an event or of a whole answer: those of the prompt, if any, then some of the
  * answer's. */
@@ -225,7 +226,7 @@ void logprobs_add(struct text *t, struct choice *c, const struct choice *prompt,
     if (c->job->ask.kind == ASK_CHAT)
         probs_add(t, "content", c, first, n);
     else
-        text_probs_add(
-            t, c, &(struct listed){c, prompt, prompt ? (size_t)prompt->n_ids : 0, first, n});
+        text_probs_add(t, c,
+                       &(struct listed){c, prompt, prompt ? (size_t)prompt->n_ids : 0, first, n});
     json_close(t, '}');
 }

@@ -38,8 +38,15 @@ extern const char *const pooling_names[]; /* by enum pooling */
 
 /* ------------------------------------------------------------------------------- jobs (job.c) */
 
-/* /completion, /v1/completions, chat, embeddings */
-enum ask_kind { ASK_NATIVE, ASK_TEXT, ASK_CHAT, ASK_EMBED };
+/* What addresses know the same members: /completion, /v1/completions, chat, embeddings, tokens. */
+enum ask_kind {
+    ASK_NATIVE,
+    ASK_TEXT,
+    ASK_CHAT,
+    ASK_EMBED,
+    ASK_TOKENIZE, /* no job is made of these two */
+    ASK_DETOKENIZE
+};
 
 /* What a request asks for besides its prompts. */
 struct ask {
@@ -104,7 +111,7 @@ struct choice {
     struct text says, thinks;
     struct call *calls;
     int32_t *tokens;
-    struct token_prob *probs; /* per_token of each token: itself, then the most likely ones */
+    struct token_prob *probs;  /* per_token of each token: itself, then the most likely ones */
     struct token_prob *scores; /* of the prompt: per_token of each token but the first; NULL: not
                                   asked for, or another answer has them */
     int32_t n_scored;          /* tokens that have theirs */
@@ -324,6 +331,37 @@ void error_json(struct text *t, unsigned status, const char *message);
 
 /* The request as a JSON object; NULL, and err says why. Borrowed from x. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+enum { ANSWERS_MAX = 128, PROBS_MAX = 100 }; /* of a request, of a token */
+
+/* members.c: a member that requests may have. */
+struct member {
+    const char *name;
+    unsigned on;    /* MEMBER_ON of each kind */
+    unsigned types; /* MEMBER_FLAG .. */
+    size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
+    double least, most;
+    bool idle;           /* changes no answer */
+    const char *refused; /* would change it: what to do instead */
+    /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
+     * stands for all below it, too), words, true, the model's width; strict: no value does */
+    double off;
+    const char *off_text;
+    bool off_true, off_width, strict;
+};
+#define MEMBER_ON(kind) (1u << (kind))
+enum {
+    MEMBER_FLAG = 1,
+    MEMBER_WHOLE = 2,
+    MEMBER_NUMBER = 4,
+    MEMBER_TEXT = 8,
+    MEMBER_LIST = 16,
+    MEMBER_OBJECT = 32
+};
+extern const struct member members[]; /* the last one has no name */
+/* Checks the members of a request, and sets those that stand in struct ask (NULL: nowhere). width:
+ * of the model. */
+oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
+                            struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err);
@@ -404,6 +442,7 @@ enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_embeddings_native(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);
+enum MHD_Result route_tokenizer(struct exchange *x);
 enum MHD_Result route_detokenize(struct exchange *x);
 enum MHD_Result route_template(struct exchange *x);
 enum MHD_Result route_count(struct exchange *x);
