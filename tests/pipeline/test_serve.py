@@ -136,6 +136,13 @@ def chats(s):
     events = [json.loads(e)["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
     check(events[0]["delta"] == {"role": "assistant", "content": None} and events[-1]["delta"] == {}, "a chat's stream begins and ends")
     check("".join(e["delta"].get("content") or "" for e in events) == same, "and has the same text")
+    for more, named in (({"functions": [{"name": "f"}]}, "functions"), ({"top_logprobs": 2}, "top_logprobs"), ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+                        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"), ({"stream_options": 1}, "stream_options"), ({"parallel_tool_calls": 0}, "parallel_tool_calls"),
+                        ({"guided_choice": ["a", "b"]}, "guided_choice"), ({"min_tokens": 3}, "min_tokens"), ({"stop_token_ids": [1]}, "stop_token_ids")):
+        status, a, _ = s.ask("/v1/chat/completions", {**talk, **more})
+        check(status == 400 and named in a["error"]["message"], f"400: {a}")
+    check(s.ask("/v1/chat/completions", {**talk, "user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "functions": [], "min_tokens": 0,
+                                         "nobody knows": 1})[0] == 200, "what changes nothing passes")
     status, a, _ = s.ask("/v1/chat/completions", {**talk, "tools": [{"type": "function", "function": {"name": "f"}}]})
     check(status == 400 and "chatml" in a["error"]["message"], "a template without tools says so")
 
@@ -201,6 +208,14 @@ def tools(model, folder):
     check(a["choices"][0]["finish_reason"] == "length" and len(a["choices"][0]["message"]["reasoning_content"]) > 20, "a schema leaves reasoning alone")
     talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]}
     check(s.ask("/apply-template", talk)[1]["prompt"] == "[user:Hi]<tool_call> <think> So", "a begun answer is gone on with")
+    check(s.end() == 0, "it ends")
+    s = Server(with_template(model, "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ reasoning_effort }}", folder + "/toolless.gguf"))
+    ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "tools": [tool("add")]}
+    refused = s.ask("/v1/chat/completions", ask)
+    check(refused[0] == 400 and "shows no tools" in refused[1]["error"]["message"], f"tools that the template does not show are refused: {refused[1]}")
+    check(s.ask("/apply-template", ask)[0] == 400, "at other addresses, too")
+    check(all(s.ask("/v1/chat/completions", {**ask, **more})[0] == 200 for more in ({"tools": []}, {"tools": None}, {"tool_choice": "none"})), "no tools pass, and those that may not be called")
+    check(s.ask("/apply-template", {**ask, "tools": [], "reasoning_effort": "low"})[1]["prompt"] == "[Hi]low", "a template reads the effort")
     check(s.end() == 0, "it ends")
 
 
@@ -369,7 +384,8 @@ def embeds(model):
     s = Server(model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
     check(a[0] == a[2] != a[1] and abs(sum(x * x for x in a[0]) - 1) < 1e-4, "embeddings have length 1, the same for the same text")
-    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1})), "400: embeddings")
+    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1}, {"input": "x", "dimensions": 8})), "400: embeddings")
+    check(s.ask("/v1/embeddings", {"input": "x", "dimensions": len(a[0])})[0] == 200, "the model's own width is no wish")
     check(s.end() == 0, "it ends")
 
 
