@@ -190,8 +190,8 @@ static inline double expert_hits(const struct engine_expert_stats *x)
 
 struct engine_stats {
     int32_t vocab, context, ubatch, seqs, rows; /* rows: of logits per step */
-    int32_t row_width; /* of engine_logits */
-    bool embeddings;   /* as in the options */
+    int32_t row_width;                          /* of engine_logits */
+    bool embeddings;                            /* as in the options */
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
