@@ -424,7 +424,7 @@ void answer_error(struct job *j, struct text *out)
 {
     struct text event;
     text_init(&event);
-    error_json(&event, ending_status(j->ending), j->error.text);
+    error_json(&event, job_status(j), j->error.text);
     event_begin(out);
     text_add(out, or_empty(event.data), event.len);
     event_end(out);

@@ -219,18 +219,18 @@ static oato_status tools_show(const struct server *s, const json_t *o, json_t *m
                               struct oato_error *err)
 {
     struct text without;
+    struct oato_error ignored;
     if (!tools)
         return OATO_OK;
     text_init(&without);
-    oato_status status = own_apply(s, o, messages, NULL, answer, &without, err);
-    const bool same = without.len == with->len &&
+    const bool same = !own_apply(s, o, messages, NULL, answer, &without, &ignored) &&
+                      without.len == with->len &&
                       !memcmp(or_empty(without.data), or_empty(with->data), with->len);
     text_free(&without);
-    if (!status && same)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "the chat template of the model shows no tools; leave tools out, or "
-                           "start the server with a --chat-template-file that shows them");
-    return status;
+    return same ? oato_fail(err, OATO_EUSAGE,
+                            "the chat template of the model shows no tools; leave tools out, or "
+                            "start the server with a --chat-template-file that shows them")
+                : OATO_OK;
 }
 
 oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,

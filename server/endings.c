@@ -28,13 +28,15 @@ static const struct ending_row {
 
 enum ending choice_ending(const struct choice *c)
 {
-    switch (c->why) {
-    case BATCH_STOPPED: return c->n_calls ? ENDING_CALLS : c->stop.hit ? ENDING_WORD : ENDING_STOP;
-    case BATCH_LIMIT: return c->stop.hit ? ENDING_WORD : ENDING_LIMIT;
-    case BATCH_CONTEXT: return c->stop.hit ? ENDING_WORD : ENDING_CONTEXT;
-    case BATCH_CANCELLED: return ENDING_CANCELLED;
-    }
-    return ENDING_CANCELLED;
+    const enum ending end = c->why == BATCH_STOPPED   ? ENDING_STOP
+                            : c->why == BATCH_LIMIT   ? ENDING_LIMIT
+                            : c->why == BATCH_CONTEXT ? ENDING_CONTEXT
+                                                      : ENDING_CANCELLED;
+    if (end == ENDING_CANCELLED) /* or any reason that is not listed: no answer */
+        return end;
+    if (end == ENDING_STOP && c->n_calls)
+        return ENDING_CALLS;
+    return c->stop.hit ? ENDING_WORD : end;
 }
 
 const char *ending_finish(enum ending e)
@@ -47,11 +49,6 @@ const char *ending_stop_type(enum ending e)
     return rows[e].stop_type;
 }
 
-unsigned ending_status(enum ending e)
-{
-    return rows[e].status;
-}
-
 /* Whose fault an error of the engine is. A request was checked before it reached the engine, so
  * that what a step refuses is no fault of a client. */
 static enum ending ending_of(const struct oato_error *err, bool step)
@@ -61,6 +58,12 @@ static enum ending ending_of(const struct oato_error *err, bool step)
     if (err->status == OATO_EDEVICE)
         return ENDING_DEVICE;
     return step ? ENDING_ENGINE : ENDING_REQUEST;
+}
+
+unsigned job_status(const struct job *j)
+{
+    const enum ending e = j->ending;
+    return rows[j->error.status && rows[e].finish ? ending_of(&j->error, false) : e].status;
 }
 
 void job_fail(struct job *j, const struct oato_error *err, bool step)

@@ -213,7 +213,6 @@ static enum MHD_Result job_answer(struct exchange *x)
     struct job *j = x->job;
     struct text whole;
     struct oato_error error;
-    enum ending ending;
     pthread_mutex_lock(&j->lock);
     const bool ended = j->n_ended == j->n_choices, gone = j->cancelled && !ended;
     bool begun = false;
@@ -221,7 +220,7 @@ static enum MHD_Result job_answer(struct exchange *x)
         begun = begun || j->choices[i]->n_tokens || j->choices[i]->n_progress;
     const bool wait = !gone && !ended && !(j->ask.stream && begun);
     error = j->error;
-    ending = j->ending;
+    const unsigned status = job_status(j);
     if (wait) {
         j->suspended = true;
         MHD_suspend_connection(j->connection);
@@ -230,7 +229,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     if (wait)
         return MHD_YES;
     if (error.status && (!j->ask.stream || !begun))
-        return reply_error(x, ending_status(ending), "%s", error.text);
+        return reply_error(x, status, "%s", error.text);
     if (gone)
         return MHD_NO;
     if (j->ask.stream)

@@ -172,7 +172,7 @@ void choice_score(void *user, const float *row); /* batch_request.on_row */
 enum ending choice_ending(const struct choice *c);
 const char *ending_finish(enum ending e);
 const char *ending_stop_type(enum ending e);
-unsigned ending_status(enum ending e); /* of HTTP */
+unsigned job_status(const struct job *j); /* of HTTP, once its answers have ended */
 /* With the job's lock: it ends as an error, unless it has one already. step: of a step of the
  * engine, which is never the client's fault. job_cut: it did not fail, but is cut short. */
 void job_fail(struct job *j, const struct oato_error *err, bool step);

@@ -31,7 +31,6 @@ static void only_what_is_complete_is_an_answer(void **state)
         const enum ending e = choice_ending(&c);
         assert_string_equal(or_empty(ending_finish(e)), or_empty(cases[i].finish));
         assert_string_equal(or_empty(ending_stop_type(e)), or_empty(cases[i].stop_type));
-        assert_int_equal(ending_status(e), cases[i].finish ? 200 : 503);
     }
 }
 
@@ -46,7 +45,7 @@ static unsigned failed_with(oato_status status, bool memory, bool step)
     job_fail(&j, &err, step);
     job_cut(&j, true); /* the first reason stays */
     assert_string_equal(j.error.text, err.text);
-    return ending_status(j.ending);
+    return job_status(&j);
 }
 
 static void an_error_says_whose_fault_it_is(void **state)
@@ -60,7 +59,11 @@ static void an_error_says_whose_fault_it_is(void **state)
     assert_int_equal(failed_with(OATO_EFIT, true, true), 500);
     assert_int_equal(failed_with(OATO_EDEVICE, false, true), 503);
     job_cut(&j, false);
-    assert_true(j.error.status && ending_status(j.ending) == 503);
+    assert_true(j.error.status && job_status(&j) == 503);
+    j = (struct job){0};
+    assert_int_equal(job_status(&j), 200);
+    oato_fail(&j.error, OATO_EUSAGE, "set by whoever knew better"); /* never with status 200 */
+    assert_int_equal(job_status(&j), 400);
 }
 
 int main(void)
