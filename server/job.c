@@ -306,9 +306,9 @@ void choice_end(void *user, enum batch_end why)
                 c->thinks.failed;
     if (c->failed)
         job_fail_memory(j, c->says.len);
-    if (why == BATCH_CANCELLED)
-        job_cut(j, j->server->now);
     c->why = why;
+    if (!ending_finish(choice_ending(c))) /* no answer: unless it is known why, it was cut */
+        job_cut(j, j->server->now);
     c->ended = true;
     const bool last = ++j->n_ended == j->n_choices;
     if (j->ask.stream || last)
