@@ -29,6 +29,7 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
         b->context = b->options.context;
     b->ubatch = stats.ubatch;
     b->seqs = stats.seqs;
+    b->rows = stats.rows;
     b->embeddings = stats.embeddings;
     b->candidates =
         (int32_t)min_i64(stats.candidates[PHASE_PREFILL], stats.candidates[PHASE_DECODE]);
@@ -127,7 +128,7 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
         return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
-    if (b->embeddings != (ask->on_row != NULL))
+    if (b->embeddings ? !ask->on_row || ask->most : !ask->sampler)
         return oato_fail(err, OATO_EUSAGE, "an engine gives either embeddings or answers");
     if (length > b->context)
         return oato_fail(
@@ -185,6 +186,7 @@ void batch_get_times(const struct batch *b, struct batch_times *out)
 
 struct room {
     int32_t inputs, tokens, pages, paused;
+    int32_t rows; /* of prompts whose rows are told: what the others may need is set aside */
 };
 
 /* How many of n tokens free pages allow. */
@@ -216,30 +218,45 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
         return;
     }
     const bool whole = r->fed + n == r->n_text && r->ask.most != 0;
+    const bool tells = wants_rows(r) && r->fed >= r->rows;
     b->of[room->inputs] = r;
     b->inputs[room->inputs++] = (struct engine_input){r->seq, r->text + r->fed, n,
-                                                      r->ask.on_row ? LOGITS_ALL
-                                                      : whole       ? logits_wanted(b, r)
-                                                                    : LOGITS_NONE,
+                                                      tells   ? LOGITS_ALL
+                                                      : whole ? logits_wanted(b, r)
+                                                              : LOGITS_NONE,
                                                       r->prompting};
     room->tokens += n;
+    room->rows -= tells ? n : 0;
     room->pages -= kv_pages_of((int64_t)length + n) - kv_pages_of(length);
+}
+
+/* How many of its tokens the request's prompt may feed next. What was told before it was evicted
+ * needs no rows. */
+static int32_t piece(const struct batch *b, const struct batched *r, const struct room *room)
+{
+    int32_t n = (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens);
+    if (wants_rows(r))
+        n = (int32_t)min_i64(n, r->fed < r->rows ? r->rows - r->fed : room->rows);
+    return n > 0 ? engine_seq_piece(b->engine, r->seq, n) : 0;
 }
 
 /* Decoding requests come first; prompts share the remaining tokens. Returns the number of prompt
  * tokens. */
 static int32_t compose(struct batch *b, struct room *room)
 {
+    room->rows = b->rows;
+    for (const struct batched *r = b->first; r; r = r->next)
+        room->rows -= r->seq >= 0 && !wants_rows(r);
     for (struct batched *r = b->first; r; r = r->next)
         if (r->seq >= 0 && !r->prompting && !r->picking)
             take(b, r, 1, room);
     const int32_t decode = room->tokens;
-    for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next)
-        if (r->seq >= 0 && r->prompting && !r->picking)
-            take(b, r,
-                 engine_seq_piece(b->engine, r->seq,
-                                  (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens)),
-                 room);
+    for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next) {
+        const bool feeds = r->seq >= 0 && r->prompting && !r->picking;
+        const int32_t n = feeds ? piece(b, r, room) : 0;
+        if (n)
+            take(b, r, n, room);
+    }
     return room->tokens - decode;
 }
 
@@ -395,9 +412,11 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
         const struct engine_input *in = &b->inputs[i];
         if (in->logits == LOGITS_ALL)
             row = rows_tell(b, r, in, row);
+        else
+            row += in->logits != LOGITS_NONE;
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
-        if (in->logits == LOGITS_LAST || in->logits == LOGITS_PICKS)
-            token_take(r, sample(b, r->ask.sampler, row++));
+        if (in->logits != LOGITS_NONE && r->fed == r->n_text && r->ask.most != 0)
+            token_take(r, sample(b, r->ask.sampler, row - 1));
         else if (r->fed == r->n_text)
             request_end(r, BATCH_LIMIT); /* nothing was to be generated */
     }

@@ -107,15 +107,17 @@ struct batch_request {
     int32_t seq;  /* the caller's sequence to continue, which no other request uses and which shares
                      no pages; kept at the end. -1: a new one, freed at the end */
     struct sampler *sampler; /* borrowed until on_end; receives the prompt and every token; NULL
-                                with on_row */
+                                with an engine for embeddings */
     /* When its prompt begins to be computed, which so many of its tokens need not be
      * (engine_seq_begin). Once; NULL: nobody wants to know. */
     void (*on_begin)(void *user, int32_t cached);
     /* After each step that computed a piece of its prompt: so many of its tokens are in the KV
      * cache. NULL: nobody wants to know. */
     void (*on_fed)(void *user, int32_t fed);
-    /* Instead of an answer, the row of each token of the prompt, once, in their order:
-     * engine_logits of an engine with engine_options.embeddings. `most` is 0 then. */
+    /* The row of each token of the prompt, once, in their order, before any token of the answer:
+     * engine_logits of an engine with engine_options.embeddings, where there is no answer (`most`
+     * is 0), or of any other. Nothing of the prompt is taken from what the KV cache has already,
+     * and a step computes no more of it than its rows (engine_options.rows) allow. */
     void (*on_row)(void *user, const float *row);
     /* Called for each generated token. Returns false when the token ends the answer; it is then not
      * part of the answer. */

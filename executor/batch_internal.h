@@ -34,6 +34,7 @@ struct batch {
     struct batched *first; /* in the order in which they are served */
     uint64_t ids;          /* ids handed out so far */
     int32_t n_requests, vocab, context, ubatch, seqs, pages;
+    int32_t rows;                /* of logits that a step has room for */
     int32_t candidates;          /* that a step of any phase gives for LOGITS_PICKS */
     struct engine_input *inputs; /* of a step, seqs */
     struct batched **of;
@@ -43,6 +44,12 @@ struct batch {
     uint64_t step_ns; /* that the last step with inputs took */
     struct batch_times times;
 };
+
+/* Rows of its prompt are still to be told. */
+static inline bool wants_rows(const struct batched *r)
+{
+    return r->ask.on_row && r->rows < r->ask.n_ids;
+}
 
 /* Decides who runs: by the schedule, or first come, first served. */
 oato_status batch_admit(struct batch *b, struct oato_error *err);

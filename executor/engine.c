@@ -502,6 +502,7 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     out->context = e->context;
     out->ubatch = e->ubatch;
     out->seqs = e->max_seqs;
+    out->rows = e->max_rows;
     out->kv = e->kv_dtype;
     out->n_devices = e->n_devices;
     for (int i = 0; i < e->n_devices; i++) {

@@ -190,9 +190,9 @@ static inline double expert_hits(const struct engine_expert_stats *x)
 }
 
 struct engine_stats {
-    int32_t vocab, context, ubatch, seqs;
-    int32_t row_width; /* of engine_logits */
-    bool embeddings;   /* as in the options */
+    int32_t vocab, context, ubatch, seqs, rows; /* rows: of logits per step */
+    int32_t row_width;                          /* of engine_logits */
+    bool embeddings;                            /* as in the options */
     oato_dtype kv;
     int32_t n_devices;
     struct engine_device_stats device[DEVICES_MAX];
@@ -323,5 +323,9 @@ struct token_prob {
 const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n);
 /* The logarithm of the sum of the exponentials of a row of logits. */
 double logits_log_sum(const float *logits, int32_t vocab);
+/* Of a row of logits: token `id`, then the `top` most likely ones (at most vocab), with their log
+ * probabilities. Returns how many are in out, which has room for 1 + top. */
+int32_t logits_probs(const float *logits, int32_t vocab, int32_t id, int32_t top,
+                     struct token_prob *out);
 
 #endif

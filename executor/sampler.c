@@ -436,33 +436,6 @@ static int32_t pick_of_row(struct sampler *s, const float *logits, const uint64_
     return n ? penalise_and_pick(s, n) : -1;
 }
 
-double logits_log_sum(const float *logits, int32_t vocab)
-{
-    float max = logits[0];
-    double sum = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        max = logits[i] > max ? logits[i] : max;
-    for (int32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - max);
-    // cppcheck-suppress invalidFunctionArg ; the largest logit alone adds 1
-    return max + log(sum);
-}
-
-static void note_probs(struct sampler *s, const float *logits, int32_t picked)
-{
-    const double sum = logits_log_sum(logits, s->vocab);
-    const int32_t top = s->options.top_logprobs;
-    take_row(s, logits);
-    if (top > 0 && top < s->vocab)
-        keep_largest(s->candidates, s->vocab, top);
-    qsort(s->candidates, (size_t)top, sizeof *s->candidates, by_logit);
-    s->probs[0] = (struct token_prob){picked, (float)(logits[picked] - sum)};
-    for (int32_t i = 0; i < top; i++)
-        s->probs[i + 1] =
-            (struct token_prob){s->candidates[i].id, (float)(s->candidates[i].logit - sum)};
-    s->n_probs = 1 + top;
-}
-
 /* The token that was picked from the row, if any. */
 static int32_t picked(struct sampler *s, const float *logits, int32_t id)
 {
@@ -476,7 +449,7 @@ static int32_t picked(struct sampler *s, const float *logits, int32_t id)
     if (s->options.mirostat && s->options.temperature > 0)
         s->mu -= s->options.mirostat_eta * (s->surprise - s->options.mirostat_tau);
     if (s->options.logprobs && !s->options.final_probs)
-        note_probs(s, logits, id);
+        s->n_probs = logits_probs(logits, s->vocab, id, s->options.top_logprobs, s->probs);
     return id;
 }
 

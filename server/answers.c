@@ -24,17 +24,6 @@ void token_add(struct text *t, const struct server *s, const char *key, int32_t 
     json_add_slice(t, key, bytes, n);
 }
 
-static void bytes_add(struct text *t, const struct server *s, int32_t id)
-{
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
-    json_open(t, "bytes", '[');
-    for (size_t i = 0; i < n; i++)
-        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
-    json_close(t, ']');
-}
-
 /* What a stream has not sent yet, or all. */
 struct delta {
     const char *says, *thinks;
@@ -68,87 +57,6 @@ static void tokens_add(struct text *t, const char *key, const int32_t *ids, size
     for (size_t i = 0; i < n; i++)
         text_printf(t, "%s%d", i ? "," : "", ids[i]);
     json_close(t, ']');
-}
-
-static void prob_add(struct text *t, const struct job *j, const struct token_prob *p)
-{
-    json_add(t, JSON("id", p->id));
-    token_add(t, j->server, "token", p->id);
-    if (j->ask.sampling.final_probs)
-        json_add(t, JSON("prob", exp((double)p->logprob)));
-    else
-        json_add(t, JSON("logprob", (double)p->logprob));
-    bytes_add(t, j->server, p->id);
-}
-
-/* Of n tokens from `first` on, each with the most likely ones. */
-static void probs_add(struct text *t, const char *key, const struct choice *c, size_t first,
-                      size_t n)
-{
-    const struct job *j = c->job;
-    json_open(t, key, '[');
-    for (size_t i = first; i < first + n; i++) {
-        const struct token_prob *p = c->probs + i * c->per_token;
-        json_open(t, NULL, '{');
-        prob_add(t, j, p);
-        json_open(t, j->ask.sampling.final_probs ? "top_probs" : "top_logprobs", '[');
-        for (size_t k = 1; k < c->per_token && p[k].id >= 0; k++) {
-            json_open(t, NULL, '{');
-            prob_add(t, j, p + k);
-            json_close(t, '}');
-        }
-        json_close(t, ']');
-        json_close(t, '}');
-    }
-    json_close(t, ']');
-}
-
-/* The form of completions: lists, and an object for each token. */
-static void text_probs_add(struct text *t, const struct choice *c, size_t first, size_t n)
-{
-    const struct server *s = c->job->server;
-    json_open(t, "tokens", '[');
-    for (size_t i = first; i < first + n; i++)
-        token_add(t, s, NULL, c->probs[i * c->per_token].id);
-    json_close(t, ']');
-    json_open(t, "token_logprobs", '[');
-    for (size_t i = first; i < first + n; i++)
-        json_add(t, JSON(NULL, (double)c->probs[i * c->per_token].logprob));
-    json_close(t, ']');
-    json_open(t, "top_logprobs", '[');
-    for (size_t i = first; i < first + n; i++) {
-        json_open(t, NULL, '{');
-        for (size_t k = 1; k < c->per_token; k++) {
-            const struct token_prob *p = c->probs + i * c->per_token + k;
-            if (p->id < 0)
-                break;
-            const char *bytes = "";
-            size_t length = 0;
-            tokenizer_piece(s->session.tokenizer, p->id, true, &bytes, &length);
-            json_key(t, NULL);
-            text_printf(t, "\"");
-            text_add_json(t, bytes, length);
-            text_printf(t, "\":%.6g", (double)p->logprob);
-        }
-        json_close(t, '}');
-    }
-    json_close(t, ']');
-}
-
-/* "logprobs" of a choice, as the interface has it; null: not asked for. */
-static void logprobs_add(struct text *t, const struct choice *c, size_t first, size_t n)
-{
-    json_key(t, "logprobs");
-    if (!c->job->ask.sampling.logprobs || (!n && c->job->ask.stream)) {
-        text_printf(t, "null");
-        return;
-    }
-    text_printf(t, "{");
-    if (c->job->ask.kind == ASK_CHAT)
-        probs_add(t, "content", c, first, n);
-    else
-        text_probs_add(t, c, first, n);
-    json_close(t, '}');
 }
 
 static double ms(uint64_t from_ns, uint64_t to_ns)
@@ -230,22 +138,38 @@ static void head_add(struct text *t, const struct job *j, bool chunk)
 
 static void finish_add(struct text *t, const struct choice *c, bool last)
 {
+    const char *finish = ending_finish(choice_ending(c));
     json_key(t, "finish_reason");
-    text_printf(t, last ? "\"%s\"" : "null", choice_finish(c));
+    text_printf(t, last && finish ? "\"%s\"" : "null", or_empty(finish));
 }
 
-static void text_choice_add(struct text *t, const struct job *j, const struct choice *c,
+/* The choice that has the log probabilities of this one's prompt; NULL: they are not asked for. */
+static const struct choice *scored(const struct job *j, int32_t index)
+{
+    const struct choice *c = j->choices[index - index % j->ask.n];
+    return j->ask.echo && j->ask.sampling.logprobs ? c : NULL;
+}
+
+static bool scores_are_there(const struct job *j, int32_t index)
+{
+    const struct choice *c = scored(j, index);
+    return !c || c->n_scored >= c->n_ids - 1;
+}
+
+static void text_choice_add(struct text *t, const struct job *j, struct choice *c,
                             const struct delta *d, int32_t index, bool last, bool all)
 {
+    const bool echo = j->ask.echo && (all || !c->begun);
     json_open(t, NULL, '{');
     json_key(t, "text");
     text_printf(t, "\"");
-    if (j->ask.echo && (all || !c->begun))
+    if (echo)
         text_add_json(t, or_empty(c->prompt.data), c->prompt.len);
     text_add_json(t, d->says, d->n_says);
     text_printf(t, "\"");
     json_add(t, JSON("index", index));
-    logprobs_add(t, c, c->sent_tokens, d->n_tokens);
+    logprobs_add(t, c, echo ? scored(j, index) : NULL, c->sent_tokens,
+                 d->n_tokens + (last ? c->n_ends : 0));
     finish_add(t, c, last);
     json_close(t, '}');
 }
@@ -307,7 +231,7 @@ static void delta_add(struct text *t, const struct job *j, const struct choice *
     json_close(t, '}');
 }
 
-static void chat_choice_add(struct text *t, const struct job *j, const struct choice *c,
+static void chat_choice_add(struct text *t, const struct job *j, struct choice *c,
                             const struct delta *d, int32_t index, bool last, bool all)
 {
     json_open(t, NULL, '{');
@@ -316,13 +240,13 @@ static void chat_choice_add(struct text *t, const struct job *j, const struct ch
         message_add(t, j, c, d);
     else
         delta_add(t, j, c, d, last);
-    logprobs_add(t, c, c->sent_tokens, all || c->begun ? d->n_tokens : 0);
+    logprobs_add(t, c, NULL, c->sent_tokens, all || c->begun ? d->n_tokens : 0);
     finish_add(t, c, last);
     json_close(t, '}');
 }
 
-static void choice_add(struct text *t, const struct job *j, const struct choice *c,
-                       const struct delta *d, int32_t index, bool last, bool all)
+static void choice_add(struct text *t, const struct job *j, struct choice *c, const struct delta *d,
+                       int32_t index, bool last, bool all)
 {
     if (j->ask.kind == ASK_CHAT)
         chat_choice_add(t, j, c, d, index, last, all);
@@ -434,7 +358,6 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
 static void native_add(struct text *t, const struct job *j, const struct choice *c,
                        const struct delta *d, int32_t index, bool last)
 {
-    const bool ends = c->why == BATCH_STOPPED;
     json_open(t, NULL, '{');
     json_add(t, JSON("index", index));
     json_add_slice(t, "content", d->says, d->n_says);
@@ -449,10 +372,8 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
         json_add_slice(t, "prompt", c->prompt.data, c->prompt.len);
         json_add(t,
                  json_bool("has_new_line", c->says.len && memchr(c->says.data, '\n', c->says.len)),
-                 json_bool("truncated", c->why == BATCH_CONTEXT),
-                 JSON("stop_type", c->stop.hit ? "word"
-                                   : ends      ? "eos"
-                                               : "limit"),
+                 json_bool("truncated", choice_ending(c) == ENDING_CONTEXT),
+                 JSON("stop_type", or_empty(ending_stop_type(choice_ending(c)))),
                  JSON("stopping_word", or_empty(c->stop.hit)),
                  JSON("tokens_cached", (size_t)c->n_ids + c->n_tokens));
     }
@@ -499,6 +420,17 @@ void answer_whole(struct job *j, struct text *out)
         openai_whole(j, out);
 }
 
+void answer_error(struct job *j, struct text *out)
+{
+    struct text event;
+    text_init(&event);
+    error_json(&event, job_status(j), j->error.text);
+    event_begin(out);
+    text_add(out, or_empty(event.data), event.len);
+    event_end(out);
+    text_free_part(&event, out);
+}
+
 /* The last event of a choice has no text. */
 void answer_events(struct job *j, struct text *out)
 {
@@ -508,8 +440,9 @@ void answer_events(struct job *j, struct text *out)
         struct choice *c = j->choices[i];
         struct delta d = delta_of(c);
         const bool news = d.n_says || d.n_thinks || c->sent_calls < c->n_calls;
+        const bool ready = scores_are_there(j, i);
         const bool first = !c->begun && (j->ask.kind == ASK_CHAT || j->ask.echo);
-        if (first) {
+        if (first && ready) {
             event(j, c, &(struct delta){.says = "", .thinks = ""}, i, false, out);
             c->begun = true;
         }
@@ -518,13 +451,15 @@ void answer_events(struct job *j, struct text *out)
                   &(struct delta){
                       .says = "", .thinks = "", .progress = &c->progress[c->sent_progress++]},
                   i, false, out);
+        if (!ready) /* the echo comes first */
+            continue;
         if (news) {
             c->begun = true;
             event(j, c, &d, i, false, out);
             delta_sent(c);
             d = delta_of(c);
         }
-        if (c->ended && !c->sent_end) {
+        if (c->ended && !c->sent_end && ending_finish(choice_ending(c))) {
             event(j, c, &d, i, true, out);
             c->sent_end = true;
         }

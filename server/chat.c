@@ -146,6 +146,8 @@ static char *variables_dump(const struct server *s, const json_t *o, json_t *mes
     json_t *ours = json_loads(or_empty(s->options->session.variables), 0, NULL);
     json_t *theirs = json_object_get(o, "chat_template_kwargs");
     json_object_update(all, ours);
+    if (json_is_string(json_object_get(o, "reasoning_effort")))
+        json_object_set(all, "reasoning_effort", json_object_get(o, "reasoning_effort"));
     json_object_update(all, theirs);
     json_object_set(all, "messages", messages);
     if (tools)
@@ -210,6 +212,27 @@ static oato_status own_apply(const struct server *s, const json_t *o, json_t *me
     return status;
 }
 
+/* A template that makes the same of the messages with the tools and without them shows none, so
+ * that the model could not know of them. */
+static oato_status tools_show(const struct server *s, const json_t *o, json_t *messages,
+                              const json_t *tools, bool answer, const struct text *with,
+                              struct oato_error *err)
+{
+    struct text without;
+    struct oato_error ignored;
+    if (!tools)
+        return OATO_OK;
+    text_init(&without);
+    const bool same = !own_apply(s, o, messages, NULL, answer, &without, &ignored) &&
+                      without.len == with->len &&
+                      !memcmp(or_empty(without.data), or_empty(with->data), with->len);
+    text_free(&without);
+    return same ? oato_fail(err, OATO_EUSAGE,
+                            "the chat template of the model shows no tools; leave tools out, or "
+                            "start the server with a --chat-template-file that shows them")
+                : OATO_OK;
+}
+
 oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
                         struct oato_error *err)
 {
@@ -230,10 +253,16 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct text *ou
         return oato_fail(err, OATO_EUSAGE,
                          "the chat template %s shows the model no tools; leave tools out",
                          chat_template_name(s->template));
+    if (named && json_object_size(json_object_get(o, "chat_template_kwargs")))
+        return oato_fail(err, OATO_EUSAGE,
+                         "the chat template %s has no variables; leave chat_template_kwargs out",
+                         chat_template_name(s->template));
     json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
     answer = answer || begun;
-    const oato_status status = named ? named_apply(s, messages, answer, out, err)
-                                     : own_apply(s, o, messages, tools, answer, out, err);
+    oato_status status = named ? named_apply(s, messages, answer, out, err)
+                               : own_apply(s, o, messages, tools, answer, out, err);
+    if (!status)
+        status = tools_show(s, o, messages, tools, answer, out, err);
     begun_add(out, begun);
     return status;
 }

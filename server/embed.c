@@ -121,6 +121,8 @@ static enum MHD_Result embed(struct exchange *x, bool openai)
     const json_t *o = body_json(x, &err);
     if (!o)
         return reply_failure(x, &err);
+    if (request_members(o, ASK_EMBED, s->session.model->shape.width, NULL, &err))
+        return reply_failure(x, &err);
     const json_t *encoding = json_object_get(o, "encoding_format");
     const char *format = json_is_string(encoding) ? json_string_value(encoding) : "";
     const json_t *input = json_object_get(o, json_object_get(o, "input") ? "input" : "content");

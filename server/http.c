@@ -163,13 +163,11 @@ static bool stream_fill(struct job *j)
     j->out.len = j->out_sent = 0;
     const bool ended = j->n_ended == j->n_choices;
     if (j->error.status && ended) {
-        text_printf(&j->out, "data: ");
-        error_json(&j->out, failure_status(&j->error), j->error.text);
-        text_printf(&j->out, "\n\n");
+        answer_error(j, &j->out);
     } else {
         answer_events(j, &j->out);
     }
-    if (ended && j->ask.kind != ASK_NATIVE)
+    if (ended && !j->error.status && j->ask.kind != ASK_NATIVE)
         text_printf(&j->out, "data: [DONE]\n\n");
     j->out_last = ended;
     return j->out.len > 0;
@@ -222,6 +220,7 @@ static enum MHD_Result job_answer(struct exchange *x)
         begun = begun || j->choices[i]->n_tokens || j->choices[i]->n_progress;
     const bool wait = !gone && !ended && !(j->ask.stream && begun);
     error = j->error;
+    const unsigned status = job_status(j);
     if (wait) {
         j->suspended = true;
         MHD_suspend_connection(j->connection);
@@ -230,7 +229,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     if (wait)
         return MHD_YES;
     if (error.status && (!j->ask.stream || !begun))
-        return reply_failure(x, &error);
+        return reply_error(x, status, "%s", error.text);
     if (gone)
         return MHD_NO;
     if (j->ask.stream)

@@ -124,29 +124,35 @@ static void tokens_write(struct text *t, const struct server *s, const int32_t *
     json_close(t, ']');
 }
 
+/* llama.cpp's form has content, vLLM's a prompt, with special tokens unless it says otherwise. */
 enum MHD_Result route_tokenize(struct exchange *x)
 {
     const struct server *s = x->server;
     struct oato_error err;
-    bool special = false, parse = true, pieces = false;
+    bool parse = true, pieces = false;
     int32_t *ids = NULL;
     size_t n = 0;
     const json_t *o = body_json(x, &err), *content = o ? json_object_get(o, "content") : NULL;
-    if (!o || json_flag(o, "add_special", &special, &err) ||
+    const bool other = json_is_string(o ? json_object_get(o, "prompt") : NULL);
+    bool special = other;
+    content = other ? json_object_get(o, "prompt") : content;
+    if (!o || request_members(o, ASK_TOKENIZE, 0, NULL, &err) ||
+        json_flag(o, "add_special", &special, &err) ||
+        json_flag(o, "add_special_tokens", &special, &err) ||
         json_flag(o, "parse_special", &parse, &err) || json_flag(o, "with_pieces", &pieces, &err))
         return reply_failure(x, &err);
-    if (content && !json_is_string(content))
-        return reply_error(x, MHD_HTTP_BAD_REQUEST, "content wants a text");
-    if (content && tokenizer_encode(s->session.tokenizer, json_string_value(content),
-                                    json_string_length(content),
-                                    (special ? TOKENIZE_ADD_SPECIAL : 0) |
-                                        (parse ? TOKENIZE_PARSE_SPECIAL : 0),
-                                    &ids, &n, &err))
+    if (json_is_string(content) &&
+        tokenizer_encode(
+            s->session.tokenizer, json_string_value(content), json_string_length(content),
+            (special ? TOKENIZE_ADD_SPECIAL : 0) | (parse ? TOKENIZE_PARSE_SPECIAL : 0), &ids, &n,
+            &err))
         return reply_failure(x, &err);
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
     tokens_write(&t, s, ids, n, pieces);
+    if (other)
+        json_add(&t, JSON("count", n), JSON("max_model_len", s->context));
     json_close(&t, '}');
     free(ids);
     return reply_json(x, &t);
@@ -160,7 +166,7 @@ enum MHD_Result route_detokenize(struct exchange *x)
     const json_t *o = body_json(x, &err), *id;
     const json_t *tokens = o ? json_object_get(o, "tokens") : NULL;
     size_t i;
-    if (!o)
+    if (!o || request_members(o, ASK_DETOKENIZE, 0, NULL, &err))
         return reply_failure(x, &err);
     if (!json_is_array(tokens))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "tokens wants a list of token ids");
@@ -181,8 +187,28 @@ enum MHD_Result route_detokenize(struct exchange *x)
     text_init(&t);
     json_open(&t, NULL, '{');
     json_add_slice(&t, "content", whole.data, whole.len);
+    json_add_slice(&t, "prompt", whole.data, whole.len);
     json_close(&t, '}');
     text_free_part(&whole, &t);
+    return reply_json(x, &t);
+}
+
+/* What vLLM tells of its tokenizer: evaluation harnesses then need none of their own. */
+enum MHD_Result route_tokenizer(struct exchange *x)
+{
+    const struct server *s = x->server;
+    const int32_t bos = tokenizer_bos(s->session.tokenizer);
+    int64_t eos;
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("tokenizer_class", "oato"), JSON("model_max_length", s->context));
+    if (bos >= 0)
+        token_add(&t, s, "bos_token", bos);
+    if (gguf_get_i64(s->session.model->gguf, "tokenizer.ggml.eos_token_id", &eos) &&
+        eos == (int32_t)eos)
+        token_add(&t, s, "eos_token", (int32_t)eos);
+    json_close(&t, '}');
     return reply_json(x, &t);
 }
 
@@ -192,7 +218,8 @@ enum MHD_Result route_template(struct exchange *x)
     struct text prompt, t;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    if (!o || chat_prompt(x->server, o, &prompt, &err)) {
+    if (!o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
+        chat_prompt(x->server, o, &prompt, &err)) {
         text_free(&prompt);
         return reply_failure(x, &err);
     }
@@ -213,7 +240,8 @@ enum MHD_Result route_count(struct exchange *x)
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
     const bool bad =
-        !o || chat_prompt(x->server, o, &prompt, &err) ||
+        !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
+        chat_prompt(x->server, o, &prompt, &err) ||
         tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
                          TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, &err);
     text_free(&prompt);

@@ -15,6 +15,7 @@ struct job *job_create(struct server *s, const struct ask *ask)
     j->server = s;
     j->ask = *ask;
     j->owners = 1;
+    j->scores_budget = BUDGET_REQUEST;
     pthread_mutex_init(&j->lock, NULL);
     text_init(&j->out);
     return j;
@@ -31,6 +32,7 @@ static void choice_free(struct choice *c)
     free(c->progress);
     free(c->rows);
     free(c->probs);
+    free(c->scores);
     free(c->ids);
     sampler_free(c->sampler);
     thinking_free(c->thinking);
@@ -106,6 +108,27 @@ static void prompt_decode(struct choice *c)
             text_add(&c->prompt, bytes, n);
 }
 
+/* A number in an answer, as text and as it is kept. */
+enum { SCORE_BYTES = 80 };
+
+/* Room for the log probabilities of the prompt. All answers to it have the same: those of the first
+ * one. */
+static oato_status scores_prepare(struct choice *c, struct oato_error *err)
+{
+    struct job *j = c->job;
+    const size_t n = (size_t)c->n_ids - 1;
+    if (!j->ask.echo || !j->ask.sampling.logprobs || j->n_choices % j->ask.n || !n)
+        return OATO_OK;
+    if (budget_spend(&j->scores_budget, 0, n * c->per_token * SCORE_BYTES,
+                     "echo with logprobs, for so many tokens of prompts and alternatives to each,",
+                     err))
+        return err->status;
+    c->scores = malloc(n * c->per_token * sizeof *c->scores);
+    return c->scores ? OATO_OK
+                     : oato_fail_memory(err, n * c->per_token * sizeof *c->scores,
+                                        "log probabilities of a prompt");
+}
+
 oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err)
 {
     const struct session *s = &j->server->session;
@@ -122,15 +145,20 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     struct sampler_options sampling = j->ask.sampling;
     sampling.dry.tokenizer = s->tokenizer;
     sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
-    *c = (struct choice){.job = j, .ids = ids, .n_ids = n_ids, .asked_ns = now_ns()};
+    *c = (struct choice){.job = j,
+                         .ids = ids,
+                         .n_ids = n_ids,
+                         .asked_ns = now_ns(),
+                         .per_token = 1 + (size_t)j->ask.sampling.top_logprobs};
     c->stop.of = &j->ask.stops;
     c->told = (struct answer_text){
         .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
     if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
+    const oato_status status = scores_prepare(c, err);
     j->choices[j->n_choices++] = c;
-    if (j->ask.kind == ASK_EMBED)
-        return OATO_OK;
+    if (j->ask.kind == ASK_EMBED || status)
+        return status;
     c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     if (!c->sampler || c->prompt.failed)
         return oato_fail_memory(err, 1 << 20, "an answer");
@@ -199,7 +227,6 @@ static bool probs_take(struct choice *c)
 {
     int32_t n;
     const struct token_prob *p = sampler_probs(c->sampler, &n);
-    c->per_token = 1 + (size_t)c->job->ask.sampling.top_logprobs;
     for (int32_t i = 0; (size_t)i < c->per_token; i++) {
         struct token_prob *more = array_room(c->probs, c->n_probs, &c->probs_cap, sizeof *more);
         if (!more)
@@ -210,12 +237,48 @@ static bool probs_take(struct choice *c)
     return true;
 }
 
+/* A prompt's probabilities come row by row, and only they are kept. */
+void choice_score(void *user, const float *row)
+{
+    struct choice *c = user;
+    struct job *j = c->job;
+    const int32_t top = j->ask.sampling.top_logprobs, at = c->n_scored;
+    const int32_t vocab =
+        (int32_t)min_i64(tokenizer_size(c->told.tokenizer), j->server->session.model->shape.vocab);
+    if (at >= c->n_ids - 1) /* behind the last one the answer begins */
+        return;
+    struct token_prob *to = c->scores + (size_t)at * c->per_token;
+    const int32_t n = logits_probs(row, vocab, c->ids[at + 1], top, to);
+    for (size_t i = (size_t)n; i < c->per_token; i++)
+        to[i].id = -1;
+    pthread_mutex_lock(&j->lock);
+    c->n_scored++;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* Whoever adds up the log probabilities of an echo expects one for each token that was drawn: the
+ * one that ended the answer, too. */
+static void end_note(struct choice *c)
+{
+    struct job *j = c->job;
+    if (!j->ask.echo || !j->ask.sampling.logprobs)
+        return;
+    pthread_mutex_lock(&j->lock);
+    if (probs_take(c))
+        c->n_ends = 1;
+    else
+        c->failed = true;
+    pthread_mutex_unlock(&j->lock);
+}
+
 bool choice_token(void *user, int32_t id)
 {
     struct choice *c = user;
     struct job *j = c->job;
-    if (tokenizer_is_end(c->told.tokenizer, id) && !j->ask.ignore_end)
+    if (tokenizer_is_end(c->told.tokenizer, id) && !j->ask.ignore_end) {
+        end_note(c);
         return false;
+    }
     pthread_mutex_lock(&j->lock);
     c->last_ns = now_ns();
     if (!c->n_tokens)
@@ -243,10 +306,12 @@ void choice_end(void *user, enum batch_end why)
     c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED) || c->failed || c->says.failed ||
                 c->thinks.failed;
     if (c->failed)
-        oato_fail_memory(&j->error, c->says.len, "the answer");
-    if (why == BATCH_REFUSED && !j->error.status && grammar_state_error(c->follows))
-        j->error = *grammar_state_error(c->follows);
+        job_fail_memory(j, c->says.len);
+    if (why == BATCH_REFUSED && grammar_state_error(c->follows))
+        job_fail(j, grammar_state_error(c->follows), false);
     c->why = why;
+    if (!ending_finish(choice_ending(c))) /* no answer: unless it is known why, it was cut */
+        job_cut(j, j->server->now);
     c->ended = true;
     const bool last = ++j->n_ended == j->n_choices;
     if (j->ask.stream || last)
@@ -262,9 +327,4 @@ void choice_end(void *user, enum batch_end why)
         s->counts.longest = (size_t)c->n_ids + c->n_tokens;
     s->counts.cancelled += why == BATCH_CANCELLED;
     pthread_mutex_unlock(&s->lock);
-}
-
-const char *choice_finish(const struct choice *c)
-{
-    return c->n_calls ? "tool_calls" : c->why == BATCH_STOPPED ? "stop" : "length";
 }

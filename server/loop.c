@@ -32,7 +32,9 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
                                         .sampler = c->sampler,
                                         .on_begin = choice_begin,
                                         .on_fed = j->ask.progress ? choice_fed : NULL,
-                                        .on_row = j->ask.kind == ASK_EMBED ? choice_row : NULL,
+                                        .on_row = j->ask.kind == ASK_EMBED ? choice_row
+                                                  : c->scores              ? choice_score
+                                                                           : NULL,
                                         .on_token = choice_token,
                                         .on_end = choice_end,
                                         .user = c};
@@ -40,7 +42,7 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
             continue;
         pthread_mutex_lock(&j->lock);
         if (err.status)
-            j->error = err;
+            job_fail(j, &err, false);
         pthread_mutex_unlock(&j->lock);
         choice_end(c, BATCH_CANCELLED);
     }
@@ -73,7 +75,9 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
             j->cancelled = true;
             job_wake(j);
         }
-        const bool cancel = j->cancelled || j->error.status || s->now;
+        if (!ended && s->now)
+            job_cut(j, true);
+        const bool cancel = j->cancelled || j->error.status;
         pthread_mutex_unlock(&j->lock);
         for (int32_t i = 0; i < j->n_choices && cancel && !ended; i++)
             if (j->choices[i]->id)
@@ -140,12 +144,13 @@ static bool loop_wait(struct server *s)
     return goes_on;
 }
 
-/* All jobs end with the message. */
+/* All jobs that have not ended end with the message. */
 static void jobs_fail(struct server *s, const struct oato_error *err)
 {
     for (struct job *j = s->active; j; j = j->next) {
         pthread_mutex_lock(&j->lock);
-        j->error = *err;
+        if (j->n_ended < j->n_choices)
+            job_fail(j, err, true);
         pthread_mutex_unlock(&j->lock);
     }
 }

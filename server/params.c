@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { ANSWERS_MAX = 128, STOP_BYTES = 1024, PROBS_MAX = 100 };
+enum { STOP_BYTES = 1024 };
 
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
@@ -52,72 +52,6 @@ oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_
     if (v && !json_is_boolean(v))
         return oato_fail(err, OATO_EUSAGE, "%s wants true or false", name);
     *out = v ? json_is_true(v) : *out;
-    return OATO_OK;
-}
-
-/* Numbers of struct ask, by the names that OpenAI and llama.cpp give them. */
-static const struct number {
-    const char *name;
-    bool whole;
-    size_t at;
-    double least, most;
-} numbers[] = {
-    {"temperature", false, offsetof(struct ask, sampling.temperature), 0, 100},
-    {"top_k", true, offsetof(struct ask, sampling.top_k), -1, INT32_MAX},
-    {"top_p", false, offsetof(struct ask, sampling.top_p), 0, 1},
-    {"min_p", false, offsetof(struct ask, sampling.min_p), 0, 1},
-    {"typical_p", false, offsetof(struct ask, sampling.typical_p), 0, 1},
-    {"top_n_sigma", false, offsetof(struct ask, sampling.top_n_sigma), -1, 1000},
-    {"xtc_probability", false, offsetof(struct ask, sampling.xtc_probability), 0, 1},
-    {"xtc_threshold", false, offsetof(struct ask, sampling.xtc_threshold), 0, 1},
-    {"dynatemp_range", false, offsetof(struct ask, sampling.temperature_range), 0, 100},
-    {"dynatemp_exponent", false, offsetof(struct ask, sampling.temperature_exponent), 0, 100},
-    {"repeat_penalty", false, offsetof(struct ask, sampling.repeat_penalty), 0.01, 100},
-    {"presence_penalty", false, offsetof(struct ask, sampling.presence_penalty), -100, 100},
-    {"frequency_penalty", false, offsetof(struct ask, sampling.frequency_penalty), -100, 100},
-    {"dry_multiplier", false, offsetof(struct ask, sampling.dry.multiplier), 0, 100},
-    {"dry_base", false, offsetof(struct ask, sampling.dry.base), 0, 100},
-    {"dry_allowed_length", true, offsetof(struct ask, sampling.dry.allowed), 0, INT32_MAX},
-    {"dry_penalty_last_n", true, offsetof(struct ask, sampling.dry.last), -1, INT32_MAX},
-    {"mirostat", true, offsetof(struct ask, sampling.mirostat), 0, 2},
-    {"mirostat_tau", false, offsetof(struct ask, sampling.mirostat_tau), 0, 100},
-    {"mirostat_eta", false, offsetof(struct ask, sampling.mirostat_eta), 0, 10},
-    {"repeat_last_n", true, offsetof(struct ask, sampling.repeat_last), -1, INT32_MAX},
-    {"max_completion_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
-    {"max_tokens", true, offsetof(struct ask, most), -1, INT32_MAX},
-    {"n_predict", true, offsetof(struct ask, most), -1, INT32_MAX},
-    {"n", true, offsetof(struct ask, n), 1, ANSWERS_MAX},
-    {"n_cmpl", true, offsetof(struct ask, n), 1, ANSWERS_MAX},
-};
-
-static const struct {
-    const char *name;
-    size_t at;
-} flags[] = {
-    {"stream", offsetof(struct ask, stream)},
-    {"return_tokens", offsetof(struct ask, tokens)},
-    {"ignore_eos", offsetof(struct ask, ignore_end)},
-    {"timings_per_token", offsetof(struct ask, timings)},
-    {"return_progress", offsetof(struct ask, progress)},
-    {"post_sampling_probs", offsetof(struct ask, sampling.final_probs)},
-    {"verbose", offsetof(struct ask, verbose)},
-};
-
-static oato_status number_read(const json_t *o, const struct number *n, struct ask *ask,
-                               struct oato_error *err)
-{
-    const json_t *v = member(o, n->name);
-    void *to = (char *)ask + n->at;
-    if (!v)
-        return OATO_OK;
-    const double d = json_number_value(v);
-    if (!json_is_number(v) || !(d >= n->least && d <= n->most) || (n->whole && d != floor(d)))
-        return oato_fail(err, OATO_EUSAGE, "%s wants a %snumber from %g to %g", n->name,
-                         n->whole ? "whole " : "", n->least, n->most);
-    if (n->whole)
-        *(int32_t *)to = (int32_t)d;
-    else
-        *(float *)to = (float)d;
     return OATO_OK;
 }
 
@@ -171,23 +105,6 @@ static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_e
         dry->breaker[i] = json_string_value(word);
         if (!json_is_string(word))
             return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants texts");
-    }
-    return OATO_OK;
-}
-
-/* What would change an answer, and is not to be had: better refused than ignored. */
-static oato_status refusals_check(const json_t *o, struct oato_error *err)
-{
-    static const char *const names[] = {"lora",         "n_indent",     "best_of",        "suffix",
-                                        "input_prefix", "input_suffix", "adaptive_target"};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        const json_t *v = member(o, names[i]);
-        const bool off = !v || json_is_false(v) || (json_is_string(v) && !json_string_length(v)) ||
-                         (json_is_number(v) && json_number_value(v) <= 0) ||
-                         (json_is_array(v) && !json_array_size(v)) ||
-                         (!strcmp(names[i], "best_of") && json_number_value(v) == 1);
-        if (!off)
-            return oato_fail(err, OATO_EUSAGE, "%s is not supported here; leave it out", names[i]);
     }
     return OATO_OK;
 }
@@ -267,8 +184,8 @@ static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_erro
         return err->status;
     if (wanted && json_is_number(wanted) && json_int(o, "logprobs", 0, PROBS_MAX, &probs, err))
         return err->status;
-    if (wanted && !json_is_number(wanted) && !json_is_boolean(wanted))
-        return oato_fail(err, OATO_EUSAGE, "logprobs wants true, false or a number");
+    if (top && !probs && (!wanted || json_is_false(wanted)))
+        return oato_fail(err, OATO_EUSAGE, "top_logprobs needs logprobs; set it to true, too");
     to->logprobs = probs > 0 || (wanted && !json_is_false(wanted));
     to->top_logprobs = to->logprobs ? (int32_t)max_i64(probs, top) : 0;
     return OATO_OK;
@@ -313,7 +230,6 @@ static void bounds_apply(const struct server *s, struct ask *ask)
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err)
 {
-    oato_status status = refusals_check(o, err);
     *ask = (struct ask){.kind = kind,
                         .budget = BUDGET_REQUEST,
                         .sampling = s->options->session.sampling,
@@ -321,15 +237,10 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
                         .n = 1,
                         .verbose = s->options->verbose,
                         .created = time(NULL)};
-    for (size_t i = 0; i < ARRAY_LEN(numbers) && !status; i++)
-        status = number_read(o, &numbers[i], ask, err);
-    for (size_t i = 0; i < ARRAY_LEN(flags) && !status; i++)
-        status = json_flag(o, flags[i].name, (bool *)((char *)ask + flags[i].at), err);
+    oato_status status = request_members(o, kind, 0, ask, err);
     const json_t *streaming = member(o, "stream_options");
     if (!status && streaming)
         status = json_flag(streaming, "include_usage", &ask->usage, err);
-    if (!status && kind == ASK_TEXT)
-        status = json_flag(o, "echo", &ask->echo, err);
     ask->progress = ask->progress && ask->stream;
     if (!status)
         status = seed_read(o, ask, err);

@@ -107,6 +107,7 @@ const struct route routes[] = {
     {"/embedding", true, false, false, route_embeddings_native},
     {"/tokenize", true, false, false, route_tokenize},
     {"/detokenize", true, false, false, route_detokenize},
+    {"/tokenizer_info", false, false, false, route_tokenizer},
     {"/apply-template", true, false, false, route_template},
     {"/props", false, false, false, route_props},
     {"/slots", false, false, false, route_slots},

@@ -13,6 +13,10 @@ enum { POLL_NS = 50000000 };
 /* That a step gives: as many as most requests sample from. */
 enum { CANDIDATES = 64 };
 
+/* Tokens of prompts whose log probabilities a step gives beside the answers' rows. A plan states
+ * the memory of the answers' rows only. */
+enum { PROMPT_ROWS = 32 };
+
 /* Cuts the list's text in place. */
 static oato_status list_cut(struct list *l, const char *at_any, const char *name,
                             struct oato_error *err)
@@ -175,6 +179,8 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     struct server_options own = *o;
     struct session session;
     own.session.candidates = CANDIDATES;
+    if (!own.session.plan && !own.session.engine.embeddings)
+        own.session.engine.rows = own.session.engine.seqs + PROMPT_ROWS;
     oato_status status = session_join(&own.session, err);
     if (status)
         return status;

@@ -38,8 +38,15 @@ extern const char *const pooling_names[]; /* by enum pooling */
 
 /* ------------------------------------------------------------------------------- jobs (job.c) */
 
-/* /completion, /v1/completions, chat, embeddings */
-enum ask_kind { ASK_NATIVE, ASK_TEXT, ASK_CHAT, ASK_EMBED };
+/* What addresses know the same members: /completion, /v1/completions, chat, embeddings, tokens. */
+enum ask_kind {
+    ASK_NATIVE,
+    ASK_TEXT,
+    ASK_CHAT,
+    ASK_EMBED,
+    ASK_TOKENIZE, /* no job is made of these two */
+    ASK_DETOKENIZE
+};
 
 /* What a request asks for besides its prompts. */
 struct ask {
@@ -70,6 +77,28 @@ struct prompt_progress {
     uint64_t ns;
 };
 
+/* Why an answer ended; endings.c has what its client is told. */
+enum ending {
+    ENDING_STOP,      /* the model ended it */
+    ENDING_WORD,      /* a stop word */
+    ENDING_CALLS,     /* the model ended it, and it calls tools */
+    ENDING_LIMIT,     /* its most tokens */
+    ENDING_CONTEXT,   /* the context is full */
+    ENDING_REQUEST,   /* error: what was asked for cannot be done */
+    ENDING_MEMORY,    /* error: memory is short */
+    ENDING_ENGINE,    /* error: a step failed */
+    ENDING_DEVICE,    /* error: a device or a rank is lost */
+    ENDING_SHUTDOWN,  /* error: the server ends */
+    ENDING_CANCELLED, /* error: cut by anything else */
+};
+
+/* Where the next token begins in a text that is sent: behind so many characters and the first bytes
+ * of another. */
+struct text_place {
+    size_t chars, n_begun;
+    char begun[4];
+};
+
 /* One answer. What the engine thread writes is under the job's lock. */
 struct choice {
     struct job *job;
@@ -83,7 +112,11 @@ struct choice {
     struct text says, thinks;
     struct call *calls;
     int32_t *tokens;
-    struct token_prob *probs; /* per_token of each token: itself, then the most likely ones */
+    struct token_prob *probs;  /* per_token of each token: itself, then the most likely ones */
+    struct token_prob *scores; /* of the prompt: per_token of each token but the first; NULL: not
+                                  asked for, or another answer has them */
+    int32_t n_scored;          /* tokens that have theirs */
+    size_t n_ends;             /* 1: probs has the token that ended the answer, too */
     size_t n_calls, n_tokens, n_probs, per_token, calls_cap, tokens_cap, probs_cap;
     bool ended, failed; /* failed: memory was short */
     enum batch_end why;
@@ -97,6 +130,7 @@ struct choice {
     uint64_t id; /* in the batch; 0: not there */
     /* of an HTTP thread: what a stream has sent */
     size_t sent_says, sent_thinks, sent_calls, sent_tokens, sent_progress;
+    struct text_place place;
     bool begun, sent_end;
 };
 
@@ -112,6 +146,8 @@ struct job {
     bool suspended;                    /* its connection waits for job_wake */
     struct MHD_Connection *connection; /* NULL once it is closed */
     struct oato_error error;           /* status 0: none */
+    enum ending ending;                /* of the error */
+    struct budget scores_budget;       /* for log probabilities of prompts */
     size_t n_unfit;                    /* tokens of a prompt that does not fit */
     struct job *next;                  /* in the list of the engine thread */
     struct text out;                   /* of an HTTP thread: what a stream is about to send */
@@ -131,8 +167,18 @@ void choice_begin(void *user, int32_t cached);
 void choice_fed(void *user, int32_t fed);
 bool choice_token(void *user, int32_t id);
 void choice_end(void *user, enum batch_end why);
-/* Why an answer ended: "stop", "length", and with calls "tool_calls". */
-const char *choice_finish(const struct choice *c);
+void choice_score(void *user, const float *row); /* batch_request.on_row */
+
+/* endings.c. What an answer that has ended tells: both NULL where it is an error. */
+enum ending choice_ending(const struct choice *c);
+const char *ending_finish(enum ending e);
+const char *ending_stop_type(enum ending e);
+unsigned job_status(const struct job *j); /* of HTTP, once its answers have ended */
+/* With the job's lock: it ends as an error, unless it has one already. step: of a step of the
+ * engine, which is never the client's fault. job_cut: it did not fail, but is cut short. */
+void job_fail(struct job *j, const struct oato_error *err, bool step);
+void job_fail_memory(struct job *j, size_t bytes);
+void job_cut(struct job *j, bool shutdown);
 /* embed.c: batch_request.on_row, and the whole answer. */
 void choice_row(void *user, const float *row);
 void embeddings_whole(struct job *j, struct text *out);
@@ -286,6 +332,37 @@ void error_json(struct text *t, unsigned status, const char *message);
 
 /* The request as a JSON object; NULL, and err says why. Borrowed from x. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+enum { ANSWERS_MAX = 128, PROBS_MAX = 100 }; /* of a request, of a token */
+
+/* members.c: a member that requests may have. */
+struct member {
+    const char *name;
+    unsigned on;    /* MEMBER_ON of each kind */
+    unsigned types; /* MEMBER_FLAG .. */
+    size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
+    double least, most;
+    bool idle;           /* changes no answer */
+    const char *refused; /* would change it: what to do instead */
+    /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
+     * stands for all below it, too), words, true, the model's width; strict: no value does */
+    double off;
+    const char *off_text;
+    bool off_true, off_width, strict;
+};
+#define MEMBER_ON(kind) (1u << (kind))
+enum {
+    MEMBER_FLAG = 1,
+    MEMBER_WHOLE = 2,
+    MEMBER_NUMBER = 4,
+    MEMBER_TEXT = 8,
+    MEMBER_LIST = 16,
+    MEMBER_OBJECT = 32
+};
+extern const struct member members[]; /* the last one has no name */
+/* Checks the members of a request, and sets those that stand in struct ask (NULL: nowhere). width:
+ * of the model. */
+oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
+                            struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err);
@@ -330,10 +407,19 @@ oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_
 void token_add(struct text *t, const struct server *s, const char *key, int32_t id);
 void settings_add(struct text *t, const struct ask *ask, const char *key);
 
+/* logprobs.c. Of n tokens from `first` on, each with the most likely ones. */
+void probs_add(struct text *t, const char *key, const struct choice *c, size_t first, size_t n);
+/* "logprobs" of a choice, as the interface has it; null: not asked for. prompt: the choice whose
+ * prompt's come first; NULL: none. */
+void logprobs_add(struct text *t, struct choice *c, const struct choice *prompt, size_t first,
+                  size_t n);
+
 /* The whole answer, once all choices have ended. */
 void answer_whole(struct job *j, struct text *out);
 /* Appends what is new to a stream, as server-sent events. With the job's lock. */
 void answer_events(struct job *j, struct text *out);
+/* Appends the event of a stream that its error ends. */
+void answer_error(struct job *j, struct text *out);
 /* A member that is a text with zeros. */
 void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 
@@ -359,6 +445,7 @@ enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_embeddings_native(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);
+enum MHD_Result route_tokenizer(struct exchange *x);
 enum MHD_Result route_detokenize(struct exchange *x);
 enum MHD_Result route_template(struct exchange *x);
 enum MHD_Result route_count(struct exchange *x);

@@ -136,6 +136,13 @@ def chats(s):
     events = [json.loads(e)["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
     check(events[0]["delta"] == {"role": "assistant", "content": None} and events[-1]["delta"] == {}, "a chat's stream begins and ends")
     check("".join(e["delta"].get("content") or "" for e in events) == same, "and has the same text")
+    for more, named in (({"functions": [{"name": "f"}]}, "functions"), ({"top_logprobs": 2}, "top_logprobs"), ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+                        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"), ({"stream_options": 1}, "stream_options"), ({"parallel_tool_calls": 0}, "parallel_tool_calls"),
+                        ({"guided_choice": ["a", "b"]}, "guided_choice"), ({"min_tokens": 3}, "min_tokens"), ({"stop_token_ids": [1]}, "stop_token_ids")):
+        status, a, _ = s.ask("/v1/chat/completions", {**talk, **more})
+        check(status == 400 and named in a["error"]["message"], f"400: {a}")
+    check(s.ask("/v1/chat/completions", {**talk, "user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "functions": [], "min_tokens": 0,
+                                         "nobody knows": 1})[0] == 200, "what changes nothing passes")
     status, a, _ = s.ask("/v1/chat/completions", {**talk, "tools": [{"type": "function", "function": {"name": "f"}}]})
     check(status == 400 and "chatml" in a["error"]["message"], "a template without tools says so")
 
@@ -201,6 +208,14 @@ def tools(model, folder):
     check(a["choices"][0]["finish_reason"] == "length" and len(a["choices"][0]["message"]["reasoning_content"]) > 20, "a schema leaves reasoning alone")
     talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]}
     check(s.ask("/apply-template", talk)[1]["prompt"] == "[user:Hi]<tool_call> <think> So", "a begun answer is gone on with")
+    check(s.end() == 0, "it ends")
+    s = Server(with_template(model, "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ reasoning_effort }}", folder + "/toolless.gguf"))
+    ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "tools": [tool("add")]}
+    refused = s.ask("/v1/chat/completions", ask)
+    check(refused[0] == 400 and "shows no tools" in refused[1]["error"]["message"], f"tools that the template does not show are refused: {refused[1]}")
+    check(s.ask("/apply-template", ask)[0] == 400, "at other addresses, too")
+    check(all(s.ask("/v1/chat/completions", {**ask, **more})[0] == 200 for more in ({"tools": []}, {"tools": None}, {"tool_choice": "none"})), "no tools pass, and those that may not be called")
+    check(s.ask("/apply-template", {**ask, "tools": [], "reasoning_effort": "low"})[1]["prompt"].strip() == "[Hi]low", "a template reads the effort")
     check(s.end() == 0, "it ends")
 
 
@@ -369,7 +384,8 @@ def embeds(model):
     s = Server(model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
     check(a[0] == a[2] != a[1] and abs(sum(x * x for x in a[0]) - 1) < 1e-4, "embeddings have length 1, the same for the same text")
-    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1})), "400: embeddings")
+    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1}, {"input": "x", "dimensions": 8})), "400: embeddings")
+    check(s.ask("/v1/embeddings", {"input": "x", "dimensions": len(a[0])})[0] == 200, "the model's own width is no wish")
     check(s.end() == 0, "it ends")
 
 
@@ -402,6 +418,49 @@ def drains(model):
     check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 1000, "SIGTERM lets an answer end")
 
 
+def cut(model, *options, asks):
+    """What each request gets from a server that is told to end at once: status and answer, or the events of a stream."""
+    s = Server(model, "-c", "65536", "--parallel", "2", "--drain", "0", *options)
+    got, begun = {}, threading.Barrier(len(asks) + 1)
+    def one(i, path, body):
+        c = s.connect()
+        c.request("POST", path, json.dumps(body))
+        begun.wait()
+        r = c.getresponse()
+        text = r.read().decode()
+        got[i] = r.status, [e.removeprefix("data: ") for e in text.split("\n\n") if e] if body.get("stream") else json.loads(text)
+    threads = [threading.Thread(target=one, args=(i, *a)) for i, a in enumerate(asks)]
+    for t in threads:
+        t.start()
+    begun.wait()
+    until = time.time() + 20
+    while s.busy() < min(2, len(asks)) and time.time() < until:
+        time.sleep(0.005)
+    time.sleep(0.2)
+    check(s.end() == 0, "a server with --drain 0 ends")
+    for t in threads:
+        t.join()
+    return [got[i] for i in range(len(asks))]
+
+
+def cuts(model):
+    """An answer that the end of the server cuts is an error, not one that looks complete."""
+    long = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 60000}
+    talk = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "max_tokens": 60000}
+    for path, body in (("/completion", long), ("/v1/completions", long), ("/v1/chat/completions", talk), ("/v1/completions", {**long, "n": 2})):
+        options = ("--chat-template", "chatml")
+        streams = cut(model, *options, asks=[(path, {**body, "stream": True})])
+        status, events = streams[0]
+        last = json.loads(events[-1])
+        check(status == 200 and last.get("error", {}).get("code") == 503 and len(events) > 1, f"{path}: a stream that is cut ends with an error: {events[-1]}")
+        check(not any(re.search(r'"finish_reason":"|"stop":true|^.DONE', e) for e in events), f"{path}: and nothing says that it is complete")
+    # two run, the third waits for them
+    for status, a in cut(model, "--chat-template", "chatml", asks=[("/completion", long), ("/v1/chat/completions", talk), ("/v1/completions", long)]):
+        check(status == 503 and a["error"]["type"] == "unavailable_error" and "choices" not in a, f"503: an answer that is cut: {a}")
+    got = cut(model, "--embeddings", asks=[("/v1/embeddings", {"input": ["word " * 10000] * 20}), ("/embeddings", {"input": ["word " * 10000] * 20})])
+    check(all(status == 503 and "error" in a for status, a in got), "503: embeddings that are cut")
+
+
 with tempfile.TemporaryDirectory() as folder:
     model = folder + "/tiny.gguf"
     subprocess.run([make, "--layers", "1", "--context", "65536", model], check=True, stdout=subprocess.DEVNULL)
@@ -423,6 +482,7 @@ with tempfile.TemporaryDirectory() as folder:
     full(model)
     embeds(model)
     drains(model)
+    cuts(model)
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),
                             (["--host", "127.0.0.1,192.0.2.1", "--port", "0"], 6), (["--host", ",", "--port", "0"], 2), (["--no-kv-unified"], 2)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)

@@ -1,0 +1,232 @@
+/*
+ * logprobs.c - log probabilities in answers: of the tokens of an answer, and with "echo" of those
+ * of its prompt, whose rows are made small as they come (job.c, choice_score).
+ */
+#include "server/server_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static void bytes_add(struct text *t, const struct server *s, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    json_open(t, "bytes", '[');
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    json_close(t, ']');
+}
+
+static void prob_add(struct text *t, const struct job *j, const struct token_prob *p)
+{
+    json_add(t, JSON("id", p->id));
+    token_add(t, j->server, "token", p->id);
+    if (j->ask.sampling.final_probs)
+        json_add(t, JSON("prob", exp((double)p->logprob)));
+    else
+        json_add(t, JSON("logprob", (double)p->logprob));
+    bytes_add(t, j->server, p->id);
+}
+
+void probs_add(struct text *t, const char *key, const struct choice *c, size_t first, size_t n)
+{
+    const struct job *j = c->job;
+    json_open(t, key, '[');
+    for (size_t i = first; i < first + n; i++) {
+        const struct token_prob *p = c->probs + i * c->per_token;
+        json_open(t, NULL, '{');
+        prob_add(t, j, p);
+        json_open(t, j->ask.sampling.final_probs ? "top_probs" : "top_logprobs", '[');
+        for (size_t k = 1; k < c->per_token && p[k].id >= 0; k++) {
+            json_open(t, NULL, '{');
+            prob_add(t, j, p + k);
+            json_close(t, '}');
+        }
+        json_close(t, ']');
+        json_close(t, '}');
+    }
+    json_close(t, ']');
+}
+
+/* ------------------------------------------------------------------- the form of completions ---
+ */
+
+/* The tokens of an event or of a whole answer: those of the prompt, if any, then some of the
+ * answer's. */
+struct listed {
+    const struct choice *c;
+    const struct choice *prompt; /* whose prompt is listed; NULL: none */
+    size_t n_prompt, first, n;
+};
+
+/* Of token i: itself, then the most likely ones; NULL: nothing is in front of it. */
+static const struct token_prob *probs_of(const struct listed *l, size_t i)
+{
+    if (i < l->n_prompt)
+        return i ? l->prompt->scores + (i - 1) * l->prompt->per_token : NULL;
+    return l->c->probs + (l->first + i - l->n_prompt) * l->c->per_token;
+}
+
+static int32_t id_of(const struct listed *l, size_t i)
+{
+    return i < l->n_prompt ? l->prompt->ids[i] : probs_of(l, i)->id;
+}
+
+/* With all digits, so that a token and its own entry among the most likely ones are equal. */
+static void logprob_add(struct text *t, float logprob)
+{
+    text_printf(t, "%.9g", isfinite(logprob) ? (double)logprob : -9999.0);
+}
+
+static bool is_text(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        const int length = utf8_char(bytes + i, n - i);
+        if (length < 1)
+            return false;
+        i += (size_t)length;
+    }
+    return true;
+}
+
+/* A part of a character is told by its bytes, as OpenAI does, so that such tokens differ. */
+static void name_add(struct text *t, const struct server *s, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    json_key(t, NULL);
+    text_printf(t, "\"");
+    if (is_text(bytes, n)) {
+        text_add_json(t, bytes, n);
+    } else {
+        text_printf(t, "bytes:");
+        for (size_t i = 0; i < n; i++)
+            text_printf(t, "\\\\x%02x", (unsigned char)bytes[i]);
+    }
+    text_printf(t, "\"");
+}
+
+static bool same_name(const struct server *s, int32_t a, int32_t b)
+{
+    const char *x = "", *y = "";
+    size_t n = 0, m = 0;
+    tokenizer_piece(s->session.tokenizer, a, true, &x, &n);
+    tokenizer_piece(s->session.tokenizer, b, true, &y, &m);
+    return a == b || (n == m && !memcmp(x, y, n));
+}
+
+/* The most likely tokens, and the token itself, which may not be one of them, by their texts: of
+ * several with the same text the most likely one. */
+static void top_add(struct text *t, const struct choice *c, const struct token_prob *p)
+{
+    const struct server *s = c->job->server;
+    size_t n = 1;
+    while (n < c->per_token && p[n].id >= 0)
+        n++;
+    json_open(t, NULL, '{');
+    for (size_t k = 1; k <= n; k++) {
+        const struct token_prob *one = k < n ? p + k : p;
+        bool listed = false;
+        for (size_t i = 1; i < k && !listed; i++)
+            listed = same_name(s, p[i].id, one->id);
+        if (listed)
+            continue;
+        name_add(t, s, one->id);
+        text_printf(t, ":");
+        logprob_add(t, one->logprob);
+    }
+    json_close(t, '}');
+}
+
+/* Where a token begins in the text that its client has, in characters; one that begins inside a
+ * character is there where that is. */
+static size_t place_take(struct text_place *at, const char *bytes, size_t n)
+{
+    char head[sizeof at->begun + 4];
+    const size_t begun = at->n_begun, more = n < 4 ? n : 4;
+    size_t i = 0, offset;
+    memcpy(head, at->begun, begun);
+    memcpy(head + begun, bytes, more);
+    while (i < begun) { /* the character that was begun, or what turns out to be none */
+        const int length = utf8_char(head + i, begun + more - i);
+        if (length > 0 && i + (size_t)length > begun)
+            break;
+        if (!length)
+            break;
+        i += length > 0 ? (size_t)length : 1;
+        at->chars++;
+    }
+    offset = at->chars;
+    at->n_begun = 0;
+    while (i < begun + n) {
+        const char *s = i < begun ? head + i : bytes + (i - begun);
+        const size_t left = i < begun ? begun + more - i : begun + n - i;
+        const int length = utf8_char(s, left);
+        if (!length) {
+            memmove(at->begun, s, left);
+            at->n_begun = left;
+            break;
+        }
+        i += length > 0 ? (size_t)length : 1;
+        at->chars++;
+    }
+    return offset;
+}
+
+static void text_probs_add(struct text *t, struct choice *c, const struct listed *l)
+{
+    const struct server *s = c->job->server;
+    const size_t n = l->n_prompt + l->n;
+    json_open(t, "tokens", '[');
+    for (size_t i = 0; i < n; i++)
+        name_add(t, s, id_of(l, i));
+    json_close(t, ']');
+    json_open(t, "token_logprobs", '[');
+    for (size_t i = 0; i < n; i++) {
+        const struct token_prob *p = probs_of(l, i);
+        json_key(t, NULL);
+        if (p)
+            logprob_add(t, p->logprob);
+        else
+            text_printf(t, "null");
+    }
+    json_close(t, ']');
+    json_open(t, "top_logprobs", '[');
+    for (size_t i = 0; i < n; i++) {
+        const struct token_prob *p = probs_of(l, i);
+        if (p) {
+            top_add(t, i < l->n_prompt ? l->prompt : c, p);
+        } else {
+            json_key(t, NULL);
+            text_printf(t, "null");
+        }
+    }
+    json_close(t, ']');
+    json_open(t, "text_offset", '[');
+    for (size_t i = 0; i < n; i++) {
+        const char *bytes = "";
+        size_t length = 0;
+        tokenizer_piece(s->session.tokenizer, id_of(l, i), true, &bytes, &length);
+        json_add(t, JSON(NULL, place_take(&c->place, bytes, length)));
+    }
+    json_close(t, ']');
+}
+
+void logprobs_add(struct text *t, struct choice *c, const struct choice *prompt, size_t first,
+                  size_t n)
+{
+    json_key(t, "logprobs");
+    if (!c->job->ask.sampling.logprobs || (!prompt && !n && c->job->ask.stream)) {
+        text_printf(t, "null");
+        return;
+    }
+    text_printf(t, "{");
+    if (c->job->ask.kind == ASK_CHAT)
+        probs_add(t, "content", c, first, n);
+    else
+        text_probs_add(t, c,
+                       &(struct listed){c, prompt, prompt ? (size_t)prompt->n_ids : 0, first, n});
+    json_close(t, '}');
+}

@@ -1,0 +1,335 @@
+/*
+ * members.c - the members of a request that OpenAI, llama.cpp and vLLM know: one row for each, with
+ * the addresses that know it, its types, and what is made of it. It is used, it changes no answer
+ * and is accepted, or it would change the answer and is refused by name. null, and a value that
+ * asks for nothing, always pass; members without a row are ignored.
+ */
+#include "server/server_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    FLAG = MEMBER_FLAG,
+    WHOLE = MEMBER_WHOLE,
+    NUMBER = MEMBER_NUMBER,
+    TEXT = MEMBER_TEXT,
+    LIST = MEMBER_LIST,
+    OBJECT = MEMBER_OBJECT,
+    ANY = FLAG | NUMBER | TEXT | LIST | OBJECT,
+    NATIVE = MEMBER_ON(ASK_NATIVE),
+    COMPLETION = MEMBER_ON(ASK_TEXT),
+    CHAT = MEMBER_ON(ASK_CHAT),
+    EMBED = MEMBER_ON(ASK_EMBED),
+    TOKENIZE = MEMBER_ON(ASK_TOKENIZE),
+    DETOKENIZE = MEMBER_ON(ASK_DETOKENIZE),
+    ANSWERS = NATIVE | COMPLETION | CHAT,
+    ELSEWHERE = 0, /* read elsewhere */
+    MOST = INT32_MAX
+};
+
+#define AT(field) offsetof(struct ask, field)
+
+/* What is asked for instead. */
+#define SCHEMA "use json_schema or response_format"
+#define LEAVE  "leave it out"
+
+const struct member members[] = {
+    /* used: of several names of one thing the last one decides */
+    {"temperature", ANSWERS, NUMBER, .at = AT(sampling.temperature), .least = 0, .most = 100},
+    {"top_k", ANSWERS, WHOLE, .at = AT(sampling.top_k), .least = -1, .most = MOST},
+    {"top_p", ANSWERS, NUMBER, .at = AT(sampling.top_p), .least = 0, .most = 1},
+    {"min_p", ANSWERS, NUMBER, .at = AT(sampling.min_p), .least = 0, .most = 1},
+    {"typical_p", ANSWERS, NUMBER, .at = AT(sampling.typical_p), .least = 0, .most = 1},
+    {"top_n_sigma", ANSWERS, NUMBER, .at = AT(sampling.top_n_sigma), .least = -1, .most = 1000},
+    {"xtc_probability", ANSWERS, NUMBER, .at = AT(sampling.xtc_probability), .least = 0, .most = 1},
+    {"xtc_threshold", ANSWERS, NUMBER, .at = AT(sampling.xtc_threshold), .least = 0, .most = 1},
+    {"dynatemp_range", ANSWERS, NUMBER, .at = AT(sampling.temperature_range), .least = 0,
+     .most = 100},
+    {"dynatemp_exponent", ANSWERS, NUMBER, .at = AT(sampling.temperature_exponent), .least = 0,
+     .most = 100},
+    {"repeat_penalty", ANSWERS, NUMBER, .at = AT(sampling.repeat_penalty), .least = 0.01,
+     .most = 100},
+    {"presence_penalty", ANSWERS, NUMBER, .at = AT(sampling.presence_penalty), .least = -100,
+     .most = 100},
+    {"frequency_penalty", ANSWERS, NUMBER, .at = AT(sampling.frequency_penalty), .least = -100,
+     .most = 100},
+    {"dry_multiplier", ANSWERS, NUMBER, .at = AT(sampling.dry.multiplier), .least = 0, .most = 100},
+    {"dry_base", ANSWERS, NUMBER, .at = AT(sampling.dry.base), .least = 0, .most = 100},
+    {"dry_allowed_length", ANSWERS, WHOLE, .at = AT(sampling.dry.allowed), .least = 0,
+     .most = MOST},
+    {"dry_penalty_last_n", ANSWERS, WHOLE, .at = AT(sampling.dry.last), .least = -1, .most = MOST},
+    {"mirostat", ANSWERS, WHOLE, .at = AT(sampling.mirostat), .least = 0, .most = 2},
+    {"mirostat_tau", ANSWERS, NUMBER, .at = AT(sampling.mirostat_tau), .least = 0, .most = 100},
+    {"mirostat_eta", ANSWERS, NUMBER, .at = AT(sampling.mirostat_eta), .least = 0, .most = 10},
+    {"repeat_last_n", ANSWERS, WHOLE, .at = AT(sampling.repeat_last), .least = -1, .most = MOST},
+    {"max_completion_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
+    {"max_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
+    {"n_predict", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
+    {"n", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},
+    {"n_cmpl", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},
+    {"stream", ANSWERS, FLAG, .at = AT(stream)},
+    {"return_tokens", ANSWERS, FLAG, .at = AT(tokens)},
+    {"ignore_eos", ANSWERS, FLAG, .at = AT(ignore_end)},
+    {"timings_per_token", ANSWERS, FLAG, .at = AT(timings)},
+    {"return_progress", ANSWERS, FLAG, .at = AT(progress)},
+    {"post_sampling_probs", ANSWERS, FLAG, .at = AT(sampling.final_probs)},
+    {"verbose", ANSWERS, FLAG, .at = AT(verbose)},
+    {"echo", COMPLETION, FLAG, .at = AT(echo)},
+    /* used, by readers of their own */
+    {"prompt", NATIVE | COMPLETION, TEXT | LIST | OBJECT, .at = ELSEWHERE},
+    {"prompt", TOKENIZE, TEXT, .at = ELSEWHERE},
+    {"messages", CHAT, LIST, .at = ELSEWHERE},
+    {"seed", ANSWERS, WHOLE, .at = ELSEWHERE},
+    {"stop", ANSWERS, TEXT | LIST, .at = ELSEWHERE},
+    {"logit_bias", ANSWERS, OBJECT | LIST, .at = ELSEWHERE},
+    {"logprobs", ANSWERS, FLAG | WHOLE, .least = 0, .most = PROBS_MAX},
+    {"top_logprobs", ANSWERS, WHOLE, .least = 0, .most = PROBS_MAX},
+    {"n_probs", ANSWERS, WHOLE, .least = 0, .most = PROBS_MAX},
+    {"dry_sequence_breakers", ANSWERS, LIST, .at = ELSEWHERE},
+    {"grammar", ANSWERS, TEXT, .at = ELSEWHERE},
+    {"json_schema", ANSWERS, OBJECT | FLAG, .at = ELSEWHERE},
+    {"response_format", ANSWERS, OBJECT, .at = ELSEWHERE},
+    {"stream_options", ANSWERS, OBJECT, .at = ELSEWHERE},
+    {"response_fields", NATIVE, LIST, .at = ELSEWHERE},
+    {"tools", CHAT, LIST, .at = ELSEWHERE},
+    {"tool_choice", CHAT, TEXT | OBJECT, .at = ELSEWHERE},
+    {"parallel_tool_calls", CHAT, FLAG, .at = ELSEWHERE},
+    {"chat_template_kwargs", CHAT, OBJECT, .at = ELSEWHERE},
+    {"reasoning_effort", CHAT, TEXT, .at = ELSEWHERE},
+    {"add_generation_prompt", CHAT, FLAG, .at = ELSEWHERE},
+    {"continue_final_message", CHAT, FLAG, .at = ELSEWHERE},
+    {"input", EMBED, TEXT | LIST, .at = ELSEWHERE},
+    {"content", EMBED, TEXT | LIST, .at = ELSEWHERE},
+    {"encoding_format", EMBED, TEXT, .at = ELSEWHERE},
+    {"content", TOKENIZE, TEXT, .at = ELSEWHERE},
+    {"add_special", TOKENIZE, FLAG, .at = ELSEWHERE},
+    {"add_special_tokens", TOKENIZE, FLAG, .at = ELSEWHERE},
+    {"parse_special", TOKENIZE, FLAG, .at = ELSEWHERE},
+    {"with_pieces", TOKENIZE, FLAG, .at = ELSEWHERE},
+    {"tokens", DETOKENIZE, LIST, .at = ELSEWHERE},
+    /* they change no answer: names, accounts, what only makes it faster or earlier */
+    {"model", ~0u, TEXT, .idle = true},
+    {"user", ~0u, TEXT, .idle = true},
+    {"metadata", ANSWERS, OBJECT, .idle = true},
+    {"safety_identifier", ANSWERS, TEXT, .idle = true},
+    {"service_tier", ANSWERS, TEXT, .idle = true},
+    {"prediction", CHAT, OBJECT, .idle = true},
+    {"prompt_cache_key", ANSWERS, TEXT, .idle = true},
+    {"prompt_cache_retention", ANSWERS, TEXT, .idle = true},
+    {"cache_prompt", ANSWERS, FLAG, .idle = true},
+    {"cache_salt", ANSWERS | EMBED, TEXT, .idle = true},
+    {"id_slot", ANSWERS, WHOLE, .idle = true},
+    {"n_cache_reuse", ANSWERS, WHOLE, .idle = true},
+    {"n_keep", ANSWERS, WHOLE, .idle = true},
+    {"n_discard", ANSWERS, WHOLE, .idle = true},
+    {"samplers", ANSWERS, LIST | TEXT, .idle = true},
+    {"adaptive_decay", ANSWERS, NUMBER, .idle = true},
+    {"backend_sampling", ANSWERS, FLAG, .idle = true},
+    {"sse_ping_interval", ANSWERS, NUMBER, .idle = true},
+    {"speculative.n_max", ANSWERS, WHOLE, .idle = true},
+    {"speculative.n_min", ANSWERS, WHOLE, .idle = true},
+    {"speculative.p_min", ANSWERS, NUMBER, .idle = true},
+    {"speculative.type", ANSWERS, TEXT, .idle = true},
+    {"spaces_between_special_tokens", ANSWERS, FLAG, .idle = true},
+    {"priority", ANSWERS | EMBED, WHOLE, .idle = true},
+    {"request_id", ANSWERS | EMBED, TEXT, .idle = true},
+    /* OpenAI's: refused */
+    {"functions", ANSWERS, LIST, .refused = "use tools"},
+    {"function_call", ANSWERS, TEXT | OBJECT, .refused = "use tools and tool_choice",
+     .off_text = "none"},
+    {"audio", CHAT, OBJECT, .refused = "this server makes no sound"},
+    {"modalities", CHAT, LIST, .refused = "answers are text only", .off_text = "text"},
+    {"verbosity", CHAT, TEXT, .refused = "ask for it in a message", .off_text = "medium"},
+    {"web_search_options", CHAT, OBJECT, .refused = "this server searches nothing", .strict = true},
+    {"store", ANSWERS, FLAG, .refused = "this server stores no answers"},
+    {"best_of", ANSWERS, WHOLE, .refused = "use n", .off = 1},
+    {"suffix", ANSWERS, TEXT, .refused = LEAVE},
+    {"dimensions", EMBED, WHOLE, .refused = "vectors are as wide as the model's",
+     .off_width = true},
+    /* llama.cpp's: refused */
+    {"lora", ANSWERS, LIST, .refused = "merge it into the model"},
+    {"n_indent", ANSWERS, WHOLE, .refused = "use a grammar"},
+    {"input_prefix", ANSWERS, TEXT, .refused = LEAVE},
+    {"input_suffix", ANSWERS, TEXT, .refused = LEAVE},
+    {"input_extra", ANSWERS, LIST, .refused = LEAVE},
+    {"image_data", ANSWERS | EMBED, LIST, .refused = "this server reads no images"},
+    {"adaptive_target", ANSWERS, NUMBER, .refused = "use mirostat"},
+    {"min_keep", ANSWERS, WHOLE, .refused = LEAVE},
+    {"tfs_z", ANSWERS, NUMBER, .refused = "use min_p", .off = 1},
+    {"penalize_nl", ANSWERS, FLAG, .refused = LEAVE},
+    {"t_max_predict_ms", ANSWERS, NUMBER, .refused = "use max_tokens"},
+    {"t_max_prompt_ms", ANSWERS, NUMBER, .refused = LEAVE},
+    {"grammar_lazy", ANSWERS, FLAG, .refused = "use tools, or a grammar from the start"},
+    {"grammar_triggers", ANSWERS, LIST, .refused = "use tools, or a grammar from the start"},
+    {"preserved_tokens", ANSWERS, LIST, .refused = LEAVE},
+    {"system_prompt", ANSWERS, TEXT | OBJECT, .refused = "put it in front of the prompt"},
+    {"parse_tool_calls", ANSWERS, FLAG, .refused = "use tool_choice \"none\"", .off_true = true},
+    {"reasoning_format", ANSWERS, TEXT, .refused = "reasoning always comes apart",
+     .off_text = "auto deepseek"},
+    {"reasoning_in_content", ANSWERS, FLAG, .refused = "reasoning always comes apart"},
+    {"thinking_forced_open", ANSWERS, FLAG, .refused = "use chat_template_kwargs"},
+    {"reasoning_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
+    {"thinking_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
+    {"reasoning_budget_message", ANSWERS, TEXT, .refused = LEAVE},
+    {"embd_normalize", EMBED, WHOLE, .refused = "start the server with another --pooling",
+     .off = 2},
+    /* vLLM's: refused */
+    {"echo", NATIVE | CHAT, FLAG, .refused = "use /v1/completions"},
+    {"use_beam_search", ANSWERS, FLAG, .refused = LEAVE},
+    {"length_penalty", ANSWERS, NUMBER, .refused = LEAVE, .off = 1},
+    {"early_stopping", ANSWERS, FLAG | TEXT, .refused = LEAVE},
+    {"repetition_penalty", ANSWERS, NUMBER, .refused = "use repeat_penalty", .off = 1},
+    {"stop_token_ids", ANSWERS, LIST, .refused = "use stop"},
+    {"include_stop_str_in_output", ANSWERS, FLAG, .refused = LEAVE},
+    {"min_tokens", ANSWERS, WHOLE, .refused = "use ignore_eos with max_tokens"},
+    {"skip_special_tokens", ANSWERS, FLAG, .refused = "use return_tokens and /detokenize",
+     .off_true = true},
+    {"detokenize", ANSWERS, FLAG, .refused = "use return_tokens", .off_true = true},
+    {"add_special_tokens", NATIVE | COMPLETION | EMBED, FLAG, .refused = "send token ids",
+     .off_true = true},
+    {"add_special_tokens", CHAT, FLAG, .refused = LEAVE},
+    {"truncate_prompt_tokens", ANSWERS | EMBED, WHOLE, .refused = "send less", .strict = true},
+    {"prompt_logprobs", ANSWERS, WHOLE, .refused = "use echo and logprobs at /v1/completions",
+     .strict = true},
+    {"allowed_token_ids", ANSWERS, LIST, .refused = "use logit_bias or a grammar"},
+    {"bad_words", ANSWERS, LIST, .refused = "use logit_bias with false"},
+    {"guided_json", ANSWERS, ANY, .refused = SCHEMA},
+    {"guided_regex", ANSWERS, TEXT, .refused = "use json_schema with a pattern, or grammar"},
+    {"guided_choice", ANSWERS, LIST, .refused = "use json_schema with an enum, or grammar"},
+    {"guided_grammar", ANSWERS, TEXT, .refused = "use grammar"},
+    {"guided_decoding_backend", ANSWERS, TEXT, .refused = SCHEMA},
+    {"guided_whitespace_pattern", ANSWERS, TEXT, .refused = "use grammar"},
+    {"structured_outputs", ANSWERS, OBJECT, .refused = SCHEMA},
+    {"structural_tag", ANSWERS, TEXT | OBJECT, .refused = SCHEMA},
+    {"logits_processors", ANSWERS, LIST, .refused = "use logit_bias"},
+    {"return_tokens_as_token_ids", ANSWERS, FLAG, .refused = "use return_tokens at /completion"},
+    {"return_token_ids", ANSWERS, FLAG, .refused = "use return_tokens at /completion"},
+    {"kv_transfer_params", ANSWERS, OBJECT, .refused = LEAVE},
+    {"vllm_xargs", ANSWERS, OBJECT, .refused = LEAVE},
+    {"documents", CHAT, LIST, .refused = "use chat_template_kwargs"},
+    {"chat_template", CHAT | EMBED, TEXT, .refused = "start with --chat-template-file"},
+    {"mm_processor_kwargs", ANSWERS | EMBED, OBJECT, .refused = "this server reads only text"},
+    {"include_reasoning", CHAT, FLAG, .refused = "reasoning always comes apart", .off_true = true},
+    {"thinking_token_budget", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
+    {"prompt_embeds", NATIVE | COMPLETION, ANY, .refused = "send a text or token ids"},
+    {"normalize", EMBED, FLAG, .refused = "use --pooling none and /embeddings", .off_true = true},
+    {"embed_dtype", EMBED, TEXT, .refused = LEAVE, .off_text = "float32"},
+    {"endianness", EMBED, TEXT, .refused = LEAVE, .off_text = "little native"},
+    {"messages", EMBED | TOKENIZE, LIST, .refused = "use /apply-template"},
+    {"return_token_strs", TOKENIZE, FLAG, .refused = "use with_pieces"},
+    {0},
+};
+
+static bool is_of(const json_t *v, unsigned types)
+{
+    const double d = json_number_value(v);
+    return (types & FLAG && json_is_boolean(v)) || (types & TEXT && json_is_string(v)) ||
+           (types & LIST && json_is_array(v)) || (types & OBJECT && json_is_object(v)) ||
+           (json_is_number(v) && (types & NUMBER || (types & WHOLE && d == floor(d))));
+}
+
+/* "a text or a list" */
+static void types_name(unsigned types, char *out, size_t room)
+{
+    static const struct {
+        unsigned type;
+        const char *name;
+    } names[] = {{FLAG, "true or false"}, {WHOLE, "a whole number"}, {NUMBER, "a number"},
+                 {TEXT, "a text"},        {LIST, "a list"},          {OBJECT, "an object"}};
+    size_t n = 0;
+    *out = 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (types & names[i].type && n < room)
+            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? " or " : "", names[i].name);
+}
+
+/* One of the words in `list`, which has blanks between them. */
+static bool word_is_in(const char *list, const json_t *word)
+{
+    const char *w = json_string_value(word);
+    const size_t n = json_string_length(word);
+    for (const char *at = list; w && at && *at; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        if (length == n && !memcmp(at, w, n))
+            return true;
+        at += length;
+    }
+    return false;
+}
+
+/* A value that asks for nothing. */
+static bool is_off(const struct member *m, const json_t *v, int32_t width)
+{
+    const double d = json_number_value(v);
+    const json_t *one;
+    size_t i;
+    bool all = true;
+    if (m->strict)
+        return false;
+    json_array_foreach(v, i, one)
+    {
+        all = all && word_is_in(m->off_text, one);
+    }
+    if (json_is_number(v))
+        return m->off_width ? d == width : d == m->off || (m->off == 0 && d < 0);
+    return json_is_boolean(v)  ? json_is_true(v) == m->off_true
+           : json_is_string(v) ? !json_string_length(v) || word_is_in(m->off_text, v)
+           : json_is_array(v)  ? all
+                               : !json_object_size(v);
+}
+
+static oato_status range_check(const struct member *m, double d, struct oato_error *err)
+{
+    if (d >= m->least && d <= m->most)
+        return OATO_OK;
+    return m->types & WHOLE
+               ? oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %.0f to %.0f", m->name,
+                           m->least, m->most)
+               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g", m->name, m->least,
+                           m->most);
+}
+
+static oato_status member_check(const struct member *m, const json_t *v, int32_t width,
+                                struct oato_error *err)
+{
+    char types[120];
+    types_name(m->types, types, sizeof types);
+    if (!is_of(v, m->types))
+        return m->least < m->most && m->types & (WHOLE | NUMBER) && json_is_number(v)
+                   ? range_check(m, NAN, err)
+                   : oato_fail(err, OATO_EUSAGE, "%s wants %s", m->name, types);
+    if (m->refused && !is_off(m, v, width))
+        return m->off_width ? oato_fail(err, OATO_EUSAGE, "%s can only be %d: %s", m->name, width,
+                                        m->refused)
+                            : oato_fail(err, OATO_EUSAGE, "%s is not supported here; %s", m->name,
+                                        m->refused);
+    return json_is_number(v) && m->least < m->most ? range_check(m, json_number_value(v), err)
+                                                   : OATO_OK;
+}
+
+static void member_set(const struct member *m, const json_t *v, struct ask *ask)
+{
+    void *to = (char *)ask + m->at;
+    if (m->types == FLAG)
+        *(bool *)to = json_is_true(v);
+    else if (m->types == WHOLE)
+        *(int32_t *)to = (int32_t)json_number_value(v);
+    else
+        *(float *)to = (float)json_number_value(v);
+}
+
+oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
+                            struct oato_error *err)
+{
+    for (const struct member *m = members; m->name; m++) {
+        const json_t *v = m->on & MEMBER_ON(kind) ? json_object_get(o, m->name) : NULL;
+        if (!v || json_is_null(v))
+            continue;
+        if (member_check(m, v, width, err))
+            return err->status;
+        if (ask && m->at)
+            member_set(m, v, ask);
+    }
+    return OATO_OK;
+}
