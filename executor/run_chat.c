@@ -155,8 +155,8 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     oato_status status =
         chat_template_apply(c->template, c->messages, c->n_messages, true, NULL, &prompt, err);
     if (!status)
-        status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, n, err);
+        status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len, TOKENIZE_PROMPT,
+                                  ids, n, err);
     if (!status)
         status = answer_read(&c->answer, c->template, &prompt, err);
     text_free(&prompt);

@@ -123,7 +123,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = session_open(&s, &a.open, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
-        status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_SPECIAL,
+        status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_BOS,
                                   &ids, &n, err);
         if (!status)
             status = score_text(&s, &a, ids, n, err);

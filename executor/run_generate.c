@@ -36,9 +36,8 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     size_t n_ids = 0;
     oato_status status = prompt_text(template, a, prompt, n, &text, err);
     if (!status)
-        status =
-            tokenizer_encode(s->tokenizer, or_empty(text.data), text.len,
-                             TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
+        status = tokenizer_encode(s->tokenizer, or_empty(text.data), text.len, TOKENIZE_PROMPT,
+                                  &x->ids, &n_ids, err);
     x->calls_apart = a->json;
     if (!status && template)
         status = answer_read(x, template, &text, err);

@@ -142,8 +142,11 @@ oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struc
 void tokenizer_free(struct tokenizer *t);
 
 enum tokenize_flags {
-    TOKENIZE_ADD_SPECIAL = 1,   /* BOS/EOS as the model asks */
+    TOKENIZE_ADD_BOS = 1,       /* in front, if the model asks for it */
     TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
+    TOKENIZE_ADD_EOS = 4,       /* behind, likewise: never where the text is to be continued */
+    TOKENIZE_ADD_SPECIAL = TOKENIZE_ADD_BOS | TOKENIZE_ADD_EOS,  /* of a text that is complete */
+    TOKENIZE_PROMPT = TOKENIZE_ADD_BOS | TOKENIZE_PARSE_SPECIAL, /* of one to be continued */
 };
 /* The n bytes of text may be anything. *ids is malloc'ed (free it) and holds *count tokens. */
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,

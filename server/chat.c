@@ -254,7 +254,7 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
                             json_is_true(json_object_get(o, "parallel_tool_calls")), &prompt, err);
     if (!status)
         status = tokenizer_encode(s->session.tokenizer, or_empty(prompt.data), prompt.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
+                                  TOKENIZE_PROMPT, &ids, &n, err);
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {

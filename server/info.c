@@ -215,7 +215,7 @@ enum MHD_Result route_count(struct exchange *x)
     const bool bad =
         !o || chat_prompt(x->server, o, &prompt, &err) ||
         tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
-                         TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, &err);
+                         TOKENIZE_PROMPT, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
     if (bad)

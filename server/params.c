@@ -413,6 +413,7 @@ void fields_pick(struct text *answer, const json_t *fields)
 struct ids {
     int32_t *id;
     size_t n, cap;
+    bool ends; /* the next text is the end of a complete one */
 };
 
 static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
@@ -434,7 +435,8 @@ static oato_status text_ids(const struct server *s, const json_t *text, struct i
 {
     int32_t *ids = NULL;
     size_t n = 0;
-    const int flags_wanted = TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_SPECIAL);
+    const int flags_wanted =
+        TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_BOS) | (to->ends ? TOKENIZE_ADD_EOS : 0);
     oato_status status = tokenizer_encode(s->session.tokenizer, json_string_value(text),
                                           json_string_length(text), flags_wanted, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
@@ -504,13 +506,15 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
 
 static oato_status prompt_add(struct job *j, const json_t *prompt, struct oato_error *err)
 {
-    struct ids ids = {0};
+    const bool complete = j->ask.kind == ASK_EMBED;
+    struct ids ids = {.ends = complete && !json_is_array(prompt)};
     oato_status status = OATO_OK;
     const json_t *part;
     size_t i;
     if (json_is_array(prompt)) {
         json_array_foreach(prompt, i, part)
         {
+            ids.ends = complete && i + 1 == json_array_size(prompt);
             if (!status)
                 status = part_add(j->server, part, &ids, err);
         }
