@@ -413,6 +413,8 @@ int32_t host_threads(int32_t wanted, char *why, size_t why_bytes);
 
 /* ------------------------------------------------------------------- time and progress ---- */
 
+/* A member that is a text of n bytes, which may be zero; s NULL: of none. */
+void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 uint64_t now_ns(void); /* monotonic */
 /* Sorts v, n times of the same work; the one at quantile q in [0, 1], between neighbours. */
 double quantile(double *v, int32_t n, double q);

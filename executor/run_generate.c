@@ -23,8 +23,8 @@ static oato_status prompt_text(const struct chat_template *template, const struc
     struct chat_message m[2];
     size_t count = 0;
     if (a->system)
-        m[count++] = (struct chat_message){"system", a->system};
-    m[count++] = (struct chat_message){"user", prompt};
+        m[count++] = (struct chat_message){"system", a->system, strlen(a->system)};
+    m[count++] = (struct chat_message){"user", prompt, n};
     return chat_template_apply(template, m, count, true, NULL, out, err);
 }
 
@@ -84,8 +84,8 @@ static oato_status answer_json(const struct answer *x, struct oato_error *err)
     struct text line;
     text_init(&line);
     json_open(&line, NULL, '{');
-    json_add(&line, JSON("text", (const char *)x->text.data),
-             JSON("reasoning", (const char *)x->thought.data));
+    json_add_slice(&line, "text", x->text.data, x->text.len);
+    json_add_slice(&line, "reasoning", x->thought.data, x->thought.len);
     json_open(&line, "calls", '[');
     text_add(&line, or_empty(x->calls.data), x->calls.len);
     json_close(&line, ']');

@@ -177,17 +177,19 @@ void utf8_stream_flush(struct utf8_stream *s, struct text *out);
 struct chat_message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;
+    size_t bytes; /* of content, which may be anything */
 };
 
 /* The model's Jinja program (tokenizer.chat_template), or a named format: chatml, llama3, .. */
 struct chat_template;
 
-/* The model's own; of a `name` that is not NULL that format, or if a space, a line break or a brace
- * is in it, that program. A model's own that cannot be parsed is replaced by the format that it is
- * recognised as, if there is one; then chat_template_warning has a line that says so, else "". The
- * error lists the names and points to --chat-template. The result does not refer to g. */
-oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
-                               struct oato_error *err);
+/* The model's own; of a `name` (of n bytes) that is not NULL that format, or if a space, a line
+ * break or a brace is in it, that program. A model's own that cannot be parsed is replaced by the
+ * format that it is recognised as, if there is one; then chat_template_warning has a line that says
+ * so, else "". The error lists the names and points to --chat-template. The result does not refer
+ * to g. */
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+                               struct chat_template **out, struct oato_error *err);
 void chat_template_free(struct chat_template *c);
 const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
 const char *chat_template_warning(const struct chat_template *c);

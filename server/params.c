@@ -14,13 +14,13 @@ enum { ANSWERS_MAX = 128, STOP_BYTES = 1024, PROBS_MAX = 100 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
-    x->json = json_loadb(or_empty(x->body.data), x->body.len, 0, &why);
+    x->json = json_loadb(or_empty(x->body.data), x->body.len, JSON_ALLOW_NUL, &why);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
                   why.position);
     else if (!json_is_object(x->json))
         oato_fail(err, OATO_EUSAGE, "the request is no JSON object");
-    return json_is_object(x->json) ? x->json : NULL;
+    return json_is_object(x->json) && !zeros_check(x->json, err) ? x->json : NULL;
 }
 
 /* ---------------------------------------------------------------------------- members ----- */

@@ -285,6 +285,8 @@ void error_json(struct text *t, unsigned status, const char *message);
 
 /* The request as a JSON object; NULL, and err says why. Borrowed from x. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+/* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
+oato_status zeros_check(const json_t *request, struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err);
@@ -331,8 +333,6 @@ void settings_add(struct text *t, const struct ask *ask, const char *key);
 void answer_whole(struct job *j, struct text *out);
 /* Appends what is new to a stream, as server-sent events. With the job's lock. */
 void answer_events(struct job *j, struct text *out);
-/* A member that is a text with zeros. */
-void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
