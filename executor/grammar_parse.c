@@ -420,7 +420,7 @@ static oato_status parse_sequence(struct parser *p)
         } else if (c == '{') {
             if (take_counts(p, &least, &most))
                 return p->err->status;
-        } else if (strchr("\"[(.<!", c) || is_name(c)) {
+        } else if ((c && strchr("\"[(.<!", c)) || is_name(c)) {
             last = p->n_open;
             if (parse_symbol(p))
                 return p->err->status;

@@ -241,7 +241,10 @@ static oato_status rules_make(const char *json, size_t n, int *next, int *rule, 
         .root = root, .out = out, .next_rule = *next, .merged = json_array(), .err = err};
     oato_status status = OATO_OK;
     if (!root)
-        status = oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
+        status = oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line,
+                           json_error_code(&why) == json_error_null_character
+                               ? "a text with a zero byte (\\u0000) is not supported; leave it out"
+                               : why.text);
     else if (!m.merged)
         status = schema_fail_memory(&m);
     else

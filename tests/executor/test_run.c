@@ -149,7 +149,8 @@ static void text_is_bytes_and_a_length(void **state)
              "cd %s && printf 'a' >a.txt && printf 'a\\0bc' >zero.txt && "
              "printf '{{ messages[0].content }}' >t.jinja && "
              "printf '{{ messages[0].content }}\\0bc' >zero.jinja && "
-             "printf '\\0bc' >first.jinja && printf 'root ::= \"a\\0b\"' >zero.gbnf",
+             "printf '\\0bc' >first.jinja && printf 'root ::= \"a\\0b\"' >zero.gbnf && "
+             "printf 'root ::= \"a\" \\0 \"b\"' >outside.gbnf",
              run_dir);
     assert_int_equal(system(shell), 0);
     assert_int_equal(prompt_tokens(o, "-f zero.txt"), prompt_tokens(o, "-f a.txt") + 3);
@@ -163,6 +164,11 @@ static void text_is_bytes_and_a_length(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p x -n 8 --json --grammar-file zero.gbnf"),
                      0);
     assert_memory_equal(o->out.data, "{\"text\":\"a\\u0000b\",", 19);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p x --grammar-file outside.gbnf"), 3);
+    assert_non_null(strstr(o->err.data, "a character that begins no symbol"));
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p x --json-schema '{\"const\":\"a\\u0000\"}'"), 2);
+    assert_non_null(strstr(o->err.data, "a text with a zero byte (\\u0000) is not supported"));
     /* lines of a conversation: the second begins with one */
     snprintf(shell, sizeof shell,
              "cd %s && printf 'a\\0bc\\n\\0\\n/bye\\0\\n/bye\\n' | '%s' chat tiny.gguf -n 2 "
