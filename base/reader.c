@@ -45,8 +45,8 @@ static bool reads_directly(int fd)
 oato_status direct_open(const char *path, struct direct_file *out, struct oato_error *err)
 {
     struct stat st;
-    *out = (struct direct_file){.fd = RETRY(open(path, O_RDONLY | O_CLOEXEC | O_DIRECT)),
-                                .direct = true};
+    *out = (struct direct_file){.direct = true};
+    out->fd = RETRY(open(path, O_RDONLY | O_CLOEXEC | O_DIRECT));
     if (out->fd >= 0 && !reads_directly(out->fd)) {
         close(out->fd);
         out->fd = -1;

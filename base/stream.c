@@ -46,7 +46,7 @@ int temporary_make(char *name)
     char *x = name + strlen(name) - 6;
     int fd;
     do {
-        memcpy(x, "XXXXXX", 6); /* the call that failed has filled them in */
+        memset(x, 'X', 6); /* the call that failed has filled them in */
         fd = mkostemp(name, O_CLOEXEC);
     } while (fd < 0 && errno == EINTR);
     return fd;

@@ -191,7 +191,10 @@ static oato_status message_add(struct chat *c, const char *role, const char *con
     if (!copy)
         return oato_fail_memory(err, n, "a message");
     memcpy(copy, or_empty(content), n);
-    c->messages[c->n_messages++] = (struct chat_message){role, copy, n};
+    struct chat_message *m = &c->messages[c->n_messages++];
+    m->role = role;
+    m->content = copy;
+    m->bytes = n;
     return OATO_OK;
 }
 

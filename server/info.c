@@ -212,10 +212,9 @@ enum MHD_Result route_count(struct exchange *x)
     size_t n = 0;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    const bool bad =
-        !o || chat_prompt(x->server, o, &prompt, &err) ||
-        tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
-                         TOKENIZE_PROMPT, &ids, &n, &err);
+    const bool bad = !o || chat_prompt(x->server, o, &prompt, &err) ||
+                     tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data),
+                                      prompt.len, TOKENIZE_PROMPT, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
     if (bad)

@@ -84,5 +84,12 @@ static oato_status value_check(const json_t *v, const struct place *at, struct o
 
 oato_status zeros_check(const json_t *request, struct oato_error *err)
 {
-    return value_check(request, NULL, err);
+    const char *key;
+    const json_t *one;
+    json_object_foreach((json_t *)request, key, one)
+    {
+        if (value_check(one, &(struct place){NULL, key, 0}, err))
+            return err->status;
+    }
+    return OATO_OK;
 }

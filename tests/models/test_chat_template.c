@@ -19,7 +19,7 @@
 
 #define SAYS(role, content)                                                                        \
     {                                                                                              \
-        role, content, sizeof content - 1                                                          \
+        role, content, sizeof(content) - 1                                                         \
     }
 
 static const struct chat_message talk[] = {
