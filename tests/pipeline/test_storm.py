@@ -113,6 +113,24 @@ def closed(folder, program, *args, which):
     return p.returncode, p.stdout + p.stderr
 
 
+def closed_server(folder):
+    """The health of a server that was started without any of them, as daemons are, and its exit status."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", str(port), "-c", "256"], cwd=folder,
+                         preexec_fn=lambda: [os.close(fd) for fd in range(3)])
+    said = None
+    for _ in range(600):
+        try:
+            said = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
+            break
+        except OSError:
+            time.sleep(0.1)
+    p.send_signal(signal.SIGTERM)
+    return said, p.wait(60)
+
+
 def programs_in_a_storm(quiet, stormy):
     b = lambda *args, **more: both(quiet, stormy, *args, **more)
     b("", "oato-make-model", "--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "m.gguf")
@@ -166,6 +184,7 @@ def descriptors_that_are_closed(quiet, model):
         for made, usual in [("closed.plan", "m.plan"), ("closed.gguf", "m.gguf")]:
             check(now[made] == now[usual], f"{made} {name} is as usual")
             os.remove(os.path.join(quiet, made))
+    check(closed_server(quiet) == (200, 0), "oato-serve with [0, 1, 2] closed")
 
 
 with tempfile.TemporaryDirectory() as quiet, tempfile.TemporaryDirectory() as stormy:
