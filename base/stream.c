@@ -139,7 +139,7 @@ int stream_fd(FILE *file)
 
 /* ------------------------------------------------------------------ descriptors 0 to 2 ---- */
 
-/* NULL when memory is short: then the C library's own serves. */
+/* Where memory is short the C library's own serves. */
 static FILE *standard(FILE *old, int fd, int buffering)
 {
     FILE *file = stream_take(fd, fd == STDIN_FILENO ? "r" : "w");
