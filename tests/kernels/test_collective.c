@@ -419,12 +419,12 @@ static void full_shared_memory_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(full_shared_memory_is_refused),
         cmocka_unit_test(sums_have_one_order_and_one_rounding),
         cmocka_unit_test(a_q8_0_sum_has_34_of_128_bytes),
         cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
         cmocka_unit_test(values_pass_from_rank_to_rank),
         cmocka_unit_test(who_leaves_or_stops_is_named_by_those_who_wait),
+        cmocka_unit_test(full_shared_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
