@@ -12,6 +12,7 @@
 
 #include "base/dtypes.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -159,6 +160,35 @@ struct budget {
 oato_status budget_spend(struct budget *b, uint64_t steps, size_t bytes, const char *what,
                          struct oato_error *err);
 
+/* ----------------------------------------------------------------- input and output ------- */
+
+/* The value of a system call, made again for as long as a signal ends it early: every call that may
+ * say EINTR is made by this or by the functions below. */
+#define RETRY(call)                                                                                \
+    __extension__({                                                                                \
+        __typeof__(call) value_;                                                                   \
+        do                                                                                         \
+            value_ = (call);                                                                       \
+        while (value_ < 0 && errno == EINTR);                                                      \
+        value_;                                                                                    \
+    })
+
+/* Writes all of it; fewer bytes, with errno, on failure. For signal handlers, too. */
+size_t fd_write(int fd, const void *data, size_t bytes);
+/* Makes the file of that size, with room where its file system can promise it: 0, or -1 with errno.
+ */
+int fd_allocate(int fd, uint64_t bytes);
+int temporary_make(char *name); /* mkostemp, closed on exec */
+/* As fopen ("r" and "w") and fdopen, but no signal fails their reads and writes; only a read that
+ * Ctrl-C ends (oato_interrupted) fails, with EINTR. Descriptors are closed on exec; fileno does not
+ * know these streams. */
+FILE *stream_open(const char *path, const char *mode);
+FILE *stream_take(int fd, const char *mode);
+int stream_fd(FILE *file); /* fileno of any stream */
+/* Opens those of the descriptors 0, 1 and 2 that are closed on /dev/null, so that no file becomes
+ * one of them, and makes stdin, stdout and stderr such streams. program_begin calls it. */
+void streams_begin(void);
+
 /* ----------------------------------------------------------------------------- files ------ */
 
 /* A whole file mapped read-only. */
@@ -220,9 +250,9 @@ int reader_on_way(const struct reader *r);
  * before. *tag is set in any case. */
 oato_status reader_wait(struct reader *r, uint64_t *tag, struct oato_error *err);
 
-/* Called first in main. If a mapped file is truncated, the program then names it and exits with
- * OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of raising
- * SIGXFSZ. name is stored. */
+/* Called first in main: streams_begin. If a mapped file is truncated, the program then names it and
+ * exits with OATO_EFILE instead of dying of SIGBUS; a write beyond RLIMIT_FSIZE fails instead of
+ * raising SIGXFSZ. name is stored. */
 void program_begin(const char *name);
 /* Prints "NAME: warning: text" on stderr, over a line of progress; user is not looked at. */
 void program_warn(void *user, const char *text);
@@ -383,6 +413,8 @@ struct json_field json_hash(const char *key, uint64_t value); /* as text of 16 h
 #define json_add_object(t, key, ...)                                                               \
     (json_open(t, key, '{'), json_add(t, __VA_ARGS__), json_close(t, '}'))
 void json_fields(struct text *t, const struct json_field *f); /* JSON_KIND_END is behind the last */
+/* A member that is a text of n bytes, which may be zero; s NULL: of none. */
+void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 void json_key(struct text *t, const char *key); /* the value follows, by text_printf */
 void json_open(struct text *t, const char *key, char bracket);
 void json_close(struct text *t, char bracket);

@@ -86,9 +86,7 @@ static void mapping_remove(const struct mapped_file *f)
 
 static void say(const char *s)
 {
-    for (ssize_t n = (ssize_t)strlen(s), sent; n > 0; s += sent, n -= sent)
-        if ((sent = write(STDERR_FILENO, s, (size_t)n)) <= 0)
-            return;
+    fd_write(STDERR_FILENO, s, strlen(s));
 }
 
 /* Only what a signal handler may call. */
@@ -117,6 +115,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context)
 void program_begin(const char *name)
 {
     program_name = name;
+    streams_begin();
     signal(SIGXFSZ,
            SIG_IGN); /* writing then fails with EFBIG, which is reported like a full disk */
     struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
@@ -147,7 +146,7 @@ oato_status file_map(const char *path, struct mapped_file *out, struct oato_erro
 {
     memset(out, 0, sizeof *out);
     /* O_NONBLOCK: opening a FIFO, which is refused below, would wait for a writer */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
     struct stat st;

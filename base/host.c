@@ -34,7 +34,7 @@ static FILE *open_below(const char *folder, const char *group, const char *name)
 {
     char path[3 * PATH_BYTES];
     snprintf(path, sizeof path, "%s%s/%s", folder, group, name);
-    return fopen(path, "re");
+    return stream_open(path, "r");
 }
 
 /* The n numbers of the file; "max" is UINT64_MAX, as is a negative number. */

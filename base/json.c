@@ -65,6 +65,14 @@ void json_fields(struct text *t, const struct json_field *f)
     }
 }
 
+void json_add_slice(struct text *t, const char *key, const char *s, size_t n)
+{
+    json_key(t, key);
+    text_printf(t, "\"");
+    text_add_json(t, or_empty(s), n);
+    text_printf(t, "\"");
+}
+
 void json_open(struct text *t, const char *key, char bracket)
 {
     json_key(t, key);

@@ -49,10 +49,10 @@ static bool is_kept(const struct stat *st)
 static bool is_gguf(const char *path)
 {
     char magic[4] = "";
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return false;
-    const ssize_t n = read(fd, magic, sizeof magic);
+    const ssize_t n = RETRY(read(fd, magic, sizeof magic));
     close(fd);
     return n == (ssize_t)sizeof magic && !memcmp(magic, "GGUF", sizeof magic);
 }
@@ -110,20 +110,21 @@ static bool is_own(int fd, const char *name)
 static int temporary_open(struct outfile *f, size_t bytes)
 {
     snprintf(f->temporary, bytes, "%s.oato-part", f->target);
-    int fd = open(f->temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
-                  S_IRUSR | S_IWUSR);
+    int fd = RETRY(open(f->temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+                        S_IRUSR | S_IWUSR));
     if (fd >= 0) {
-        if (!flock(fd, LOCK_EX | LOCK_NB) && is_own(fd, f->temporary) && !ftruncate(fd, 0))
+        if (!RETRY(flock(fd, LOCK_EX | LOCK_NB)) && is_own(fd, f->temporary) &&
+            !RETRY(ftruncate(fd, 0)))
             return fd;
         close(fd);
     }
     snprintf(f->temporary, bytes, "%s.XXXXXX", f->target);
-    return mkostemp(f->temporary, O_CLOEXEC);
+    return temporary_make(f->temporary);
 }
 
-static oato_status stream_open(struct outfile *f, int fd, struct oato_error *err)
+static oato_status descriptor_take(struct outfile *f, int fd, struct oato_error *err)
 {
-    f->stream = fdopen(fd, "wb");
+    f->stream = stream_take(fd, "w");
     if (f->stream)
         return OATO_OK;
     const int e = errno;
@@ -137,8 +138,8 @@ static oato_status open_through(struct outfile *f, const struct stat *st, struct
 {
     fflush(stdout);
     int fd = is_stdout(st) ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
-                           : open(f->path, O_WRONLY | O_CLOEXEC);
-    return fd < 0 ? write_failed(f, err) : stream_open(f, fd, err);
+                           : RETRY(open(f->path, O_WRONLY | O_CLOEXEC));
+    return fd < 0 ? write_failed(f, err) : descriptor_take(f, fd, err);
 }
 
 /* st: what is to be replaced; NULL: nothing is there. */
@@ -161,7 +162,7 @@ static oato_status open_beside(struct outfile *f, const struct stat *st, struct 
     const mode_t mask = umask(0);
     umask(mask);
     fchmod(fd, st ? st->st_mode & 0777 : 0666 & ~mask);
-    return stream_open(f, fd, err);
+    return descriptor_take(f, fd, err);
 }
 
 oato_status outfile_open_over(struct outfile *f, const char *path, struct oato_error *err)
@@ -203,9 +204,9 @@ static void sync_directory(const char *path)
     char *copy = strdup(path);
     if (!copy)
         return;
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = RETRY(open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd >= 0) {
-        fsync(fd);
+        RETRY(fsync(fd));
         close(fd);
     }
     free(copy);
@@ -218,7 +219,7 @@ oato_status outfile_commit(struct outfile *f, struct oato_error *err)
         return write_failed(f, err);
     if (f->target) {
         /* renamed before the lock ends with the stream: the next writer must not take it over */
-        if (fsync(fileno(f->stream)) || rename(f->temporary, f->target))
+        if (RETRY(fsync(stream_fd(f->stream))) || RETRY(rename(f->temporary, f->target)))
             return write_failed(f, err);
         f->temporary[0] = 0; /* it has its name now: abort must not remove it */
         sync_directory(f->target);

@@ -90,9 +90,8 @@ static void on_signal(int sig)
 static void on_deadline(int sig)
 {
     (void)sig;
-    const ssize_t ignored =
-        line_shown ? write(STDERR_FILENO, clear_line, sizeof clear_line - 1) : 0;
-    (void)ignored;
+    if (line_shown)
+        fd_write(STDERR_FILENO, clear_line, sizeof clear_line - 1);
     _exit(128 + SIGINT);
 }
 

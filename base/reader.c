@@ -37,7 +37,7 @@
 static bool reads_directly(int fd)
 {
     void *block = aligned_alloc(READ_ALIGN, READ_ALIGN);
-    const bool good = block && pread(fd, block, READ_ALIGN, 0) >= 0;
+    const bool good = block && RETRY(pread(fd, block, READ_ALIGN, 0)) >= 0;
     free(block);
     return good;
 }
@@ -45,13 +45,14 @@ static bool reads_directly(int fd)
 oato_status direct_open(const char *path, struct direct_file *out, struct oato_error *err)
 {
     struct stat st;
-    *out = (struct direct_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT), .direct = true};
+    *out = (struct direct_file){.direct = true};
+    out->fd = RETRY(open(path, O_RDONLY | O_CLOEXEC | O_DIRECT));
     if (out->fd >= 0 && !reads_directly(out->fd)) {
         close(out->fd);
         out->fd = -1;
     }
     if (out->fd < 0) {
-        out->fd = open(path, O_RDONLY | O_CLOEXEC);
+        out->fd = RETRY(open(path, O_RDONLY | O_CLOEXEC));
         out->direct = false;
     }
     if (out->fd < 0 || fstat(out->fd, &st)) {
@@ -72,7 +73,7 @@ static int scratch_open(const char *folder, bool *direct)
 {
     const int how = O_RDWR | O_CLOEXEC;
     *direct = true;
-    int fd = open(folder, O_TMPFILE | O_DIRECT | how, 0600);
+    int fd = RETRY(open(folder, O_TMPFILE | O_DIRECT | how, 0600));
     if (fd >= 0 && !reads_directly(fd)) {
         close(fd);
         fd = -1;
@@ -80,11 +81,11 @@ static int scratch_open(const char *folder, bool *direct)
     if (fd >= 0)
         return fd;
     *direct = false;
-    fd = open(folder, O_TMPFILE | how, 0600);
+    fd = RETRY(open(folder, O_TMPFILE | how, 0600));
     char name[PATH_MAX];
     if (fd >= 0 || snprintf(name, sizeof name, "%s/kv-XXXXXX", folder) >= (int)sizeof name)
         return fd;
-    fd = mkostemp(name, O_CLOEXEC); /* a file system without O_TMPFILE */
+    fd = temporary_make(name); /* a file system without O_TMPFILE */
     if (fd >= 0)
         unlink(name);
     return fd;
@@ -104,10 +105,7 @@ oato_status direct_scratch(const char *folder, uint64_t bytes, struct direct_fil
         return oato_fail_memory(err, 0, "the name of a folder");
     out->path = path.data; /* direct_close frees it */
     out->fd = scratch_open(out->path, &out->direct);
-    const bool made = out->fd >= 0;
-    if (made && !fallocate(out->fd, 0, 0, (off_t)bytes))
-        return OATO_OK;
-    if (made && errno == EOPNOTSUPP && !ftruncate(out->fd, (off_t)bytes))
+    if (out->fd >= 0 && !fd_allocate(out->fd, bytes))
         return OATO_OK;
     oato_fail(err, OATO_EIO,
               "making a file of %.1f MiB in %s: %s; make room, or name another folder",
@@ -168,9 +166,7 @@ static oato_status read_rest(const struct reading *r, size_t have, struct oato_e
         if (r->file->direct && have % READ_ALIGN)
             return cut_off(r, err);
         const ssize_t n =
-            pread(r->file->fd, r->to + have, r->bytes - have, (off_t)(r->offset + have));
-        if (n < 0 && errno == EINTR)
-            continue;
+            RETRY(pread(r->file->fd, r->to + have, r->bytes - have, (off_t)(r->offset + have)));
         if (n < 0)
             return oato_fail(err, OATO_EIO, "%s: cannot read %zu bytes at %" PRIu64 ": %s",
                              r->file->path, r->bytes - have, r->offset + have, strerror(errno));
@@ -214,7 +210,7 @@ static void *ring_map(const struct reader *r, size_t bytes, off_t what)
 static void ring_open(struct reader *r)
 {
     struct io_uring_params p = {0};
-    r->ring = (int)syscall(SYS_io_uring_setup, (unsigned)r->depth, &p);
+    r->ring = (int)RETRY(syscall(SYS_io_uring_setup, (unsigned)r->depth, &p));
     if (r->ring < 0)
         return;
     const size_t sq = p.sq_off.array + p.sq_entries * sizeof(unsigned);
@@ -249,7 +245,8 @@ static void buffer_register(struct reader *r)
         v[i].iov_len = left < REGISTERED_MOST ? left : REGISTERED_MOST;
     }
     r->registered =
-        v && n && !syscall(SYS_io_uring_register, r->ring, IORING_REGISTER_BUFFERS, v, (unsigned)n);
+        v && n &&
+        !RETRY(syscall(SYS_io_uring_register, r->ring, IORING_REGISTER_BUFFERS, v, (unsigned)n));
     free(v);
 }
 

@@ -139,7 +139,7 @@ void text_tame(char *s, size_t n)
 void text_print(FILE *to, const char *s, size_t n)
 {
     char block[4096];
-    if (to != stderr && isatty(fileno(to)) != 1) {
+    if (to != stderr && isatty(stream_fd(to)) != 1) {
         fwrite(s, 1, n, to);
         return;
     }

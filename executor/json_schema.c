@@ -294,9 +294,11 @@ static oato_status rules_make(const char *json, size_t n, struct budget *budget,
     if (budget_spend(budget, 2 * (uint64_t)n, bytes, "the JSON schema", err))
         return err->status;
     json_t *root = json_loadb(json, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+    const char *zero = "a text with a zero byte (\\u0000) is not supported; leave it out";
     const oato_status status =
         root ? rules_of(root, budget, next, rule, out, err)
-             : oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line, why.text);
+             : oato_fail(err, OATO_EUSAGE, "JSON schema line %d: %s", why.line,
+                         json_error_code(&why) == json_error_null_character ? zero : why.text);
     json_decref(root);
     if (budget)
         budget->bytes += bytes;

@@ -361,8 +361,8 @@ static bool row_hash(struct prepared_row *r, const uint8_t *data)
 static void pages_drop(const struct outfile *f)
 {
     fflush(f->stream);
-    fdatasync(fileno(f->stream));
-    posix_fadvise(fileno(f->stream), 0, 0, POSIX_FADV_DONTNEED);
+    RETRY(fdatasync(stream_fd(f->stream)));
+    posix_fadvise(stream_fd(f->stream), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 static oato_status row_write(struct prepared *p, const struct engine_device *d, uint32_t i,
@@ -416,7 +416,7 @@ static oato_status prepared_write(const struct engine *e, struct prepared *p,
     oato_status status = outfile_open(&f, p->path.data, err);
     if (status)
         return status;
-    fchmod(fileno(f.stream), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH); /* see owner_check */
+    fchmod(stream_fd(f.stream), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH); /* see owner_check */
     for (size_t at = 0; at < h->data && !status; at += ALIGN)
         status = outfile_write(&f, zeros, ALIGN, err);
     if (stored_bytes(d->lowered))

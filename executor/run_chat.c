@@ -6,11 +6,13 @@
  */
 #include "executor/run.h"
 
+#include <limits.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 #ifdef OATO_LIBEDIT
 #include <editline/readline.h>
 #endif
@@ -50,43 +52,95 @@ static bool interrupt_take(const struct chat *c)
     return true;
 }
 
-/* A line of standard input without its newline, malloc'ed; NULL at the end or at a signal. */
-static char *line_plain(void)
+/* What the user sends, without its newline; of malloc. */
+struct line {
+    char *data; /* NULL: the end, or a signal */
+    size_t bytes;
+};
+
+static struct line line_plain(void)
 {
-    char *line = NULL;
+    struct line line = {0};
     size_t cap = 0;
-    ssize_t n = getline(&line, &cap, stdin);
+    const ssize_t n = getline(&line.data, &cap, stdin);
     if (n < 0) {
-        free(line);
+        free(line.data);
         clearerr(stdin);
-        return NULL;
+        return (struct line){0};
     }
-    if (n && line[n - 1] == '\n')
-        line[n - 1] = 0;
+    line.bytes = (size_t)n - (n && line.data[n - 1] == '\n');
+    line.data[line.bytes] = 0;
     return line;
 }
 
-static char *line_edited(void)
-{
 #ifdef OATO_LIBEDIT
-    char *line = readline("> ");
-    if (line && *line)
-        add_history(line);
+
+/* The next character typed. The editor's own function takes every signal for the end. */
+static int character_read(FILE *in)
+{
+    char bytes[MB_LEN_MAX];
+    size_t n = 0, is;
+    wchar_t c;
+    (void)in;
+    do {
+        const int byte = getc(stdin);
+        if (byte == EOF) {
+            clearerr(stdin);
+            return -1;
+        }
+        bytes[n++] = (char)byte;
+        is = mbrtowc(&c, bytes, n, &(mbstate_t){0});
+        if (is == (size_t)-1 && n > 1) { /* no character: its last byte may begin one */
+            bytes[0] = bytes[n - 1];
+            n = 1;
+            is = mbrtowc(&c, bytes, n, &(mbstate_t){0});
+        }
+        if (is == (size_t)-1)
+            n = 0;
+    } while (is > MB_LEN_MAX);
+    return (int)c;
+}
+
+/* The editor asks streams for their descriptors, which the program's have not. */
+static void editor_begin(void)
+{
+    setvbuf(stdin, NULL, _IONBF, 0); /* what was typed ahead stays with the terminal */
+    rl_instream = fdopen(STDIN_FILENO, "r");
+    rl_outstream = fdopen(STDOUT_FILENO, "w");
+    rl_getc_function = character_read;
+}
+
+static struct line line_edited(void)
+{
+    struct line line = {.data = readline("> ")};
+    line.bytes = strlen(or_empty(line.data));
+    if (line.bytes)
+        add_history(line.data);
     return line;
+}
+
 #else
+
+static void editor_begin(void)
+{
+}
+
+static struct line line_edited(void)
+{
     fputs("> ", stdout);
     fflush(stdout);
     return line_plain();
-#endif
 }
 
-/* The next line of the user, malloc'ed; NULL at the end. */
-static char *line_read(const struct chat *c)
+#endif
+
+/* The next line of the user. */
+static struct line line_read(const struct chat *c)
 {
     if (!c->terminal)
         return line_plain();
-    char *line = line_edited();
-    if (!line && interrupt_take(c)) { /* the first one counts as an empty line */
+    struct line line = line_edited();
+    if (!line.data && interrupt_take(c)) { /* the first one counts as an empty line */
         fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
         line = line_edited();
     }
@@ -133,10 +187,14 @@ static bool oldest_drop(struct chat *c)
 static oato_status message_add(struct chat *c, const char *role, const char *content, size_t n,
                                struct oato_error *err)
 {
-    char *copy = strndup(content ? content : "", n);
+    char *copy = malloc(n + 1);
     if (!copy)
         return oato_fail_memory(err, n, "a message");
-    c->messages[c->n_messages++] = (struct chat_message){role, copy};
+    memcpy(copy, or_empty(content), n);
+    struct chat_message *m = &c->messages[c->n_messages++];
+    m->role = role;
+    m->content = copy;
+    m->bytes = n;
     return OATO_OK;
 }
 
@@ -155,8 +213,8 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     oato_status status =
         chat_template_apply(c->template, c->messages, c->n_messages, true, NULL, &prompt, err);
     if (!status)
-        status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, ids, n, err);
+        status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len, TOKENIZE_PROMPT,
+                                  ids, n, err);
     if (!status)
         status = answer_read(&c->answer, c->template, &prompt, err);
     text_free(&prompt);
@@ -246,13 +304,13 @@ static oato_status turn_run(struct chat *c, struct oato_error *err)
     return status;
 }
 
-static oato_status turn(struct chat *c, const char *line, struct oato_error *err)
+static oato_status turn(struct chat *c, const struct line *line, struct oato_error *err)
 {
     struct answer *x = &c->answer;
     int32_t *ids = NULL;
     size_t n = 0;
     bool fits = false, answered = false;
-    oato_status status = message_add(c, "user", line, strlen(line), err);
+    oato_status status = message_add(c, "user", line->data, line->bytes, err);
     if (!status)
         status = conversation_fit(c, &ids, &n, &fits, err);
     if (!status && fits)
@@ -275,9 +333,12 @@ static oato_status turn(struct chat *c, const char *line, struct oato_error *err
 
 /* Runs a line that is a slash command; *end is set by commands that end the conversation. False:
  * the line is a message. */
-static bool command(struct chat *c, const char *line, bool *end, oato_status *status,
+static bool command(struct chat *c, const struct line *typed, bool *end, oato_status *status,
                     struct oato_error *err)
 {
+    const char *line = typed->data;
+    if (strlen(line) < typed->bytes) /* with a zero byte it is none */
+        return false;
     if (!strcmp(line, "/exit") || !strcmp(line, "/bye")) {
         *end = true;
     } else if (!strcmp(line, "/clear")) {
@@ -298,13 +359,15 @@ static oato_status converse(struct chat *c, struct oato_error *err)
     bool end = false;
     if (c->terminal)
         banner(c);
-    while (!status && !end && !oato_interrupted) {
-        char *line = line_read(c);
-        if (!line)
+    /* Ctrl-C that comes when an answer has just ended was for that */
+    while (!status && !end && (!oato_interrupted || interrupt_take(c))) {
+        const struct line line = line_read(c);
+        if (!line.data)
             break;
-        if (*line && !command(c, line, &end, &status, err))
-            status = turn(c, line, err);
-        free(line);
+        interrupt_take(c);
+        if (line.bytes && !command(c, &line, &end, &status, err))
+            status = turn(c, &line, err);
+        free(line.data);
     }
     return status;
 }
@@ -339,8 +402,10 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
         return oato_fail_memory(err, sizeof *c, "a conversation");
     c->args = a;
     c->terminal = isatty(STDIN_FILENO) == 1;
-    if (c->terminal)
+    if (c->terminal) {
         locale_begin();
+        editor_begin();
+    }
     oato_status status = constraint_open(&c->constraint, a, err);
     if (!status)
         status = session_open(&c->session, &a->open, SESSION_SAMPLES | SESSION_TOKENIZER, err);

@@ -15,17 +15,20 @@ enum { ROWS = 128, DEFAULT_WINDOW = 512 };
 oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
 {
     text_init(out);
-    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    FILE *f = strcmp(path, "-") ? stream_open(path, "r") : stdin;
     if (!f)
         return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
     char block[16384];
     for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
         text_add(out, block, n);
     oato_status status = OATO_OK;
-    if (ferror(f))
+    if (ferror(f)) {
         status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
-    else if (out->failed)
+        if (oato_interrupted) /* by whoever was to type it, who knows */
+            err->text[0] = 0;
+    } else if (out->failed) {
         status = oato_fail_memory(err, out->len, path);
+    }
     if (f != stdin)
         fclose(f);
     if (status)
@@ -123,7 +126,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = session_open(&s, &a.open, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
-        status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_SPECIAL,
+        status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_BOS,
                                   &ids, &n, err);
         if (!status)
             status = score_text(&s, &a, ids, n, err);

@@ -23,8 +23,8 @@ static oato_status prompt_text(const struct chat_template *template, const struc
     struct chat_message m[2];
     size_t count = 0;
     if (a->system)
-        m[count++] = (struct chat_message){"system", a->system};
-    m[count++] = (struct chat_message){"user", prompt};
+        m[count++] = (struct chat_message){"system", a->system, strlen(a->system)};
+    m[count++] = (struct chat_message){"user", prompt, n};
     return chat_template_apply(template, m, count, true, NULL, out, err);
 }
 
@@ -36,9 +36,8 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     size_t n_ids = 0;
     oato_status status = prompt_text(template, a, prompt, n, &text, err);
     if (!status)
-        status =
-            tokenizer_encode(s->tokenizer, or_empty(text.data), text.len,
-                             TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->ids, &n_ids, err);
+        status = tokenizer_encode(s->tokenizer, or_empty(text.data), text.len, TOKENIZE_PROMPT,
+                                  &x->ids, &n_ids, err);
     x->calls_apart = a->json;
     if (!status && template)
         status = answer_read(x, template, &text, err);
@@ -87,8 +86,8 @@ static oato_status answer_json(const struct answer *x, struct oato_error *err)
     if (answer_check(x, err))
         return err->status;
     json_open(&line, NULL, '{');
-    json_add(&line, JSON("text", (const char *)x->text.data),
-             JSON("reasoning", (const char *)x->thought.data));
+    json_add_slice(&line, "text", x->text.data, x->text.len);
+    json_add_slice(&line, "reasoning", x->thought.data, x->thought.len);
     json_open(&line, "calls", '[');
     text_add(&line, or_empty(x->calls.data), x->calls.len);
     json_close(&line, ']');

@@ -188,14 +188,13 @@ oato_status session_template(const struct session *s, const struct session_args 
         status = file_map(a->chat_template_file, &file, err);
     text_add(&program, (const char *)file.data, file.bytes);
     file_unmap(&file);
-    if (!strpbrk(or_empty(program.data), " \n{"))
-        text_printf(&program, "\n"); /* a program, not a name; Jinja drops the last line's end */
+    if (a->chat_template_file && !strpbrk(or_empty(program.data), " \n{"))
+        text_add(&program, "\n", 1); /* a program, not a name; Jinja drops the last line's end */
+    const char *name = a->chat_template_file ? program.data : a->chat_template;
+    const size_t n = a->chat_template_file ? program.len : strlen(or_empty(name));
     if (!status)
-        status = program.failed
-                     ? oato_fail_memory(err, program.len, "the chat template")
-                     : chat_template_find(s->model->gguf,
-                                          a->chat_template_file ? program.data : a->chat_template,
-                                          out, err);
+        status = program.failed ? oato_fail_memory(err, program.len, "the chat template")
+                                : chat_template_find(s->model->gguf, name, n, out, err);
     text_free(&program);
     if (status)
         return status;

@@ -141,16 +141,22 @@ static oato_status shared_map(struct collective *c, int count, struct oato_error
     c->shared_bytes = sizeof(struct shared) + (size_t)(count + 1) * SLOT_BYTES;
     if (c->rank == leader) {
         snprintf(name, sizeof name, "/oato-%d-%d", (int)getpid(), made++);
-        file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-        if (file >= 0 && ftruncate(file, (off_t)c->shared_bytes))
-            status = oato_fail(err, OATO_EIO, "no shared memory of %zu bytes: %s", c->shared_bytes,
-                               strerror(errno));
-        for (int i = 1; i < count && !status; i++)
-            status = message_send(c, leader + i, name, sizeof name, WAITS_EVER, err);
+        file = RETRY(shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600));
+        if (file >= 0 && fd_allocate(file, c->shared_bytes)) /* else SIGBUS where it is full */
+            status = oato_fail(err, OATO_EIO,
+                               "no shared memory of %zu bytes: %s; make room in /dev/shm, or make "
+                               "it larger",
+                               c->shared_bytes, strerror(errno));
+        struct oato_error unsent = {0}; /* without memory, too: the others wait for a name */
+        for (int i = 1; i < count && !unsent.status; i++)
+            message_send(c, leader + i, name, sizeof name, WAITS_EVER, &unsent);
+        if (!status && unsent.status)
+            *err = unsent;
+        status = status ? status : unsent.status;
     } else {
         status = message_receive(c, leader, name, sizeof name, NULL, WAITS_EVER, err);
         if (!status)
-            file = shm_open(name, O_RDWR, 0600);
+            file = RETRY(shm_open(name, O_RDWR, 0600));
     }
     if (!status && file < 0)
         status = oato_fail(err, OATO_EIO, "no shared memory '%s': %s", name, strerror(errno));

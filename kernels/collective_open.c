@@ -197,8 +197,10 @@ void collective_close(struct collective *c)
     if (c->next)
         pages_free(c->next, SLOT_BYTES);
     free(c->bounce);
-    if (c->told) /* the launcher ends rank 0, too, when this one ends with an error */
-        nanosleep(&(struct timespec){.tv_nsec = TELL_NS}, NULL);
+    if (c->told) { /* the launcher ends rank 0, too, when this one ends with an error */
+        struct timespec left = {.tv_nsec = TELL_NS};
+        RETRY(nanosleep(&left, &left));
+    }
     free(c);
 }
 

@@ -267,7 +267,9 @@ static bool call_tell(const struct chat_sink *to, struct gguf_string name,
     struct text text;
     text_init(&text);
     text_add(&text, has ? name.data + n : name.data, has ? name.len - n : name.len);
-    const bool good = name.len && !text.failed && !arguments->failed;
+    /* no function has a name with a zero byte: what looks like its call is text */
+    const bool good =
+        name.len && !memchr(name.data, 0, name.len) && !text.failed && !arguments->failed;
     if (good)
         to->call(to->user, text.data, arguments->data);
     text_free(&text);

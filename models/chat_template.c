@@ -105,8 +105,14 @@ static oato_status own_find(struct chat_template *c, const struct gguf *g, struc
     return format_open(c, err);
 }
 
-oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
-                               struct oato_error *err)
+/* A name holds no byte that only a program does. */
+static bool is_program(const char *name, size_t n)
+{
+    return memchr(name, 0, n) || strpbrk(name, " \n{");
+}
+
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+                               struct chat_template **out, struct oato_error *err)
 {
     char what[100];
     struct chat_template *c = calloc(1, sizeof *c);
@@ -115,8 +121,8 @@ oato_status chat_template_find(const struct gguf *g, const char *name, struct ch
         return oato_fail_memory(err, sizeof *c, "the chat template");
     oato_status status = OATO_OK;
     c->format = name ? chat_format_named(name) : NULL;
-    if (name && strpbrk(name, " \n{")) {
-        status = program_open(c, g, (struct gguf_string){name, strlen(name)}, err);
+    if (name && is_program(name, n)) {
+        status = program_open(c, g, (struct gguf_string){name, n}, err);
     } else if (name && !c->format) {
         snprintf(what, sizeof what, "unknown --chat-template %.40s; choose one of", name);
         status = fail_with_names(err, OATO_EUSAGE, what);
@@ -182,11 +188,11 @@ oato_status chat_reader_open(const struct chat_template *c, const char *prompt, 
     return chat_reader_of(source, (struct gguf_string){prompt, n}, sink, out, err);
 }
 
-static void message_push(struct jinja *x, struct list *l, const char *role, const char *content)
+static void message_push(struct jinja *x, struct list *l, const char *role, struct value content)
 {
     const struct value message = value_new(x, VALUE_DICT);
     dict_set(x, message.list, value_str("role"), value_str(role));
-    dict_set(x, message.list, value_str("content"), value_str(content));
+    dict_set(x, message.list, value_str("content"), content);
     list_push(x, l, message);
 }
 
@@ -198,9 +204,9 @@ static struct value messages_value(struct jinja *x, const struct chat_format *fo
     for (size_t i = 0; i < n; i++)
         system = system || strcmp(m[i].role, "system") == 0;
     if (!system)
-        message_push(x, list.list, "system", format->system);
+        message_push(x, list.list, "system", value_str(format->system));
     for (size_t i = 0; i < n && !jinja_failed(x); i++)
-        message_push(x, list.list, m[i].role, m[i].content);
+        message_push(x, list.list, m[i].role, value_slice(m[i].content, m[i].bytes));
     return list;
 }
 

@@ -142,8 +142,11 @@ oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struc
 void tokenizer_free(struct tokenizer *t);
 
 enum tokenize_flags {
-    TOKENIZE_ADD_SPECIAL = 1,   /* BOS/EOS as the model asks */
+    TOKENIZE_ADD_BOS = 1,       /* in front, if the model asks for it */
     TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
+    TOKENIZE_ADD_EOS = 4,       /* behind, likewise: never where the text is to be continued */
+    TOKENIZE_ADD_SPECIAL = TOKENIZE_ADD_BOS | TOKENIZE_ADD_EOS,  /* of a text that is complete */
+    TOKENIZE_PROMPT = TOKENIZE_ADD_BOS | TOKENIZE_PARSE_SPECIAL, /* of one to be continued */
 };
 /* The n bytes of text may be anything. *ids is malloc'ed (free it) and holds *count tokens. */
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
@@ -174,17 +177,19 @@ void utf8_stream_flush(struct utf8_stream *s, struct text *out);
 struct chat_message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;
+    size_t bytes; /* of content, which may be anything */
 };
 
 /* The model's Jinja program (tokenizer.chat_template), or a named format: chatml, llama3, .. */
 struct chat_template;
 
-/* The model's own; of a `name` that is not NULL that format, or if a space, a line break or a brace
- * is in it, that program. A model's own that cannot be parsed is replaced by the format that it is
- * recognised as, if there is one; then chat_template_warning has a line that says so, else "". The
- * error lists the names and points to --chat-template. The result does not refer to g. */
-oato_status chat_template_find(const struct gguf *g, const char *name, struct chat_template **out,
-                               struct oato_error *err);
+/* The model's own; of a `name` (of n bytes) that is not NULL that format, or if a space, a line
+ * break or a brace is in it, that program. A model's own that cannot be parsed is replaced by the
+ * format that it is recognised as, if there is one; then chat_template_warning has a line that says
+ * so, else "". The error lists the names and points to --chat-template. The result does not refer
+ * to g. */
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+                               struct chat_template **out, struct oato_error *err);
 void chat_template_free(struct chat_template *c);
 const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
 const char *chat_template_warning(const struct chat_template *c);

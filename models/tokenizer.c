@@ -140,12 +140,12 @@ oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
     if (n > INT32_MAX / 2)
         return oato_fail(err, OATO_EUSAGE, "a text of %zu bytes is too long; at most %d", n,
                          INT32_MAX / 2);
-    if ((flags & TOKENIZE_ADD_SPECIAL) && t->add_bos && t->bos >= 0)
+    if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0)
         id_list_push(&out, t->bos);
     int wanted = flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
     if (n > 0)
         s = text_encode(t, &w, text, n, wanted, &out, err);
-    if ((flags & TOKENIZE_ADD_SPECIAL) && t->add_eos && t->eos >= 0)
+    if ((flags & TOKENIZE_ADD_EOS) && t->add_eos && t->eos >= 0)
         id_list_push(&out, t->eos);
     if (!out.ids && !out.failed)
         out.ids = calloc(1, sizeof *out.ids); /* no tokens, yet something to free */

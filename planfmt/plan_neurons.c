@@ -79,5 +79,11 @@ oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const ch
     p->neurons = found && !status ? out : NULL;
     if (!status && p->neurons)
         status = neurons_check_model(p->neurons, model, err);
-    return status ? status : plan_check_neurons(p, err);
+    if (!status)
+        status = plan_check_neurons(p, err);
+    if (status) {
+        p->neurons = NULL;
+        neurons_free(out);
+    }
+    return status;
 }

@@ -42,7 +42,7 @@ static void cpuinfo_value(const char *key, char *out, size_t out_bytes)
     char line[8192];
     size_t n = strlen(key);
     out[0] = 0;
-    FILE *f = fopen("/proc/cpuinfo", "r");
+    FILE *f = stream_open("/proc/cpuinfo", "r");
     while (f && fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');
         if (!colon || strncmp(line, key, n) != 0 || !(line[n] == '\t' || line[n] == ' '))

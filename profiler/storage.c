@@ -62,13 +62,13 @@ static int file_write(int fd, void *block, uint64_t bytes)
 {
     for (uint64_t at = 0; at < bytes; at += READ_CHUNK) {
         fill_randomly(block, at / READ_CHUNK + 1);
-        const ssize_t n = pwrite(fd, block, READ_CHUNK, (off_t)at);
+        const ssize_t n = RETRY(pwrite(fd, block, READ_CHUNK, (off_t)at));
         if (n != READ_CHUNK)
             return n < 0 ? errno : ENOSPC;
         if (oato_interrupted)
             return EINTR;
     }
-    if (fdatasync(fd))
+    if (RETRY(fdatasync(fd)))
         return errno;
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     return 0;
@@ -173,7 +173,7 @@ void storage_end(struct storage_meter *m)
 static oato_status file_make(struct storage_meter *m, char *path, warn_fn warn, void *user,
                              struct oato_error *err)
 {
-    const int fd = mkstemp(path);
+    const int fd = temporary_make(path);
     const int failed =
         fd < 0 ? errno : file_write(fd, m->buffer, m->quick ? QUICK_BYTES : FILE_BYTES);
     oato_status status = OATO_OK;

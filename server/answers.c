@@ -7,14 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-void json_add_slice(struct text *t, const char *key, const char *s, size_t n)
-{
-    json_key(t, key);
-    text_printf(t, "\"");
-    text_add_json(t, or_empty(s), n);
-    text_printf(t, "\"");
-}
-
 /* A control character's token has a text, too. */
 void token_add(struct text *t, const struct server *s, const char *key, int32_t id)
 {

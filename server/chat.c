@@ -42,7 +42,10 @@ static void arguments_parse(json_t *calls)
     {
         json_t *function = json_object_get(call, "function");
         const json_t *text = json_object_get(function, "arguments");
-        json_t *object = json_is_string(text) ? json_loads(json_string_value(text), 0, NULL) : NULL;
+        json_t *object = json_is_string(text)
+                             ? json_loadb(json_string_value(text), json_string_length(text),
+                                          JSON_ALLOW_NUL, NULL)
+                             : NULL;
         if (json_is_object(object))
             json_object_set_new(function, "arguments", object);
         else
@@ -143,7 +146,7 @@ static char *variables_dump(const struct server *s, const json_t *o, json_t *mes
                             const json_t *tools)
 {
     json_t *all = json_object();
-    json_t *ours = json_loads(or_empty(s->options->session.variables), 0, NULL);
+    json_t *ours = json_loads(or_empty(s->options->session.variables), JSON_ALLOW_NUL, NULL);
     json_t *theirs = json_object_get(o, "chat_template_kwargs");
     json_object_update(all, ours);
     if (json_is_string(json_object_get(o, "reasoning_effort")))
@@ -169,8 +172,9 @@ static oato_status named_apply(const struct server *s, json_t *messages, bool an
         return oato_fail_memory(err, n * sizeof *list, "messages");
     json_array_foreach(messages, i, m)
     {
+        const json_t *content = json_object_get(m, "content");
         list[i] = (struct chat_message){json_string_value(json_object_get(m, "role")),
-                                        json_string_value(json_object_get(m, "content"))};
+                                        json_string_value(content), json_string_length(content)};
     }
     oato_status status = chat_template_apply(s->template, list, n, answer, NULL, out, err);
     free(list);
@@ -283,7 +287,7 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
                             json_is_true(json_object_get(o, "parallel_tool_calls")), &prompt, err);
     if (!status)
         status = tokenizer_encode(s->session.tokenizer, or_empty(prompt.data), prompt.len,
-                                  TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
+                                  TOKENIZE_PROMPT, &ids, &n, err);
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {

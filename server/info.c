@@ -239,11 +239,10 @@ enum MHD_Result route_count(struct exchange *x)
     size_t n = 0;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    const bool bad =
-        !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->server, o, &prompt, &err) ||
-        tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
-                         TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, &err);
+    const bool bad = !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
+                     chat_prompt(x->server, o, &prompt, &err) ||
+                     tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data),
+                                      prompt.len, TOKENIZE_PROMPT, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
     if (bad)

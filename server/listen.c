@@ -94,7 +94,8 @@ static void connection_take(struct server *s, int listener)
         pause_ns(FULL_NS);
         return;
     }
-    const int fd = accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd =
+        RETRY(accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd >= 0) {
         atomic_fetch_add(&s->connections, 1);
         if (MHD_add_connection(s->http, fd, (struct sockaddr *)&from, n) != MHD_YES)

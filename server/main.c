@@ -151,7 +151,7 @@ static void help(const struct option_row *rows)
 /* OATO_NEGATIVE: a decision differs. */
 static oato_status replay(const char *path, struct oato_error *err)
 {
-    FILE *log = fopen(path, "r");
+    FILE *log = stream_open(path, "r");
     int64_t decisions;
     if (!log)
         return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));

@@ -14,13 +14,13 @@ enum { STOP_BYTES = 1024 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
-    x->json = json_loadb(or_empty(x->body.data), x->body.len, 0, &why);
+    x->json = json_loadb(or_empty(x->body.data), x->body.len, JSON_ALLOW_NUL, &why);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
                   why.position);
     else if (!json_is_object(x->json))
         oato_fail(err, OATO_EUSAGE, "the request is no JSON object");
-    return json_is_object(x->json) ? x->json : NULL;
+    return json_is_object(x->json) && !zeros_check(x->json, err) ? x->json : NULL;
 }
 
 /* ---------------------------------------------------------------------------- members ----- */
@@ -325,6 +325,7 @@ void fields_pick(struct text *answer, const json_t *fields)
 struct ids {
     int32_t *id;
     size_t n, cap;
+    bool ends; /* the next text is the end of a complete one */
 };
 
 static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
@@ -346,7 +347,8 @@ static oato_status text_ids(const struct server *s, const json_t *text, struct i
 {
     int32_t *ids = NULL;
     size_t n = 0;
-    const int flags_wanted = TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_SPECIAL);
+    const int flags_wanted =
+        TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_BOS) | (to->ends ? TOKENIZE_ADD_EOS : 0);
     oato_status status = tokenizer_encode(s->session.tokenizer, json_string_value(text),
                                           json_string_length(text), flags_wanted, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
@@ -416,13 +418,15 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
 
 static oato_status prompt_add(struct job *j, const json_t *prompt, struct oato_error *err)
 {
-    struct ids ids = {0};
+    const bool complete = j->ask.kind == ASK_EMBED;
+    struct ids ids = {.ends = complete && !json_is_array(prompt)};
     oato_status status = OATO_OK;
     const json_t *part;
     size_t i;
     if (json_is_array(prompt)) {
         json_array_foreach(prompt, i, part)
         {
+            ids.ends = complete && i + 1 == json_array_size(prompt);
             if (!status)
                 status = part_add(j->server, part, &ids, err);
         }

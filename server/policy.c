@@ -113,7 +113,7 @@ oato_status policy_open(struct server *s, struct oato_error *err)
     options.policy = (enum scheduler_policy)policy;
     while (s->keys.item && s->keys.item[options.clients - 1])
         options.clients++;
-    if (o->decision_log && !(s->decisions = fopen(o->decision_log, "w")))
+    if (o->decision_log && !(s->decisions = stream_open(o->decision_log, "w")))
         return oato_fail(err, OATO_EIO, "%s: %s", o->decision_log, strerror(errno));
     options.log = s->decisions;
     s->scheduler = scheduler_create(&options);

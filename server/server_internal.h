@@ -363,6 +363,8 @@ extern const struct member members[]; /* the last one has no name */
  * of the model. */
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
                             struct oato_error *err);
+/* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
+oato_status zeros_check(const json_t *request, struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
                      struct oato_error *err);
@@ -420,8 +422,6 @@ void answer_whole(struct job *j, struct text *out);
 void answer_events(struct job *j, struct text *out);
 /* Appends the event of a stream that its error ends. */
 void answer_error(struct job *j, struct text *out);
-/* A member that is a text with zeros. */
-void json_add_slice(struct text *t, const char *key, const char *s, size_t n);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 

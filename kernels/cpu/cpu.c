@@ -78,7 +78,7 @@ static void cpu_close(struct oato_device *base)
 static void cpu_model_name(char *out, size_t n)
 {
     snprintf(out, n, "unknown processor");
-    FILE *f = fopen("/proc/cpuinfo", "r");
+    FILE *f = stream_open("/proc/cpuinfo", "r");
     char line[256];
     while (f && fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');

@@ -103,11 +103,11 @@ static oato_status layer_write(struct kv_file *f, uint32_t number)
         for (n = 1; i + n < l->n_writes && l->writes[i + n] == l->writes[i] + n;)
             n++;
         for (uint64_t at = 0, bytes = (uint64_t)n * page; at < bytes;) {
-            const ssize_t written = pwrite(f->file.fd, from + at, bytes - at,
-                                           (off_t)(place_of(f, number, l->writes[i]) + at));
+            const ssize_t written = RETRY(pwrite(f->file.fd, from + at, bytes - at,
+                                                 (off_t)(place_of(f, number, l->writes[i]) + at)));
             if (written > 0)
                 at += (uint64_t)written;
-            else if (written == 0 || errno != EINTR)
+            else
                 return oato_fail(&f->error, OATO_EIO, "%s: writing KV to a file in %s: %s", f->id,
                                  f->file.path, strerror(written ? errno : EIO));
         }

@@ -149,7 +149,7 @@ static void a_stream_error_is_found_at_commit(void **state)
         outfile_abort(&f);
         skip();
     }
-    assert_true(dup2(full, fileno(f.stream)) >= 0);
+    assert_true(dup2(full, stream_fd(f.stream)) >= 0);
     close(full);
     fputs("stdio keeps this in its buffer", f.stream);
     assert_int_equal(outfile_commit(&f, &err), OATO_EIO);

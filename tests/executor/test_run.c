@@ -129,6 +129,81 @@ static void a_prompt_comes_from_anywhere(void **state)
     assert_non_null(strstr(o->err.data, "'prompt.txt'"));
 }
 
+/* The tokens of the prompt in tiny.gguf that `ARGS` give. */
+static int prompt_tokens(struct outputs *o, const char *args)
+{
+    static const char key[] = "\"prompt_tokens\":";
+    if (run(&o->out, &o->err, "tiny.gguf -n 1 --json %s", args))
+        fail_msg("%s: %s", args, o->err.data);
+    const char *at = strstr(o->out.data, key);
+    assert_non_null(at);
+    return at ? atoi(at + strlen(key)) : 0;
+}
+
+/* Nothing ends at a zero byte: prompts, messages, templates, grammars, answers. */
+static void text_is_bytes_and_a_length(void **state)
+{
+    struct outputs *o = *state;
+    char shell[1024];
+    snprintf(shell, sizeof shell,
+             "cd %s && printf 'a' >a.txt && printf 'a\\0bc' >zero.txt && "
+             "printf '{{ messages[0].content }}' >t.jinja && "
+             "printf '{{ messages[0].content }}\\0bc' >zero.jinja && "
+             "printf '\\0bc' >first.jinja && printf 'root ::= \"a\\0b\"' >zero.gbnf && "
+             "printf 'root ::= \"a\" \\0 \"b\"' >outside.gbnf",
+             run_dir);
+    assert_int_equal(system(shell), 0);
+    assert_int_equal(prompt_tokens(o, "-f zero.txt"), prompt_tokens(o, "-f a.txt") + 3);
+    assert_int_equal(prompt_tokens(o, "--chat -f zero.txt"),
+                     prompt_tokens(o, "--chat -f a.txt") + 3);
+    const int one = prompt_tokens(o, "--chat -f a.txt --chat-template-file t.jinja");
+    assert_int_equal(prompt_tokens(o, "--chat -f a.txt --chat-template-file zero.jinja"), one + 3);
+    assert_int_equal(prompt_tokens(o, "--chat -f a.txt --chat-template-file first.jinja"), 3);
+    assert_int_equal(prompt_tokens(o, "--chat -f zero.txt --chat-template chatml"),
+                     prompt_tokens(o, "--chat -f a.txt --chat-template chatml") + 3);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p x -n 8 --json --grammar-file zero.gbnf"),
+                     0);
+    assert_memory_equal(o->out.data, "{\"text\":\"a\\u0000b\",", 19);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p x --grammar-file outside.gbnf"), 3);
+    assert_non_null(strstr(o->err.data, "a character that begins no symbol"));
+    assert_int_equal(
+        run(&o->out, &o->err, "tiny.gguf -p x --json-schema '{\"const\":\"a\\u0000\"}'"), 2);
+    assert_non_null(strstr(o->err.data, "a text with a zero byte (\\u0000) is not supported"));
+    /* lines of a conversation: the second begins with one */
+    snprintf(shell, sizeof shell,
+             "cd %s && printf 'a\\0bc\\n\\0\\n/bye\\0\\n/bye\\n' | '%s' chat tiny.gguf -n 2 "
+             "--grammar-file zero.gbnf >out.txt 2>err.txt",
+             run_dir, OATO_RUN);
+    assert_int_equal(system(shell), 0);
+    read_into(&o->out, "out.txt");
+    assert_int_equal(o->out.len, 3 * 3);
+    assert_memory_equal(o->out.data, "a\0\na\0\na\0\n", o->out.len);
+}
+
+/* The model asks for EOS behind its texts, but a prompt is not yet one. */
+static void no_end_stands_behind_a_prompt(void **state)
+{
+    struct outputs *o = *state;
+    char shell[512];
+    snprintf(shell, sizeof shell,
+             "cd %s && LC_ALL=C sed 's/add_bos_token\\(....\\)./add_eos_token\\1\\x01/' tiny.gguf "
+             ">ends.gguf && ! cmp -s tiny.gguf ends.gguf",
+             run_dir);
+    assert_int_equal(system(shell), 0);
+    for (int i = 0; i < 2; i++) {
+        const char *args = i ? "--chat -p Hello -n 8 --json" : "-p Hello -n 8 --json";
+        assert_int_equal(run(&o->out, &o->err, "tiny.gguf %s", args), 0);
+        char *usual = strdup(o->out.data);
+        assert_int_equal(run(&o->out, &o->err, "ends.gguf %s", args), 0);
+        assert_string_equal(o->out.data, usual);
+        free(usual);
+    }
+    assert_int_equal(run(&o->out, &o->err, "tokenize tiny.gguf -p Hello"), 0);
+    const int usual = lines(&o->out);
+    assert_int_equal(run(&o->out, &o->err, "tokenize ends.gguf -p Hello"), 0);
+    assert_int_equal(lines(&o->out), usual + 1);
+}
+
 static void the_other_verbs_answer(void **state)
 {
     struct outputs *o = *state;
@@ -229,6 +304,8 @@ int main(void)
         cmocka_unit_test(the_context_ends_an_answer_well),
         cmocka_unit_test(whole_characters_are_printed),
         cmocka_unit_test(a_prompt_comes_from_anywhere),
+        cmocka_unit_test(text_is_bytes_and_a_length),
+        cmocka_unit_test(no_end_stands_behind_a_prompt),
         cmocka_unit_test(the_other_verbs_answer),
         cmocka_unit_test(common_options_of_others_are_taken),
         cmocka_unit_test(a_conversation_reads_lines),

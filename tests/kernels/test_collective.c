@@ -8,6 +8,8 @@
 #include "kernels/collective.h"
 #include "kernels/core/wire.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -385,6 +387,35 @@ static void who_leaves_or_stops_is_named_by_those_who_wait(void **state)
     world_free(slow);
 }
 
+/* ----------------------------------------------------------------------------- memory ----- */
+
+static bool memory_full; /* so is /dev/shm */
+
+/* In front of the C library's. */
+int fallocate(int fd, int how, off_t at, off_t bytes)
+{
+    (void)fd, (void)how, (void)at, (void)bytes;
+    errno = memory_full ? ENOSPC : EOPNOTSUPP;
+    return -1;
+}
+
+static int never_runs(struct collective *c, int rank, const struct fork_world *w)
+{
+    (void)c, (void)rank, (void)w;
+    return WRONG_STATUS;
+}
+
+/* Memory that is only promised ends a rank by SIGBUS at its first sum. */
+static void full_shared_memory_is_refused(void **state)
+{
+    (void)state;
+    struct fork_world *w = world_create(3, 1);
+    memory_full = true;
+    assert_int_equal(ranks_run(w, never_runs), CANNOT_OPEN);
+    memory_full = false;
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -393,6 +424,7 @@ int main(void)
         cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
         cmocka_unit_test(values_pass_from_rank_to_rank),
         cmocka_unit_test(who_leaves_or_stops_is_named_by_those_who_wait),
+        cmocka_unit_test(full_shared_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,12 +109,14 @@ int main(int argc, char **argv)
     struct options o;
     const char *path = NULL;
     int id;
+    program_begin("oato-make-model");
     options_init(&o, rows, argc - 1, argv + 1);
     while ((id = options_next(&o, &err)) != OPT_END) {
         if (id == ID_HELP) {
             puts("usage: oato-make-model [options] FILE.gguf");
             options_help(rows, stdout);
-            return OATO_OK;
+            stdout_check(&err);
+            goto out;
         }
         if (id == ID_OUTPUT || id == OPT_OPERAND)
             path = o.value;

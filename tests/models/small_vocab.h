@@ -31,7 +31,7 @@ struct vocab {
     int32_t bos, eos, unknown;
     const uint8_t *map; /* precompiled_charsmap */
     size_t n_map;
-    int add_bos, add_space_prefix, lowercase, merge_spaces; /* -1: not written */
+    int add_bos, add_eos, add_space_prefix, lowercase, merge_spaces; /* -1: not written */
 };
 
 static char byte_texts[256][8];
@@ -39,7 +39,7 @@ static char byte_texts[256][8];
 static inline void vocab_init(struct vocab *v, const char *model)
 {
     *v = (struct vocab){.model = model, .bos = -2, .eos = -2, .unknown = -2};
-    v->add_bos = v->add_space_prefix = v->lowercase = v->merge_spaces = -1;
+    v->add_bos = v->add_eos = v->add_space_prefix = v->lowercase = v->merge_spaces = -1;
 }
 
 static inline int add(struct vocab *v, const char *text, int32_t type, float score)
@@ -119,6 +119,7 @@ static inline struct gguf *file_of(const struct vocab *v)
     write_u32(w, "tokenizer.ggml.eos_token_id", v->eos);
     write_u32(w, "tokenizer.ggml.unknown_token_id", v->unknown);
     write_bool(w, "tokenizer.ggml.add_bos_token", v->add_bos);
+    write_bool(w, "tokenizer.ggml.add_eos_token", v->add_eos);
     write_bool(w, "tokenizer.ggml.add_space_prefix", v->add_space_prefix);
     write_bool(w, "tokenizer.ggml.normalizer.lowercase", v->lowercase);
     write_bool(w, "tokenizer.ggml.remove_extra_whitespaces", v->merge_spaces);

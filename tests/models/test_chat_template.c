@@ -17,9 +17,14 @@
 
 #include "tests/models/small_vocab.h"
 
+#define SAYS(role, content)                                                                        \
+    {                                                                                              \
+        role, content, sizeof(content) - 1                                                         \
+    }
+
 static const struct chat_message talk[] = {
-    {"system", "Be brief"}, {"user", "Hello"},    {"assistant", "Hi there"},
-    {"user", " And? "},     {"assistant", " X "}, {"user", "Bye"},
+    SAYS("system", "Be brief"), SAYS("user", "Hello"),    SAYS("assistant", "Hi there"),
+    SAYS("user", " And? "),     SAYS("assistant", " X "), SAYS("user", "Bye"),
 };
 
 /* A file that holds nothing but a template; program NULL: not even that. */
@@ -37,7 +42,7 @@ static struct chat_template *named(const char *name)
     struct oato_error err = {0};
     struct chat_template *c = NULL;
     struct gguf *g = file_with(NULL);
-    if (chat_template_find(g, name, &c, &err) != OATO_OK)
+    if (chat_template_find(g, name, strlen(or_empty(name)), &c, &err) != OATO_OK)
         fail_msg("%s", err.text);
     gguf_close(g);
     assert_string_equal(chat_template_name(c), name);
@@ -106,7 +111,7 @@ static void formats_are_recognised_from_their_programs(void **state)
         char program[512];
         snprintf(program, sizeof program, "%s{%% that jinja would refuse", cases[i][1]);
         struct gguf *g = file_with(program);
-        if (chat_template_find(g, NULL, &c, &err) != OATO_OK)
+        if (chat_template_find(g, NULL, 0, &c, &err) != OATO_OK)
             fail_msg("%s: %s", cases[i][0], err.text);
         assert_string_equal(chat_template_name(c), cases[i][0]);
         assert_non_null(strstr(chat_template_warning(c), "its chat template, line "));
@@ -130,11 +135,11 @@ static void what_is_not_known_is_an_error_that_lists_the_names(void **state)
         struct oato_error err = {0};
         struct chat_template *c;
         struct gguf *g = file_with(programs[i]);
-        assert_int_equal(chat_template_find(g, NULL, &c, &err), OATO_EFILE);
+        assert_int_equal(chat_template_find(g, NULL, 0, &c, &err), OATO_EFILE);
         assert_non_null(strstr(err.text, "--chat-template"));
         assert_non_null(strstr(err.text, "chatml, mistral-v7"));
         assert_non_null(strstr(err.text, "deepseek3"));
-        assert_int_equal(chat_template_find(g, "alpaca", &c, &err), OATO_EUSAGE);
+        assert_int_equal(chat_template_find(g, "alpaca", strlen("alpaca"), &c, &err), OATO_EUSAGE);
         assert_non_null(strstr(err.text, "--chat-template alpaca"));
         assert_non_null(strstr(err.text, "gemma"));
         gguf_close(g);
@@ -206,7 +211,7 @@ static void a_conversation_renders_as_the_model_was_trained(void **state)
 static void a_default_system_message_is_given_when_there_is_none(void **state)
 {
     (void)state;
-    const struct chat_message hello[] = {{"user", "Hi"}};
+    const struct chat_message hello[] = {SAYS("user", "Hi")};
     renders(named("smollm"), hello, 1, true,
             "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
             "Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -223,9 +228,9 @@ static void a_default_system_message_is_given_when_there_is_none(void **state)
 static void messages_that_cannot_be_rendered_are_refused(void **state)
 {
     (void)state;
-    const struct chat_message tool[] = {{"tool", "42"}};
-    const struct chat_message lonely[] = {{"system", "Be brief"}};
-    const struct chat_message late[] = {{"user", "Hi"}, {"system", "Be brief"}};
+    const struct chat_message tool[] = {SAYS("tool", "42")};
+    const struct chat_message lonely[] = {SAYS("system", "Be brief")};
+    const struct chat_message late[] = {SAYS("user", "Hi"), SAYS("system", "Be brief")};
     struct oato_error err = {0};
     struct text out;
     text_init(&out);
@@ -249,7 +254,7 @@ static struct chat_template *own(struct gguf *g, const char *variables)
 {
     struct oato_error err = {0};
     struct chat_template *c = NULL;
-    if (chat_template_find(g, NULL, &c, &err) ||
+    if (chat_template_find(g, NULL, 0, &c, &err) ||
         (variables && chat_template_variables(c, variables, &err)))
         fail_msg("%s", err.text);
     assert_string_equal(chat_template_name(c), "of the model");
@@ -351,17 +356,19 @@ static void the_first_token_is_left_to_the_tokenizer(void **state)
 
 static void a_program_takes_the_place_of_the_models(void **state)
 {
-    static const struct chat_message m[] = {{"system", " Be brief. "}, {"user", "Hi"}};
+    static const struct chat_message m[] = {SAYS("system", " Be brief. "), SAYS("user", "Hi")};
     (void)state;
     struct oato_error err = {0};
     struct chat_template *c;
     struct gguf *g = file_with("{{ 'the model' }}");
-    assert_int_equal(chat_template_find(g, "{{messages[1].content}}", &c, &err), OATO_OK);
+    assert_int_equal(chat_template_find(g, "{{messages[1].content}}",
+                                        strlen("{{messages[1].content}}"), &c, &err),
+                     OATO_OK);
     assert_string_equal(chat_template_name(c), "of the model");
     renders(c, m, 2, true, "Hi");
-    assert_int_equal(chat_template_find(g, "just text", &c, &err), OATO_OK);
+    assert_int_equal(chat_template_find(g, "just text", strlen("just text"), &c, &err), OATO_OK);
     renders(c, m, 2, true, "just text");
-    assert_int_equal(chat_template_find(g, "{{ no end", &c, &err), OATO_EFILE);
+    assert_int_equal(chat_template_find(g, "{{ no end", strlen("{{ no end"), &c, &err), OATO_EFILE);
     gguf_close(g);
     renders(named("command-r"), m, 2, true,
             "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>"

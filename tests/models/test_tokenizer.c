@@ -235,6 +235,22 @@ static void spm_vocab(struct vocab *v)
     add(v, "[U]", TOKEN_USER_DEFINED, 0);
 }
 
+/* A model that reads EOS behind EOS says nothing. */
+static void a_text_to_be_continued_has_no_end(void **state)
+{
+    (void)state;
+    struct vocab v;
+    spm_vocab(&v);
+    v.add_space_prefix = 0;
+    v.add_eos = 1;
+    struct tokenizer *t = made(&v);
+    GIVES(t, "ab", TOKENIZE_PROMPT, S_BOS, S_AB);
+    GIVES(t, "ab", TOKENIZE_ADD_BOS, S_BOS, S_AB);
+    GIVES(t, "ab", TOKENIZE_ADD_EOS, S_AB, S_EOS);
+    GIVES(t, "ab", TOKENIZE_ADD_SPECIAL, S_BOS, S_AB, S_EOS);
+    tokenizer_free(t);
+}
+
 static void the_highest_score_merges_first(void **state)
 {
     (void)state;
@@ -255,6 +271,7 @@ static void the_highest_score_merges_first(void **state)
     v.add_bos = 0;
     t = made(&v);
     GIVES(t, "ab", TOKENIZE_ADD_SPECIAL, S_AB);
+    GIVES(t, "a\0b", 0, S_A, S_BYTES, S_B); /* text is bytes and a length */
     const int32_t ids[] = {S_SPACE_A};
     decodes_to(t, ids, 1, true, " a"); /* no space was put in front */
     tokenizer_free(t);
@@ -477,6 +494,7 @@ int main(void)
         cmocka_unit_test(invalid_bytes_are_pieces_of_their_own),
         cmocka_unit_test(a_byte_without_a_token_is_replaced_or_refused),
         cmocka_unit_test(long_runs_do_not_hang),
+        cmocka_unit_test(a_text_to_be_continued_has_no_end),
         cmocka_unit_test(the_highest_score_merges_first),
         cmocka_unit_test(what_no_token_covers_is_written_as_bytes),
         cmocka_unit_test(without_byte_tokens_the_unknown_token_stands),

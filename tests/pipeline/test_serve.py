@@ -239,6 +239,17 @@ def bad_requests(s):
     check(answers <= {200, 400}, f"damaged requests, seed {seed}: {answers}")
     for messages in (None, "x", [], [1], [{}], [{"role": 1}], [{"role": "user", "content": 1}], [{"role": "user", "content": [{"type": "image_url"}]}]):
         check(s.ask("/v1/chat/completions", {"messages": messages})[0] == 400, f"400: messages {messages}")
+    # a zero byte reaches the model, or is refused by the name of its member
+    count = lambda text: s.ask("/v1/chat/completions/input_tokens", {"messages": [{"role": "user", "content": text}]})[1]["input_tokens"]
+    check(count("a\0b") == count("a") + 2 == count([{"type": "text", "text": "a\0b"}]), "a zero byte in a message reaches the model")
+    check(len(s.ask("/tokenize", {"content": "a\0b"})[1]["tokens"]) == len(s.ask("/tokenize", {"content": "a"})[1]["tokens"]) + 2, "a zero byte is a token")
+    talk = [{"role": "user", "content": "Hi"}]
+    zeros = [("stop", {"stop": "a\0b"}), ("stop[1]", {"stop": ["x", "\0"]}), ("grammar", {"grammar": 'root ::= "a\0b"'}), ("messages[0].role", {"messages": [{"role": "user\0", "content": "Hi"}]}),
+             ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "f\0g"}}]}), ("json_schema.const", {"json_schema": {"const": "a\0b"}}),
+             ("dry_sequence_breakers[0]", {"dry_sequence_breakers": ["a\0"]}), ("chat_template_kwargs.x", {"chat_template_kwargs": {"x": "\0"}})]
+    for name, body in zeros:
+        status, a, _ = s.ask("/v1/chat/completions", {"messages": talk, "max_tokens": 1, **body})
+        check(status == 400 and a["error"]["message"].startswith(name + " holds a zero byte"), f"400: a zero byte in {name}: {a}")
     status, a, _ = s.ask("/completion", {"prompt": "word " * 40000})
     check(status == 400 and a["error"]["type"] == "exceed_context_size_error" and a["error"]["n_ctx"] > 0, "a prompt beyond the context")
     check(s.ask("/completion", b" " * (5 << 20))[0] == 413, "a body beyond the limit")

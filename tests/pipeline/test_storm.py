@@ -1,0 +1,192 @@
+"""No signal fails an input or output: every program, and most of its verbs, gives in a storm of
+signals (storm.c) what it gives without one. Then the standard descriptors that are closed at the
+start: none becomes a file's.
+
+    test_storm.py BINARY_DIR STORM_LIBRARY
+"""
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+BIN, STORM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+HARDWARE = "rtx3090-ryzen5950x"
+PLAN = ["--prompt", "16", "-n", "8", "-c", "256"]
+failures = 0
+
+
+def check(good, what, more=""):
+    global failures
+    failures += not good
+    print(("ok    " if good else "WRONG ") + what + ("" if good else f": {more}"), flush=True)
+
+
+def storm_of(folder):
+    return {**os.environ, "LD_PRELOAD": STORM, "OATO_STORM": os.path.join(folder, "count"),
+            "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
+
+
+def run(folder, storm, program, *args, given=None):
+    """Its exit status and output; in a folder of its own, where it leaves its files."""
+    p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, input=given, capture_output=True,
+                       env=storm_of(folder) if storm else None, timeout=120)
+    return p.returncode, p.stdout, p.stderr.decode(errors="replace")
+
+
+def files(folder):
+    return {n: open(os.path.join(folder, n), "rb").read() for n in os.listdir(folder) if n != "count"}
+
+
+def both(quiet, stormy, name, program, *args, given=None, same=True):
+    """In both folders; the same status, output and files, unless times are printed."""
+    a, b = run(quiet, False, program, *args, given=given), run(stormy, True, program, *args, given=given)
+    good = a[0] == b[0] == 0 and (not same or (a[1] == b[1] and files(quiet) == files(stormy)))
+    check(good, f"{program} {name}", f"status {a[0]} and {b[0]}, {len(a[1])} and {len(b[1])} bytes: {b[2][-300:]}")
+
+
+def answer(port, path, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode())
+    return urllib.request.urlopen(request, timeout=60).read()
+
+
+def serve(folder, storm):
+    """What a server answers, and its exit status."""
+    p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", "0", "-c", "256"], cwd=folder,
+                         stderr=subprocess.PIPE, text=True, env=storm_of(folder) if storm else None)
+    try:
+        said = p.stderr.readline()
+        port = int(said.split(":")[3].split(",")[0])
+        while "ready" not in said:
+            said = p.stderr.readline()
+        body = {"prompt": "The river", "n_predict": 12, "temperature": 0, "cache_prompt": False}
+        whole = json.loads(answer(port, "/completion", body))["content"]
+        lines = answer(port, "/completion", {**body, "stream": True}).decode().split("\n\n")
+        pieces = "".join(json.loads(line[6:])["content"] for line in lines if line.startswith("data: {"))
+        tokens = answer(port, "/tokenize", {"content": "two lines\n"})
+        p.send_signal(signal.SIGTERM)
+        p.stderr.read()
+        return whole, pieces, tokens, p.wait(60)
+    finally:
+        p.kill()
+
+
+def typed(folder):
+    """A talk at a terminal in a storm: what is typed is answered, Ctrl-C is only a warning. Its exit status."""
+    child, fd = pty.fork()
+    if not child:
+        os.chdir(folder)
+        args = ["oato-run", "chat", "m.gguf", "-n", "6", "--temp", "0", "-t", "2"]
+        os.execve(os.path.join(BIN, "oato-run"), args, {**storm_of(folder), "TERM": "dumb"})
+    seen = b""
+    for keys, wanted in [("", "> "), ("Gr\u00fc\u00df Gott\r", "(cut at -n 6)"), ("\x03", "Ctrl-C again"), ("/help\r", "/clear"), ("/bye\r", "decode")]:
+        time.sleep(0.3)  # the prompt is there a moment before the editor waits for keys
+        os.write(fd, keys.encode())
+        end = time.monotonic() + 60
+        while wanted.encode() not in seen and time.monotonic() < end:
+            if select.select([fd], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(fd, 4096)
+                except OSError:
+                    break
+        if wanted.encode() not in seen:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return f"no {wanted!r} in {seen!r}"
+        seen = seen.partition(wanted.encode())[2]
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def closed(folder, program, *args, which):
+    """Its exit status where the descriptors of `which` are closed."""
+    def close():
+        for fd in which:
+            os.close(fd)
+    p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, preexec_fn=close, timeout=120,
+                       stdin=subprocess.PIPE if 0 in which else subprocess.DEVNULL, capture_output=True)
+    return p.returncode, p.stdout + p.stderr
+
+
+def closed_server(folder):
+    """The health of a server that was started without any of them, as daemons are, and its exit status."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", str(port), "-c", "256"], cwd=folder,
+                         preexec_fn=lambda: [os.close(fd) for fd in range(3)])
+    said = None
+    for _ in range(600):
+        try:
+            said = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
+            break
+        except OSError:
+            time.sleep(0.1)
+    p.send_signal(signal.SIGTERM)
+    return said, p.wait(60)
+
+
+def programs_in_a_storm(quiet, stormy):
+    b = lambda *args, **more: both(quiet, stormy, *args, **more)
+    b("", "oato-make-model", "--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "m.gguf")
+    with open(os.path.join(quiet, "m.gguf"), "rb") as f:
+        model = f.read()
+    text = ("The river was wide. " * 40).encode()
+    for folder in quiet, stormy:
+        open(os.path.join(folder, "text.txt"), "wb").write(text)
+    b("plan", "oato-plan", "m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "m.plan")
+    b("show", "oato-plan", "show", "m.plan")
+    b("show --json", "oato-plan", "show", "m.plan", "--json")
+    b("explain", "oato-plan", "explain", "m.plan", "-m", "m.gguf", "--hardware", HARDWARE)
+    b("check", "oato-plan", "check", "m.plan", "m.gguf", "--hardware", HARDWARE)
+    b("header", "oato-plan", "header", "m.gguf", "-o", "h.gguf")
+    b("diff", "oato-plan", "diff", "m.plan", "m.plan")
+    b("export", "oato-plan", "export", "m.plan", "-m", "m.gguf", "--to", "llama.cpp")
+    cpu = ["m.gguf", "--devices", "cpu", "-t", "2"]
+    b("generate", "oato-run", *cpu, "-p", "The river", "-n", "12", "--temp", "0")
+    b("generate --json", "oato-run", *cpu, "-p", "The river", "-p", "A", "-n", "12", "--json", "--temp", "0")
+    b("a prompt from a pipe", "oato-run", *cpu, "-n", "12", "--temp", "0", given=text)
+    b("chat", "oato-run", "chat", *cpu, "-n", "12", "--temp", "0", given=b"Hi\nWhere is it?\n/help\nHo\n")
+    b("tokenize", "oato-run", "tokenize", "m.gguf", "-f", "text.txt")
+    b("logits", "oato-run", "logits", *cpu, "--ids", "1,2,3,4", "-o", "logits.bin")
+    b("perplexity", "oato-run", "perplexity", *cpu, "-f", "text.txt", "-c", "64")
+    b("bench", "oato-run", "bench", *cpu, "-p", "16", "-n", "4", "-r", "1", same=False)
+    b("", "oato-profile", "m.gguf", "-o", "machine.yaml", "--quick", "--devices", "cpu", same=False)
+    b("plan from the profile", "oato-plan", "m.gguf", "-p", "machine.yaml", *PLAN, "-o", "own.plan", same=False)
+    one, other = serve(quiet, False), serve(stormy, True)
+    check(one == other and one[3] == 0, "oato-serve", f"{one} and {other}")
+    status = typed(stormy)
+    check(status == 0, "oato-run chat at a terminal", status)
+    counts = [line.split() for line in open(os.path.join(stormy, "count"))]
+    struck = sum(int(n) for n, _ in counts), sum(int(n) for _, n in counts)
+    check(struck[0] > 500 and struck[1] > 2000, f"{struck[0]} signals and {struck[1]} calls that failed", struck)
+    return model
+
+
+def descriptors_that_are_closed(quiet, model):
+    for which in [[0], [1], [2], [0, 1], [0, 1, 2]]:
+        name = f"with {which} closed"
+        for program, args in [("oato-run", ["m.gguf", "-p", "The river", "-n", "4"]),
+                              ("oato-run", ["chat", "m.gguf", "-n", "4"]),
+                              ("oato-run", ["logits", "m.gguf", "--ids", "1,2", "-o", "closed.bin"]),
+                              ("oato-plan", ["m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "closed.plan"]),
+                              ("oato-make-model", ["--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "closed.gguf"])]:
+            got, said = closed(quiet, program, *args, which=which)
+            check(got == 0 and (args[0] != "chat" or 0 not in which or b"decode 0 tokens" in said or 2 in which),
+                  f"{program} {args[0]} {name}", f"{got} {said[-300:]}")
+        now = files(quiet)
+        check(now["m.gguf"] == model, "the model is as it was, " + name)
+        for made, usual in [("closed.plan", "m.plan"), ("closed.gguf", "m.gguf")]:
+            check(now[made] == now[usual], f"{made} {name} is as usual")
+            os.remove(os.path.join(quiet, made))
+    check(closed_server(quiet) == (200, 0), "oato-serve with [0, 1, 2] closed")
+
+
+with tempfile.TemporaryDirectory() as quiet, tempfile.TemporaryDirectory() as stormy:
+    descriptors_that_are_closed(quiet, programs_in_a_storm(quiet, stormy))
+sys.exit(failures != 0)
