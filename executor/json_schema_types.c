@@ -79,6 +79,7 @@ static oato_status branch_make(struct schema_maker *m, const char *const *names,
     text_init(&e);
     text_init(&first);
     for (size_t i = x.begin; i < x.end && !status;) {
+        /* NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): names_of filled it */
         const char *c = names[i] + x.depth;
         size_t same = i + 1;
         if (!*c) {
@@ -129,7 +130,7 @@ static const char **names_of(struct schema_maker *m, const json_t *object)
     size_t i = 0;
     if (schema_spend(m, NAME_STEPS * n, n * sizeof *names))
         return NULL;
-    names = calloc(n + 1, sizeof *names);
+    names = malloc((n + 1) * sizeof *names);
     if (!names) {
         schema_fail_memory(m);
         return NULL;
@@ -142,11 +143,16 @@ static const char **names_of(struct schema_maker *m, const json_t *object)
 }
 
 /* Sorting compares each name about log2(n) times, at most to its end. */
-static oato_status names_sort(struct schema_maker *m, const char **names, size_t n)
+static oato_status names_sort(struct schema_maker *m, const json_t *object, const char **names)
 {
+    const size_t n = json_object_size(object);
     uint64_t bytes = 0, rounds = 1;
-    for (size_t i = 0; i < n; i++)
-        bytes += NAME_BYTES_STEP + strlen(names[i]);
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        bytes += NAME_BYTES_STEP + strlen(name);
+    }
     while (n >> rounds)
         rounds++;
     if (schema_spend(m, rounds * bytes / NAME_BYTES_STEP, 0))
@@ -164,7 +170,7 @@ static oato_status other_member(struct schema_maker *m, const json_t *properties
     int values = 0, keys = 0;
     if (!names)
         return m->err->status;
-    oato_status status = names_sort(m, names, n);
+    oato_status status = names_sort(m, properties, names);
     if (!status)
         status = schema_make(m, schema, &values);
     if (!status)

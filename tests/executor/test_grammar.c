@@ -386,13 +386,11 @@ static bool in_mask(const uint64_t *mask, int32_t id)
     return mask[id / 64] >> (id % 64) & 1;
 }
 
-/* Made in pieces of so many steps. */
-static const uint64_t *mask_of(struct grammar_state *s, uint64_t steps)
+static const uint64_t *mask_in_pieces(struct grammar_state *s, uint64_t steps)
 {
-    const uint64_t *mask;
-    while (grammar_mask(s, steps, &mask) == MASK_MORE)
-        ;
-    assert_non_null(mask);
+    const uint64_t *mask = NULL;
+    while (!mask)
+        assert_int_not_equal(grammar_mask(s, steps, &mask), MASK_FAILED);
     return mask;
 }
 
@@ -402,7 +400,7 @@ static void walk(struct random *r, const struct words *w, struct grammar_state *
 {
     const int32_t size = tokenizer_size(w->tokenizer);
     for (int step = 0; step < most; step++) {
-        const uint64_t *mask = mask_of(s, UINT64_MAX);
+        const uint64_t *mask = mask_in_pieces(s, UINT64_MAX);
         int32_t n = 0, some[64] = {0}, id = (int32_t)random_below(r, (uint32_t)size);
         for (int32_t i = 0; i < size && n < 64; i++, id = (id + 1) % size)
             if (in_mask(mask, id))
@@ -469,7 +467,7 @@ static void masks_agree_with_tokens_asked_one_by_one(void **state)
         text_init(&text);
         for (int step = 0; step < 12; step++) {
             assert_int_equal(grammar_state_clone(s, &twin, &err), OATO_OK);
-            const uint64_t *mask = mask_of(s, random_below(&r, 2) ? UINT64_MAX : 50);
+            const uint64_t *mask = mask_in_pieces(s, random_below(&r, 2) ? UINT64_MAX : 50);
             for (int32_t id = 0; id < size; id++)
                 if (in_mask(mask, id) != grammar_allows_token(twin, id))
                     fail_msg("token %d after '%.*s'", (int)id, (int)text.len, or_empty(text.data));
