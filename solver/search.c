@@ -198,7 +198,7 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
         .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
-    const int rooms = sets == 2 ? ROOMS : 1;
+    const int rooms = sets == 2 && !s->p->stored ? ROOMS : 1; /* a file's are small already */
     for (int32_t j = 0; j < sets * rooms; j++) {
         struct streaming *x = &s->all[n];
         const int32_t i = j / rooms;
