@@ -2,11 +2,11 @@
  * search.c - which problems the ILP solves, in which order, within one deadline.
  *
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
- * problem of its own. With one accelerator so are rooms of several sizes: a smaller one is for
- * smaller records only, and leaves more for weights. Of identical devices only the first ones are
- * streamed to. All problems are relaxed first, the one without streams before the others; then they
- * are solved in equal shares of the time, the most promising first, except those that their
- * relaxation shows to be no better.
+ * problem of its own. With one accelerator so are rooms of several sizes, unless weights come from
+ * a file: a smaller one is for smaller records only, and leaves more for weights. Of identical
+ * devices only the first ones are streamed to. All problems are relaxed first, the one without
+ * streams before the others; then they are solved in equal shares of the time, the most promising
+ * first, except those that their relaxation shows to be no better.
  *
  * With several accelerators the search grows: from the largest alone to all of them, each step
  * starting from the best placement so far, so that a deadline too short for all devices still gives
@@ -118,9 +118,8 @@ static int32_t list_streams(const struct search *s, uint32_t devices, uint32_t *
     return n;
 }
 
-enum {
-    ROOMS = 3
-}; /* sizes of staging: for all records, for those of half the largest's bytes, .. */
+/* Sizes of staging: for all records, for those of half the largest one's bytes, of a quarter. */
+enum { ROOMS = 3 };
 
 /* Makes room for records up to the largest one's bytes >> level. False: that is the room of another
  * level. */
@@ -198,7 +197,7 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
         .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
-    const int rooms = sets == 2 ? ROOMS : 1;
+    const int rooms = sets == 2 && !s->p->stored ? ROOMS : 1;
     for (int32_t j = 0; j < sets * rooms; j++) {
         struct streaming *x = &s->all[n];
         const int32_t i = j / rooms;
