@@ -124,6 +124,9 @@ static void tokens_write(struct text *t, const struct server *s, const int32_t *
     json_close(t, ']');
 }
 
+/* Of an answer, for each token. */
+enum { TOKEN_BYTES = 8, PIECE_BYTES = 60 };
+
 enum MHD_Result route_tokenize(struct exchange *x)
 {
     const struct server *s = x->server;
@@ -137,12 +140,17 @@ enum MHD_Result route_tokenize(struct exchange *x)
         return reply_failure(x, &err);
     if (content && !json_is_string(content))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "content wants a text");
-    if (content && tokenizer_encode(s->session.tokenizer, json_string_value(content),
-                                    json_string_length(content),
-                                    (special ? TOKENIZE_ADD_SPECIAL : 0) |
-                                        (parse ? TOKENIZE_PARSE_SPECIAL : 0),
-                                    &ids, &n, &err))
+    if (content && tokenizer_encode_within(s->session.tokenizer, json_string_value(content),
+                                           json_string_length(content),
+                                           (special ? TOKENIZE_ADD_SPECIAL : 0) |
+                                               (parse ? TOKENIZE_PARSE_SPECIAL : 0),
+                                           &x->budget, &ids, &n, &err))
         return reply_failure(x, &err);
+    const size_t each = pieces ? PIECE_BYTES : TOKEN_BYTES;
+    if (budget_spend(&x->budget, n * each, n * each, "the list of tokens", &err)) {
+        free(ids);
+        return reply_failure(x, &err);
+    }
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
@@ -176,6 +184,10 @@ enum MHD_Result route_detokenize(struct exchange *x)
             return reply_error(x, MHD_HTTP_BAD_REQUEST,
                                "tokens wants a list of token ids of the vocabulary");
         }
+        if (budget_spend(&x->budget, TOKEN_BYTES + n, 3 * n, "the text of the tokens", &err)) {
+            text_free(&whole);
+            return reply_failure(x, &err);
+        }
         text_add(&whole, bytes, n);
     }
     text_init(&t);
@@ -192,7 +204,7 @@ enum MHD_Result route_template(struct exchange *x)
     struct text prompt, t;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    if (!o || chat_prompt(x->server, o, &prompt, &err)) {
+    if (!o || chat_prompt(x->server, o, &x->budget, &prompt, &err)) {
         text_free(&prompt);
         return reply_failure(x, &err);
     }
@@ -212,10 +224,10 @@ enum MHD_Result route_count(struct exchange *x)
     size_t n = 0;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    const bool bad =
-        !o || chat_prompt(x->server, o, &prompt, &err) ||
-        tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
-                         TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &ids, &n, &err);
+    const bool bad = !o || chat_prompt(x->server, o, &x->budget, &prompt, &err) ||
+                     tokenizer_encode_within(
+                         x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
+                         TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL, &x->budget, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
     if (bad)

@@ -106,6 +106,8 @@ static void prompt_decode(struct choice *c)
             text_add(&c->prompt, bytes, n);
 }
 
+enum { CHOICE_STEPS = 1000 }; /* to make an answer */
+
 oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err)
 {
     const struct session *s = &j->server->session;
@@ -121,6 +123,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     }
     struct sampler_options sampling = j->ask.sampling;
     sampling.dry.tokenizer = s->tokenizer;
+    sampling.scratch = j->server->scratch;
     sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
     *c = (struct choice){.job = j, .ids = ids, .n_ids = n_ids, .asked_ns = now_ns()};
     c->stop.of = &j->ask.stops;
@@ -129,6 +132,11 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
     j->choices[j->n_choices++] = c;
+    if (budget_spend(&j->ask.budget, CHOICE_STEPS + (uint64_t)n_ids,
+                     sizeof *c + (size_t)n_ids * sizeof *ids + c->prompt.len +
+                         sampler_bytes(&sampling),
+                     "so many answers, or what they look back at,", err))
+        return err->status;
     if (j->ask.kind == ASK_EMBED)
         return OATO_OK;
     c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));

@@ -6,19 +6,8 @@
 #include "server/server_internal.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 
 enum { LOOK_NS = 100000000 }; /* how often waiting connections are looked at */
-
-/* A connection that waits is not watched by the HTTP threads. */
-static bool client_went(const struct job *j)
-{
-    char byte;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(j->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
-    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
 
 static void job_add_choices(struct server *s, struct batch *b, struct job *j)
 {
@@ -69,7 +58,7 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
         struct job *j = *at;
         pthread_mutex_lock(&j->lock);
         const bool ended = j->n_ended == j->n_choices;
-        if (!ended && closely && j->suspended && client_went(j)) {
+        if (!ended && closely && j->suspended && client_went(j->connection)) {
             j->cancelled = true;
             job_wake(j);
         }
@@ -168,6 +157,10 @@ static oato_status loop_open(struct server *s)
         return status;
     engine_get_stats(s->session.engine, &stats);
     s->context = stats.context;
+    s->longest = tokenizer_longest(s->session.tokenizer);
+    s->scratch = sampler_scratch_create(tokenizer_size(s->session.tokenizer));
+    if (!s->scratch)
+        return oato_fail_memory(&s->error, 1 << 20, "sampling");
     if (s->options->split && args.batch.context < s->context)
         s->context = args.batch.context;
     const int64_t trained = s->session.model->shape.context_length;
