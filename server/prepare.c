@@ -122,7 +122,6 @@ static void *lane_run(struct server *s, int32_t which)
         if (!x)
             break;
         l->first = x->next;
-        l->end = l->first ? l->end : &l->first;
         pthread_mutex_unlock(&p->lock);
         prepare(x, stopped);
         if (which == LONG)
@@ -152,8 +151,11 @@ enum MHD_Result prepare_later(struct exchange *x)
     const bool taken = !p->stop;
     if (taken) {
         MHD_suspend_connection(x->connection);
-        *l->end = x;
-        l->end = &x->next;
+        struct exchange **at = &l->first;
+        while (*at && (*at)->body.len <= x->body.len) /* the shortest first */
+            at = &(*at)->next;
+        x->next = *at;
+        *at = x;
         pthread_cond_signal(&l->wake);
     }
     pthread_mutex_unlock(&p->lock);
@@ -167,10 +169,8 @@ oato_status prepare_open(struct server *s, struct oato_error *err)
 {
     struct preparation *p = &s->preparation;
     pthread_mutex_init(&p->lock, NULL);
-    for (int32_t i = 0; i < LANES; i++) {
-        p->lane[i].end = &p->lane[i].first;
+    for (int32_t i = 0; i < LANES; i++)
         pthread_cond_init(&p->lane[i].wake, NULL);
-    }
     while (p->n_threads < LANE_THREADS) {
         if (pthread_create(&p->thread[p->n_threads], NULL, p->n_threads ? short_run : long_run, s))
             return oato_fail(err, OATO_EIO, "cannot start the threads that prepare requests");
@@ -182,7 +182,7 @@ oato_status prepare_open(struct server *s, struct oato_error *err)
 void prepare_close(struct server *s)
 {
     struct preparation *p = &s->preparation;
-    if (!p->lane[0].end) /* never opened */
+    if (!p->n_threads)
         return;
     pthread_mutex_lock(&p->lock);
     p->stop = true;

@@ -198,7 +198,7 @@ enum { LANES = 2, LANE_THREADS = 4 };
 /* Requests that wait to be prepared, short ones and long ones: prepare.c. */
 struct preparation {
     struct lane {
-        struct exchange *first, **end;
+        struct exchange *first;
         pthread_cond_t wake;
     } lane[LANES];
     pthread_mutex_t lock;
