@@ -108,6 +108,7 @@ struct job {
     struct ask ask;
     struct choice **choices;
     int32_t n_choices, n_ended;
+    int32_t n_added; /* of the engine thread: choices that the batch has or had */
     pthread_mutex_t lock;
     int32_t owners;
     bool cancelled;                    /* the client went */
