@@ -10,47 +10,105 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A text and, as Knuth, Morris and Pratt have it, how much of its beginning stands at the end of
+ * its first i bytes, themselves left out. */
+struct breaker {
+    char *text;
+    uint32_t n, *shorter; /* shorter: n + 1 of them */
+};
+
+struct dry_breakers {
+    struct breaker at[DRY_BREAKERS];
+    int32_t n;
+};
+
 struct dry {
     struct dry_options o;
-    char *breaker[DRY_BREAKERS];
-    size_t longest; /* bytes of a breaker */
-    struct text tail;
-    int32_t *ring; /* of the last o.last tokens */
-    int32_t n, at, vocab;
+    struct dry_breakers *own; /* NULL where they are borrowed */
+    const struct dry_breakers *breakers;
+    uint32_t begun[DRY_BREAKERS]; /* bytes of each breaker that stand at the end of the text */
+    int32_t *ring;                /* of the last o.last tokens */
+    int32_t n, at;
     int32_t unbroken; /* tokens behind the last breaker */
     int32_t *latest;  /* scratch: the ring's tokens, the latest one first */
     int32_t *alike;   /* scratch: how many of `latest` from i on are as those from 0 on */
-    float *penalty;   /* of each token; zeros but for those of `latest` */
 };
 
-static bool breakers_copy(struct dry *d)
+/* The text of a breaker; NULL: there are no more. */
+static const char *breaker_of(const struct dry_options *o, int32_t i)
 {
     static const char *const usual[] = {"\n", ":", "\"", "*"};
-    const bool none_given = !d->o.n_breakers;
-    const int32_t n = none_given ? (int32_t)ARRAY_LEN(usual) : d->o.n_breakers;
-    for (int32_t i = 0; i < n; i++) {
-        d->breaker[i] = strdup(none_given ? usual[i] : d->o.breaker[i]);
-        if (!d->breaker[i])
-            return false;
-        const size_t length = strlen(d->breaker[i]);
-        d->longest = length > d->longest ? length : d->longest;
-    }
+    if (!o->n_breakers)
+        return i < (int32_t)ARRAY_LEN(usual) ? usual[i] : NULL;
+    return i < o->n_breakers ? o->breaker[i] : NULL;
+}
+
+size_t dry_breakers_bytes(const struct dry_options *o)
+{
+    size_t bytes = sizeof(struct dry_breakers);
+    const char *text;
+    for (int32_t i = 0; (text = breaker_of(o, i)); i++)
+        bytes += (strlen(text) + 1) * (1 + sizeof(uint32_t));
+    return bytes;
+}
+
+/* How many bytes of the breaker stand at the end when this one comes behind those that did. */
+static uint32_t go_on(const struct breaker *b, uint32_t begun, char byte)
+{
+    while (begun && (begun == b->n || b->text[begun] != byte))
+        begun = b->shorter[begun];
+    return begun + (b->text[begun] == byte);
+}
+
+static bool breaker_prepare(struct breaker *b, const char *text)
+{
+    b->n = (uint32_t)strlen(text);
+    b->text = strdup(text);
+    b->shorter = calloc((size_t)b->n + 1, sizeof *b->shorter);
+    if (!b->text || !b->shorter)
+        return false;
+    for (uint32_t i = 1; i < b->n; i++)
+        b->shorter[i + 1] = go_on(b, b->shorter[i], text[i]);
     return true;
 }
 
-struct dry *dry_create(const struct dry_options *o, int32_t vocab)
+struct dry_breakers *dry_breakers_create(const struct dry_options *o)
+{
+    struct dry_breakers *b = calloc(1, sizeof *b);
+    const char *text;
+    for (int32_t i = 0; b && (text = breaker_of(o, i)); i++) {
+        if (!*text)
+            continue;
+        if (!breaker_prepare(&b->at[b->n++], text)) {
+            dry_breakers_free(b);
+            return NULL;
+        }
+    }
+    return b;
+}
+
+void dry_breakers_free(struct dry_breakers *b)
+{
+    for (int32_t i = 0; b && i < b->n; i++) {
+        free(b->at[i].text);
+        free(b->at[i].shorter);
+    }
+    free(b);
+}
+
+struct dry *dry_create(const struct dry_options *o)
 {
     struct dry *d = calloc(1, sizeof *d);
     if (!d)
         return NULL;
     d->o = *o;
-    d->vocab = vocab;
     const size_t last = (size_t)o->last;
+    d->own = o->prepared ? NULL : dry_breakers_create(o);
+    d->breakers = o->prepared ? o->prepared : d->own;
     d->ring = malloc(last * sizeof *d->ring);
     d->latest = malloc(last * sizeof *d->latest);
     d->alike = malloc(last * sizeof *d->alike);
-    d->penalty = calloc((size_t)vocab, sizeof *d->penalty);
-    if (breakers_copy(d) && d->ring && d->latest && d->alike && d->penalty)
+    if (d->breakers && d->ring && d->latest && d->alike)
         return d;
     dry_free(d);
     return NULL;
@@ -60,13 +118,10 @@ void dry_free(struct dry *d)
 {
     if (!d)
         return;
-    for (int32_t i = 0; i < DRY_BREAKERS; i++)
-        free(d->breaker[i]);
-    text_free(&d->tail);
+    dry_breakers_free(d->own);
     free(d->ring);
     free(d->latest);
     free(d->alike);
-    free(d->penalty);
     free(d);
 }
 
@@ -76,22 +131,14 @@ static bool breaks(struct dry *d, int32_t id)
     const char *bytes;
     size_t n;
     bool found = false;
-    const size_t before = d->tail.len;
-    if (!d->longest || !d->o.tokenizer || !tokenizer_piece(d->o.tokenizer, id, true, &bytes, &n))
+    if (!d->o.tokenizer || !tokenizer_piece(d->o.tokenizer, id, true, &bytes, &n))
         return false;
-    text_add(&d->tail, bytes, n);
-    if (d->tail.failed)
-        return false;
-    for (int32_t i = 0; i < DRY_BREAKERS && d->breaker[i]; i++) {
-        const size_t length = strlen(d->breaker[i]);
-        const size_t from = before >= length ? before - length + 1 : 0; /* what ends later */
-        found = found || (length && d->tail.len > from &&
-                          memmem(d->tail.data + from, d->tail.len - from, d->breaker[i], length));
-    }
-    if (d->tail.len >= d->longest) {
-        const size_t kept = d->longest - 1;
-        memmove(d->tail.data, d->tail.data + d->tail.len - kept, kept);
-        d->tail.len = kept;
+    for (int32_t k = 0; k < d->breakers->n; k++) {
+        const struct breaker *b = &d->breakers->at[k];
+        for (size_t i = 0; i < n; i++) {
+            d->begun[k] = go_on(b, d->begun[k], bytes[i]);
+            found = found || d->begun[k] == b->n;
+        }
     }
     return found;
 }
@@ -120,7 +167,7 @@ static void alike_find(struct dry *d)
     }
 }
 
-const float *dry_penalties(struct dry *d)
+void dry_penalties(struct dry *d, float *penalty)
 {
     const struct dry_options *o = &d->o;
     for (int32_t i = 0; i < d->n; i++)
@@ -131,14 +178,13 @@ const float *dry_penalties(struct dry *d)
         if (n < 1 || n < o->allowed)
             continue;
         const double by = o->multiplier * pow(o->base, (double)(n - o->allowed));
-        float *to = &d->penalty[d->latest[i - 1]]; /* what came next that time */
+        float *to = &penalty[d->latest[i - 1]]; /* what came next that time */
         *to = fmaxf(*to, (float)fmin(by, FLT_MAX / 4));
     }
-    return d->penalty;
 }
 
-void dry_clear(struct dry *d)
+void dry_clear(struct dry *d, float *penalty)
 {
     for (int32_t i = 0; i < d->n; i++)
-        d->penalty[d->latest[i]] = 0;
+        penalty[d->latest[i]] = 0;
 }

@@ -12,14 +12,14 @@ static inline bool dry_is_on(const struct dry_options *o)
 }
 
 struct dry;
-/* The breakers are copied, the tokenizer is borrowed. NULL: memory is short. */
-struct dry *dry_create(const struct dry_options *o, int32_t vocab);
+/* The tokenizer is borrowed, as are prepared breakers. NULL: memory is short. */
+struct dry *dry_create(const struct dry_options *o);
 void dry_free(struct dry *d);
 /* Adds a token of the text. */
 void dry_accept(struct dry *d, int32_t id);
-/* What each token of the vocabulary loses: zeros but for those of the last `last`. Call dry_clear
- * before the next token. */
-const float *dry_penalties(struct dry *d);
-void dry_clear(struct dry *d);
+/* Sets what tokens lose, of a row of zeros for the vocabulary: those of the last `last`. dry_clear,
+ * before the next token, makes them zeros again. */
+void dry_penalties(struct dry *d, float *penalty);
+void dry_clear(struct dry *d, float *penalty);
 
 #endif

@@ -239,7 +239,14 @@ struct dry_options {
      * Copied. */
     const char *breaker[DRY_BREAKERS];
     int32_t n_breakers;
+    const struct dry_breakers *prepared; /* of them, for several samplers; borrowed; NULL: none */
 };
+
+/* What finds the breakers in a text, in a time that does not depend on their lengths. NULL: memory
+ * is short. It takes dry_breakers_bytes of memory and about as many steps of work. */
+struct dry_breakers *dry_breakers_create(const struct dry_options *o);
+void dry_breakers_free(struct dry_breakers *b);
+size_t dry_breakers_bytes(const struct dry_options *o);
 
 struct sampler_options {
     float temperature;  /* 0: the most likely token */
@@ -263,13 +270,22 @@ struct sampler_options {
     int32_t mirostat;
     float mirostat_tau, mirostat_eta;
     uint64_t seed;
-    const struct logit_bias *bias; /* added to logits first; copied; ids outside the vocabulary are
-                                      ignored; NULL: none */
+    const struct logit_bias *bias; /* added to logits first; borrowed; ids outside the vocabulary
+                                      are ignored; NULL: none */
     int32_t n_bias;
     bool logprobs;        /* sampler_probs is wanted */
     int32_t top_logprobs; /* how many of the most likely tokens it lists besides the picked one */
     bool final_probs;     /* with the probabilities by which the token was drawn */
+    struct sampler_scratch *scratch; /* borrowed; NULL: of its own */
 };
+
+/* What picking works in, by far the most of a sampler's memory. Samplers of one vocabulary may
+ * share it if they never pick at the same time. NULL: memory is short. */
+struct sampler_scratch;
+struct sampler_scratch *sampler_scratch_create(int32_t vocab);
+void sampler_scratch_free(struct sampler_scratch *s);
+/* What a sampler with a scratch of others takes besides. */
+size_t sampler_bytes(const struct sampler_options *o);
 
 /* MORE: the mask is not made yet. FAILED: it cannot be. */
 enum sampler_mask { MASK_READY, MASK_MORE, MASK_FAILED };

@@ -18,19 +18,25 @@ struct candidate {
     int32_t id;
 };
 
+/* For each id of the vocabulary; counts and lost are zeros between two picks. */
+struct sampler_scratch {
+    struct candidate *candidates, *nearest;
+    int32_t *counts; /* occurrences among the recent tokens */
+    float *lost;     /* DRY's penalties */
+};
+
 struct sampler {
     struct sampler_options options;
     int32_t vocab;
     uint64_t state;
-    struct candidate *candidates; /* vocab */
-    struct candidate *nearest;    /* vocab, scratch; NULL: typical_p is off */
-    int32_t *recent;              /* ring of options.repeat_last */
+    struct sampler_scratch *own, *scratch; /* own: NULL where it is borrowed */
+    struct candidate *candidates;          /* of the scratch, as is counts */
+    int32_t *recent;                       /* ring of options.repeat_last */
     int32_t n_recent, at;
-    int32_t *counts; /* per id, scratch: occurrences among the recent tokens */
-    struct dry *dry; /* NULL: off */
-    double mu;       /* of Mirostat: the most surprise, in bits */
-    double surprise; /* of the token that was picked last */
-    struct logit_bias *bias;
+    int32_t *counts;
+    struct dry *dry;                      /* NULL: off */
+    double mu;                            /* of Mirostat: the most surprise, in bits */
+    double surprise;                      /* of the token that was picked last */
     struct sampler_constraint constraint; /* none: allows is NULL */
     float *row;                           /* vocab: what is picked from later; NULL: not needed */
     struct token_prob *probs;             /* 1 + options.top_logprobs */
@@ -43,6 +49,41 @@ static uint32_t pcg32(uint64_t *state)
     *state = old * 6364136223846793005u + 1442695040888963407u;
     uint32_t x = (uint32_t)(((old >> 18) ^ old) >> 27), rotate = (uint32_t)(old >> 59);
     return x >> rotate | x << (-rotate & 31);
+}
+
+struct sampler_scratch *sampler_scratch_create(int32_t vocab)
+{
+    struct sampler_scratch *s = calloc(1, sizeof *s);
+    const size_t n = (size_t)vocab;
+    if (!s)
+        return NULL;
+    s->candidates = malloc(n * sizeof *s->candidates);
+    s->nearest = malloc(n * sizeof *s->nearest);
+    s->counts = calloc(n, sizeof *s->counts);
+    s->lost = calloc(n, sizeof *s->lost);
+    if (s->candidates && s->nearest && s->counts && s->lost)
+        return s;
+    sampler_scratch_free(s);
+    return NULL;
+}
+
+void sampler_scratch_free(struct sampler_scratch *s)
+{
+    if (!s)
+        return;
+    free(s->candidates);
+    free(s->nearest);
+    free(s->counts);
+    free(s->lost);
+    free(s);
+}
+
+size_t sampler_bytes(const struct sampler_options *o)
+{
+    const size_t recent = (size_t)max_i64(o->repeat_last, 1) * sizeof(int32_t);
+    const size_t probs = (1 + (size_t)max_i64(o->top_logprobs, 0)) * sizeof(struct token_prob);
+    const size_t dry = dry_is_on(&o->dry) ? (size_t)o->dry.last * 3 * sizeof(int32_t) : 0;
+    return sizeof(struct sampler) + recent + probs + dry;
 }
 
 struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab)
@@ -58,24 +99,19 @@ struct sampler *sampler_create(const struct sampler_options *o, int32_t vocab)
     s->state += o->seed;
     pcg32(&s->state);
     const size_t last = o->repeat_last > 0 ? (size_t)o->repeat_last : 1;
-    const size_t n_bias = o->n_bias > 0 ? (size_t)o->n_bias : 0;
-    s->candidates = malloc((size_t)vocab * sizeof *s->candidates);
-    const bool typical = o->typical_p > 0 && o->typical_p < 1;
-    s->nearest = typical ? malloc((size_t)vocab * sizeof *s->nearest) : NULL;
+    s->own = o->scratch ? NULL : sampler_scratch_create(vocab);
+    s->scratch = o->scratch ? o->scratch : s->own;
+    s->candidates = s->scratch ? s->scratch->candidates : NULL;
+    s->counts = s->scratch ? s->scratch->counts : NULL;
     s->recent = malloc(last * sizeof *s->recent);
-    s->counts = calloc((size_t)vocab, sizeof *s->counts);
-    s->bias = malloc((n_bias + 1) * sizeof *s->bias);
     s->probs = malloc((1 + (size_t)s->options.top_logprobs) * sizeof *s->probs);
     s->mu = 2.0 * o->mirostat_tau;
     const bool dry = dry_is_on(&o->dry);
-    s->dry = dry ? dry_create(&o->dry, vocab) : NULL;
-    if ((dry && !s->dry) || !s->candidates || (typical && !s->nearest) || !s->recent ||
-        !s->counts || !s->bias || !s->probs) {
+    s->dry = dry ? dry_create(&o->dry) : NULL;
+    if ((dry && !s->dry) || !s->scratch || !s->recent || !s->probs) {
         sampler_free(s);
         return NULL;
     }
-    if (n_bias)
-        memcpy(s->bias, o->bias, n_bias * sizeof *s->bias);
     return s;
 }
 
@@ -83,12 +119,9 @@ void sampler_free(struct sampler *s)
 {
     if (!s)
         return;
-    free(s->candidates);
+    sampler_scratch_free(s->own);
     free(s->row);
-    free(s->nearest);
     free(s->recent);
-    free(s->counts);
-    free(s->bias);
     free(s->probs);
     dry_free(s->dry);
     free(s);
@@ -186,10 +219,11 @@ static void penalise(struct sampler *s, int32_t n)
 
 static void penalise_repetitions(struct sampler *s, int32_t n)
 {
-    const float *by = dry_penalties(s->dry);
+    const float *by = s->scratch->lost;
+    dry_penalties(s->dry, s->scratch->lost);
     for (int32_t i = 0; i < n; i++)
         s->candidates[i].logit -= by[s->candidates[i].id];
-    dry_clear(s->dry);
+    dry_clear(s->dry, s->scratch->lost);
 }
 
 static double weight(const struct candidate *c, int32_t i, double temperature)
@@ -395,8 +429,8 @@ static int32_t pick(struct sampler *s, int32_t n)
         n = o->top_k;
     }
     qsort(c, (size_t)n, sizeof *c, by_logit);
-    if (s->nearest)
-        n = cut_typical(c, s->nearest, n, o->typical_p);
+    if (o->typical_p > 0 && o->typical_p < 1)
+        n = cut_typical(c, s->scratch->nearest, n, o->typical_p);
     n = cut_tail(o, c, n);
     const int32_t dropped = cut_top(s, c, n);
     c += dropped;
@@ -426,8 +460,8 @@ static int32_t pick_of_row(struct sampler *s, const float *logits, const uint64_
     int32_t n = 0;
     take_row(s, logits);
     for (int32_t i = 0; i < s->options.n_bias; i++)
-        if (s->bias[i].id >= 0 && s->bias[i].id < s->vocab)
-            s->candidates[s->bias[i].id].logit += s->bias[i].bias;
+        if (s->options.bias[i].id >= 0 && s->options.bias[i].id < s->vocab)
+            s->candidates[s->options.bias[i].id].logit += s->options.bias[i].bias;
     for (int32_t i = 0; i < s->vocab && mask; i++)
         if (mask[i / 64] >> (i % 64) & 1)
             s->candidates[n++] = s->candidates[i];

@@ -214,6 +214,14 @@ oato_status chat_template_apply(const struct chat_template *c, const struct chat
                                 size_t n, bool add_assistant, const char *variables,
                                 struct text *out, struct oato_error *err)
 {
+    return chat_template_apply_within(c, m, n, add_assistant, variables, NULL, out, err);
+}
+
+oato_status chat_template_apply_within(const struct chat_template *c, const struct chat_message *m,
+                                       size_t n, bool add_assistant, const char *variables,
+                                       struct budget *budget, struct text *out,
+                                       struct oato_error *err)
+{
     struct text text;
     const char *json = variables ? variables : c->variables;
     if (c->format && chat_format_check(c->format, m, n, err))
@@ -222,6 +230,7 @@ oato_status chat_template_apply(const struct chat_template *c, const struct chat
     if (!x)
         return err->status;
     text_init(&text);
+    jinja_budget(x, budget);
     jinja_set(x, "messages", messages_value(x, c->format, m, n));
     jinja_set(x, "add_generation_prompt", value_bool(add_assistant));
     jinja_set(x, "bos_token", value_slice(c->bos.data ? c->bos.data : "", c->bos.len));
@@ -230,7 +239,7 @@ oato_status chat_template_apply(const struct chat_template *c, const struct chat
         jinja_set_json(x, json, strlen(json));
     oato_status status = jinja_run(x, &text);
     jinja_end(x);
-    if (status && !oato_failed_memory(err)) {
+    if (status == OATO_EFILE && !oato_failed_memory(err)) {
         const struct oato_error why = *err;
         oato_fail(err, status, "%.430s; --chat-template NAME takes a named format instead",
                   why.text);

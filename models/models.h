@@ -151,6 +151,12 @@ enum tokenize_flags {
 /* The n bytes of text may be anything. *ids is malloc'ed (free it) and holds *count tokens. */
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
                              int32_t **ids, size_t *count, struct oato_error *err);
+/* The same, with its work and memory taken from a budget; NULL: from none. */
+oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text, size_t n,
+                                    int flags, struct budget *budget, int32_t **ids, size_t *count,
+                                    struct oato_error *err);
+/* The most bytes of a text that one token may stand for; 0 where there is no such limit. */
+size_t tokenizer_longest(const struct tokenizer *t);
 /* Decoded bytes of one token (byte tokens and spaces resolved), borrowed from the tokenizer.
  * Control tokens give "" unless special is set. False for an id outside the vocabulary. */
 bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const char **bytes,
@@ -204,6 +210,11 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
 oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
                                 size_t n, bool add_assistant, const char *variables,
                                 struct text *out, struct oato_error *err);
+/* The same, with its work and memory taken from a budget; NULL: from none. */
+oato_status chat_template_apply_within(const struct chat_template *c, const struct chat_message *m,
+                                       size_t n, bool add_assistant, const char *variables,
+                                       struct budget *budget, struct text *out,
+                                       struct oato_error *err);
 
 /* ----------------------------------------------------------------------- parts of answers --- */
 

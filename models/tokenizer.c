@@ -129,17 +129,40 @@ static oato_status text_encode(const struct tokenizer *t, struct encode_work *w,
     return n > begin ? t->encode(t, w, text + begin, n - begin, after_special, out, err) : OATO_OK;
 }
 
+/* For any text: ids and what cuts it into words take so many bytes of memory and steps a byte. */
+enum { BYTE_STEPS = 4, BYTE_BYTES = 12 };
+
+size_t tokenizer_longest(const struct tokenizer *t)
+{
+    size_t longest = 4; /* an unknown token stands for a character */
+    bool limited = t->kind != TOKENIZER_WORDPIECE && t->kind != TOKENIZER_UNIGRAM;
+    for (int32_t i = 0; i < t->n_tokens; i++) {
+        limited = limited && !t->tokens[i].strips_right;
+        longest = t->tokens[i].len > longest ? t->tokens[i].len : longest;
+    }
+    return limited ? longest : 0;
+}
+
 oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
                              int32_t **ids, size_t *count, struct oato_error *err)
 {
+    return tokenizer_encode_within(t, text, n, flags, NULL, ids, count, err);
+}
+
+oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text, size_t n,
+                                    int flags, struct budget *budget, int32_t **ids, size_t *count,
+                                    struct oato_error *err)
+{
     struct id_list out = {0};
-    struct encode_work w = {0};
+    struct encode_work w = {.budget = budget};
     oato_status s = OATO_OK;
     *ids = NULL;
     *count = 0;
     if (n > INT32_MAX / 2)
         return oato_fail(err, OATO_EUSAGE, "a text of %zu bytes is too long; at most %d", n,
                          INT32_MAX / 2);
+    if (budget_spend(budget, n * BYTE_STEPS, n * BYTE_BYTES, "tokenizing", err))
+        return err->status;
     if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0)
         id_list_push(&out, t->bos);
     int wanted = flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
@@ -155,6 +178,8 @@ oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
     merge_free(&w.merge);
     pretokenize_work_free(&w.pre);
     free(w.buffer);
+    if (budget)
+        budget->bytes += w.taken_bytes + n * BYTE_BYTES;
     if (s != OATO_OK) {
         free(out.ids);
         return s;

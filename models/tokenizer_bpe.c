@@ -195,6 +195,8 @@ static oato_status piece_encode(const struct tokenizer *t, struct encode_work *w
             return OATO_OK;
         }
     }
+    if (merge_afford(w, n, err))
+        return err->status;
     if (!merge_reserve(&w->merge, n))
         return oato_fail_memory(err, n * sizeof(struct symbol), "the symbols of a long word");
     for (size_t i = 0; i < n; i++)

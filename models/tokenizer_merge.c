@@ -85,6 +85,27 @@ void merge_free(struct merge_work *w)
     *w = (struct merge_work){0};
 }
 
+/* Of a symbol, and of each level of the heap that it goes through. */
+enum { SYMBOL_STEPS = 3, LEVEL_STEPS = 3, SPEND_STEPS = 20000 };
+
+oato_status merge_afford(struct encode_work *w, size_t n, struct oato_error *err)
+{
+    const size_t room = sizeof(struct symbol) + 2 * sizeof(struct merge_candidate);
+    const size_t bytes = n > w->merge.cap ? (n - w->merge.cap) * room : 0;
+    uint64_t steps = SYMBOL_STEPS;
+    if (!w->budget)
+        return OATO_OK;
+    for (size_t left = n; left > 1; left /= 2)
+        steps += LEVEL_STEPS;
+    w->unpaid_steps += n * steps;
+    if (w->unpaid_steps < SPEND_STEPS && !bytes)
+        return OATO_OK;
+    const oato_status status = budget_spend(w->budget, w->unpaid_steps, bytes, "tokenizing", err);
+    w->unpaid_steps = 0;
+    w->taken_bytes += status ? 0 : bytes;
+    return status;
+}
+
 bool merge_reserve(struct merge_work *w, size_t n)
 {
     w->n_symbols = 0;

@@ -143,6 +143,8 @@ static oato_status chars_encode(const struct tokenizer *t, struct encode_work *w
                                 struct oato_error *err)
 {
     size_t len = n + 1;
+    if (merge_afford(w, len, err))
+        return err->status;
     const char *s = text_prepare(w, text, n, prefix, &len);
     if (!s || !merge_reserve(&w->merge, len))
         return oato_fail_memory(err, len * sizeof(struct symbol), "the symbols of the text");

@@ -242,6 +242,8 @@ oato_status unigram_encode(const struct tokenizer *t, struct encode_work *w, con
 {
     const bool prefix = after_special && t->add_space_prefix;
     struct normalizer z = {0};
+    if (merge_afford(w, n, err)) /* a step of the search is about as much as a symbol */
+        return err->status;
     const size_t most = normalize(&z, t, text, n, prefix);
     if (most > INT32_MAX || !buffer_reserve(w, most))
         return oato_fail_memory(err, most, "the normalised text");

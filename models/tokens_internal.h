@@ -234,6 +234,9 @@ oato_status vocab_load(struct tokenizer *t, const struct gguf *g, token_undo_fn 
 /* --------------------------------------------------------- tokenizer_KIND.c --- */
 
 struct encode_work {
+    struct budget *budget; /* NULL: no limits */
+    size_t taken_bytes;    /* of it, by what is freed in the end */
+    uint64_t unpaid_steps;
     struct merge_work merge;
     struct pretokenize_work pre;
     char *buffer;
@@ -252,6 +255,9 @@ merge_find_fn merge_by_rank;
 token_undo_fn space_undo;
 /* Room for n bytes in w->buffer; false when memory is short. */
 bool buffer_reserve(struct encode_work *w, size_t n);
+/* Takes the work on a piece of n symbols that are merged, and the memory of them, from the budget.
+ */
+oato_status merge_afford(struct encode_work *w, size_t n, struct oato_error *err);
 
 /* ------------------------------------------------------------------------ utf8_stream.c --- */
 

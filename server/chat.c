@@ -162,7 +162,7 @@ static char *variables_dump(const struct server *s, const json_t *o, json_t *mes
 }
 
 static oato_status named_apply(const struct server *s, json_t *messages, bool answer,
-                               struct text *out, struct oato_error *err)
+                               struct budget *budget, struct text *out, struct oato_error *err)
 {
     const size_t n = json_array_size(messages);
     struct chat_message *list = calloc(n, sizeof *list);
@@ -176,7 +176,8 @@ static oato_status named_apply(const struct server *s, json_t *messages, bool an
         list[i] = (struct chat_message){json_string_value(json_object_get(m, "role")),
                                         json_string_value(content), json_string_length(content)};
     }
-    oato_status status = chat_template_apply(s->template, list, n, answer, NULL, out, err);
+    oato_status status =
+        chat_template_apply_within(s->template, list, n, answer, NULL, budget, out, err);
     free(list);
     return status;
 }
@@ -204,14 +205,17 @@ static void begun_add(struct text *out, json_t *begun)
 }
 
 static oato_status own_apply(const struct server *s, const json_t *o, json_t *messages,
-                             const json_t *tools, bool answer, struct text *out,
-                             struct oato_error *err)
+                             const json_t *tools, bool answer, struct budget *budget,
+                             struct text *out, struct oato_error *err)
 {
     char *variables = variables_dump(s, o, messages, tools);
     if (!variables)
         return oato_fail_memory(err, 1 << 16, "messages");
-    const oato_status status =
-        chat_template_apply(s->template, NULL, 0, answer, variables, out, err);
+    const size_t n = strlen(variables);
+    oato_status status = budget_spend(budget, n, n, "what the chat template is given", err);
+    if (!status)
+        status =
+            chat_template_apply_within(s->template, NULL, 0, answer, variables, budget, out, err);
     free(variables);
     return status;
 }
@@ -219,15 +223,15 @@ static oato_status own_apply(const struct server *s, const json_t *o, json_t *me
 /* A template that makes the same of the messages with the tools and without them shows none, so
  * that the model could not know of them. */
 static oato_status tools_show(const struct server *s, const json_t *o, json_t *messages,
-                              const json_t *tools, bool answer, const struct text *with,
-                              struct oato_error *err)
+                              const json_t *tools, bool answer, struct budget *budget,
+                              const struct text *with, struct oato_error *err)
 {
     struct text without;
     struct oato_error ignored;
     if (!tools)
         return OATO_OK;
     text_init(&without);
-    const bool same = !own_apply(s, o, messages, NULL, answer, &without, &ignored) &&
+    const bool same = !own_apply(s, o, messages, NULL, answer, budget, &without, &ignored) &&
                       without.len == with->len &&
                       !memcmp(or_empty(without.data), or_empty(with->data), with->len);
     text_free(&without);
@@ -237,8 +241,8 @@ static oato_status tools_show(const struct server *s, const json_t *o, json_t *m
                 : OATO_OK;
 }
 
-oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
-                        struct oato_error *err)
+oato_status chat_prompt(const struct server *s, const json_t *o, struct budget *budget,
+                        struct text *out, struct oato_error *err)
 {
     json_t *messages = json_object_get(o, "messages");
     const json_t *tools = NULL;
@@ -263,10 +267,10 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct text *ou
                          chat_template_name(s->template));
     json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
     answer = answer || begun;
-    oato_status status = named ? named_apply(s, messages, answer, out, err)
-                               : own_apply(s, o, messages, tools, answer, out, err);
+    oato_status status = named ? named_apply(s, messages, answer, budget, out, err)
+                               : own_apply(s, o, messages, tools, answer, budget, out, err);
     if (!status)
-        status = tools_show(s, o, messages, tools, answer, out, err);
+        status = tools_show(s, o, messages, tools, answer, budget, out, err);
     begun_add(out, begun);
     return status;
 }
@@ -280,14 +284,16 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     text_init(&prompt);
     const json_t *choice = json_object_get(o, "tool_choice");
     const char *only;
-    oato_status status = chat_prompt(s, o, &prompt, err);
+    oato_status status = chat_prompt(s, o, &j->ask.budget, &prompt, err);
     if (!status && must_call(choice, &only))
         status =
             calls_constrain(j, json_object_get(o, "tools"), only,
                             json_is_true(json_object_get(o, "parallel_tool_calls")), &prompt, err);
     if (!status)
-        status = tokenizer_encode(s->session.tokenizer, or_empty(prompt.data), prompt.len,
-                                  TOKENIZE_PROMPT, &ids, &n, err);
+        status = text_fits(j, prompt.len, err);
+    if (!status)
+        status = tokenizer_encode_within(s->session.tokenizer, or_empty(prompt.data), prompt.len,
+                                         TOKENIZE_PROMPT, &j->ask.budget, &ids, &n, err);
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {

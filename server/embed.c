@@ -90,6 +90,15 @@ static void choice_add(struct text *t, struct choice *c, int32_t index, bool ope
     json_close(t, '}');
 }
 
+bool embeddings_made(const struct job *j)
+{
+    bool made = true;
+    for (int32_t i = 0; i < j->n_choices; i++)
+        made = made && j->choices[i]->rows && !j->choices[i]->failed &&
+               j->choices[i]->why != BATCH_CANCELLED;
+    return made;
+}
+
 void embeddings_whole(struct job *j, struct text *t)
 {
     const bool openai = j->ask.openai;
@@ -115,6 +124,7 @@ static enum MHD_Result embed(struct exchange *x, bool openai)
     struct server *s = x->server;
     struct oato_error err = {0};
     struct ask ask = {.kind = ASK_EMBED, .n = 1, .openai = openai, .client = x->client};
+    ask.budget = x->budget;
     if (!s->options->session.engine.embeddings)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
                            "this server answers; one started with --embeddings makes embeddings");

@@ -12,6 +12,8 @@
 enum {
     HTTP_THREADS = 4,
     HEADERS_BYTES = 32 << 10, /* of one request */
+    HELD_BYTES = 32 << 20,    /* of all bodies, or four of the largest */
+    PART_BYTES = 64 << 10,    /* of a body, which may take --idle */
     DISCARD_BYTES = 64 << 20  /* of a body that is too large before its connection is closed */
 };
 
@@ -54,6 +56,15 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
     header(r, "Server", "oato-serve");
 }
 
+/* By the connection's own thread. */
+static enum MHD_Result response_queue(struct exchange *x)
+{
+    const enum MHD_Result result = MHD_queue_response(x->connection, x->status, x->response);
+    MHD_destroy_response(x->response);
+    x->response = NULL;
+    return result;
+}
+
 static enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
                                struct MHD_Response *r)
 {
@@ -67,9 +78,9 @@ static enum MHD_Result respond(struct exchange *x, unsigned status, const char *
         header(r, "Retry-After", "1");
     if (status == MHD_HTTP_UNAUTHORIZED)
         header(r, "WWW-Authenticate", "Bearer");
-    const enum MHD_Result result = MHD_queue_response(x->connection, status, r);
-    MHD_destroy_response(r);
-    return result;
+    x->status = status;
+    x->response = r;
+    return x->preparing == PREPARING ? MHD_YES : response_queue(x);
 }
 
 enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
@@ -214,7 +225,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     struct text whole;
     struct oato_error error;
     pthread_mutex_lock(&j->lock);
-    const bool ended = j->n_ended == j->n_choices, gone = j->cancelled && !ended;
+    const bool ended = j->n_ended == j->n_choices, gone = j->cancelled;
     bool begun = false;
     for (int32_t i = 0; i < j->n_choices; i++)
         begun = begun || j->choices[i]->n_tokens || j->choices[i]->n_progress;
@@ -232,12 +243,14 @@ static enum MHD_Result job_answer(struct exchange *x)
         return reply_error(x, status, "%s", error.text);
     if (gone)
         return MHD_NO;
+    if (j->ask.kind == ASK_EMBED && !embeddings_made(j))
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
     if (j->ask.stream)
         return stream_begin(x);
     text_init(&whole);
     answer_whole(j, &whole);
     if (j->ask.kind == ASK_NATIVE)
-        fields_pick(&whole, json_object_get(x->json, "response_fields"));
+        fields_pick(&whole, x->fields);
     return reply_json(x, &whole);
 }
 
@@ -245,8 +258,9 @@ enum MHD_Result job_begin(struct exchange *x, struct job *j)
 {
     x->job = j;
     j->connection = x->connection;
+    j->ask.budget.cancelled = NULL; /* it outlives the exchange */
     if (loop_submit(j))
-        return job_answer(x);
+        return MHD_YES; /* job_answer follows */
     x->job = NULL;
     job_release(j);
     return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests wait; try again later");
@@ -329,13 +343,16 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
         return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
                            "the request is larger than %d KiB; --body-limit KIB allows more",
                            x->server->options->body_kib);
+    if (x->crowded)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
+                           "other large requests wait; try again later");
     if (x->body.failed)
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     if (state == SERVER_LOADING && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > SERVER_READY && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
-    return x->route->answer(x);
+    return post ? prepare_later(x) : x->route->answer(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)
@@ -348,6 +365,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
     x->connection = c;
     text_init(&x->body);
     atomic_fetch_add(&s->exchanges, 1);
+    peer_await(x, true);
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
     int64_t bytes = 0;
     if (!length || (parse_i64(length, 0, INT64_MAX, &bytes) && bytes <= DISCARD_BYTES))
@@ -355,6 +373,26 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
     return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
                        "the request is larger than %d KiB; --body-limit KIB allows more",
                        s->options->body_kib);
+}
+
+static void body_take(struct exchange *x, const char *data, size_t n)
+{
+    struct server *s = x->server;
+    const size_t limit = (size_t)s->options->body_kib << 10;
+    const size_t all = limit > HELD_BYTES / 4 ? 4 * limit : HELD_BYTES;
+    if (x->body.len / PART_BYTES != (x->body.len + n) / PART_BYTES)
+        peer_await(x, true);
+    x->too_large = x->too_large || x->body.len + n > limit;
+    x->crowded = x->crowded || (!x->too_large && atomic_load(&s->held_bytes) + n > all);
+    if (x->too_large || x->crowded) {
+        const size_t counted = x->body.len + n; /* and not kept */
+        body_release(x);
+        x->body.len = counted;
+        return;
+    }
+    text_add(&x->body, data, n);
+    atomic_fetch_add(&s->held_bytes, n);
+    x->held_bytes += n;
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path,
@@ -365,16 +403,17 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     (void)version;
     if (!x)
         return begin(cls, c, context);
+    if (x->failed)
+        return MHD_NO;
+    if (x->response)
+        return response_queue(x);
     if (x->job)
         return job_answer(x);
-    if (!*n)
+    if (!*n) {
+        peer_await(x, false);
         return dispatch(x, method, path);
-    const size_t limit = (size_t)x->server->options->body_kib << 10;
-    x->too_large = x->too_large || x->body.len + *n > limit;
-    if (!x->too_large)
-        text_add(&x->body, data, *n);
-    else
-        x->body.len += *n; /* counted, not kept */
+    }
+    body_take(x, data, *n);
     *n = 0;
     return x->body.len > DISCARD_BYTES ? MHD_NO : MHD_YES;
 }
@@ -395,8 +434,12 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
         pthread_mutex_unlock(&x->job->lock);
         job_release(x->job);
     }
-    text_free(&x->body);
+    peer_await(x, true); /* the next request */
+    if (x->response)
+        MHD_destroy_response(x->response);
+    body_release(x);
     json_decref(x->json);
+    json_decref(x->fields);
     free(x);
     *context = NULL;
     atomic_fetch_sub(&s->exchanges, 1);
@@ -407,10 +450,15 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
 static void on_connection(void *cls, struct MHD_Connection *c, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
-    (void)c;
-    (void)context;
-    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
-        atomic_fetch_sub(&((struct server *)cls)->connections, 1);
+    struct server *s = cls;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        *context =
+            peer_add(s, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+        return;
+    }
+    peer_remove(s, *context);
+    *context = NULL;
+    atomic_fetch_sub(&s->connections, 1);
 }
 
 oato_status http_open(struct server *s, struct oato_error *err)

@@ -124,6 +124,9 @@ static void tokens_write(struct text *t, const struct server *s, const int32_t *
     json_close(t, ']');
 }
 
+/* Of an answer, for each token. */
+enum { TOKEN_BYTES = 8, PIECE_BYTES = 60 };
+
 /* llama.cpp's form has content, vLLM's a prompt, with special tokens unless it says otherwise. */
 enum MHD_Result route_tokenize(struct exchange *x)
 {
@@ -142,11 +145,16 @@ enum MHD_Result route_tokenize(struct exchange *x)
         json_flag(o, "parse_special", &parse, &err) || json_flag(o, "with_pieces", &pieces, &err))
         return reply_failure(x, &err);
     if (json_is_string(content) &&
-        tokenizer_encode(
+        tokenizer_encode_within(
             s->session.tokenizer, json_string_value(content), json_string_length(content),
-            (special ? TOKENIZE_ADD_SPECIAL : 0) | (parse ? TOKENIZE_PARSE_SPECIAL : 0), &ids, &n,
-            &err))
+            (special ? TOKENIZE_ADD_SPECIAL : 0) | (parse ? TOKENIZE_PARSE_SPECIAL : 0), &x->budget,
+            &ids, &n, &err))
         return reply_failure(x, &err);
+    const size_t each = pieces ? PIECE_BYTES : TOKEN_BYTES;
+    if (budget_spend(&x->budget, n * each, n * each, "the list of tokens", &err)) {
+        free(ids);
+        return reply_failure(x, &err);
+    }
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
@@ -181,6 +189,10 @@ enum MHD_Result route_detokenize(struct exchange *x)
             text_free(&whole);
             return reply_error(x, MHD_HTTP_BAD_REQUEST,
                                "tokens wants a list of token ids of the vocabulary");
+        }
+        if (budget_spend(&x->budget, TOKEN_BYTES + n, 3 * n, "the text of the tokens", &err)) {
+            text_free(&whole);
+            return reply_failure(x, &err);
         }
         text_add(&whole, bytes, n);
     }
@@ -219,7 +231,7 @@ enum MHD_Result route_template(struct exchange *x)
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
     if (!o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->server, o, &prompt, &err)) {
+        chat_prompt(x->server, o, &x->budget, &prompt, &err)) {
         text_free(&prompt);
         return reply_failure(x, &err);
     }
@@ -239,10 +251,11 @@ enum MHD_Result route_count(struct exchange *x)
     size_t n = 0;
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
-    const bool bad = !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-                     chat_prompt(x->server, o, &prompt, &err) ||
-                     tokenizer_encode(x->server->session.tokenizer, or_empty(prompt.data),
-                                      prompt.len, TOKENIZE_PROMPT, &ids, &n, &err);
+    const bool bad =
+        !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
+        chat_prompt(x->server, o, &x->budget, &prompt, &err) ||
+        tokenizer_encode_within(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
+                                TOKENIZE_PROMPT, &x->budget, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
     if (bad)

@@ -15,7 +15,6 @@ struct job *job_create(struct server *s, const struct ask *ask)
     j->server = s;
     j->ask = *ask;
     j->owners = 1;
-    j->scores_budget = BUDGET_REQUEST;
     pthread_mutex_init(&j->lock, NULL);
     text_init(&j->out);
     return j;
@@ -108,6 +107,8 @@ static void prompt_decode(struct choice *c)
             text_add(&c->prompt, bytes, n);
 }
 
+enum { CHOICE_STEPS = 1000 }; /* to make an answer */
+
 /* A number in an answer, as text and as it is kept. */
 enum { SCORE_BYTES = 80 };
 
@@ -119,7 +120,7 @@ static oato_status scores_prepare(struct choice *c, struct oato_error *err)
     const size_t n = (size_t)c->n_ids - 1;
     if (!j->ask.echo || !j->ask.sampling.logprobs || j->n_choices % j->ask.n || !n)
         return OATO_OK;
-    if (budget_spend(&j->scores_budget, 0, n * c->per_token * SCORE_BYTES,
+    if (budget_spend(&j->ask.budget, 0, n * c->per_token * SCORE_BYTES,
                      "echo with logprobs, for so many tokens of prompts and alternatives to each,",
                      err))
         return err->status;
@@ -144,6 +145,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     }
     struct sampler_options sampling = j->ask.sampling;
     sampling.dry.tokenizer = s->tokenizer;
+    sampling.scratch = j->server->scratch;
     sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
     *c = (struct choice){.job = j,
                          .ids = ids,
@@ -157,8 +159,15 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
         prompt_decode(c);
     const oato_status status = scores_prepare(c, err);
     j->choices[j->n_choices++] = c;
-    if (j->ask.kind == ASK_EMBED || status)
+    if (status)
         return status;
+    if (budget_spend(&j->ask.budget, CHOICE_STEPS + (uint64_t)n_ids,
+                     sizeof *c + (size_t)n_ids * sizeof *ids + c->prompt.len +
+                         sampler_bytes(&sampling),
+                     "so many answers, or what they look back at,", err))
+        return err->status;
+    if (j->ask.kind == ASK_EMBED)
+        return OATO_OK;
     c->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
     if (!c->sampler || c->prompt.failed)
         return oato_fail_memory(err, 1 << 20, "an answer");

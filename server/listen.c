@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -17,7 +18,8 @@
 enum {
     OTHER_FILES = 256, /* of the process, besides connections */
     BACKLOG = 511,
-    FULL_NS = 10000000 /* until a place is looked for again */
+    FULL_NS = 10000000, /* until a place is looked for again */
+    SWEEP_MS = 500      /* how often connections are looked at that take too long */
 };
 
 /* -1, and err says why. */
@@ -105,6 +107,60 @@ static void connection_take(struct server *s, int listener)
     }
 }
 
+/* ------------------------------------------------------------------------------- peers ------- */
+
+struct peer *peer_add(struct server *s, int fd)
+{
+    struct peer *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    *p = (struct peer){.fd = fd, .since_ns = now_ns()};
+    pthread_mutex_lock(&s->peers.lock);
+    p->next = s->peers.first;
+    p->at = &s->peers.first;
+    if (p->next)
+        p->next->at = &p->next;
+    s->peers.first = p;
+    pthread_mutex_unlock(&s->peers.lock);
+    return p;
+}
+
+void peer_remove(struct server *s, struct peer *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&s->peers.lock);
+    *p->at = p->next;
+    if (p->next)
+        p->next->at = p->at;
+    pthread_mutex_unlock(&s->peers.lock);
+    free(p);
+}
+
+void peer_await(struct exchange *x, bool more)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct peer *p = info ? info->socket_context : NULL;
+    if (!p)
+        return;
+    pthread_mutex_lock(&x->server->peers.lock);
+    p->since_ns = more ? now_ns() : 0;
+    pthread_mutex_unlock(&x->server->peers.lock);
+}
+
+/* libmicrohttpd closes connections that are silent. One that drips is not, so what has not sent a
+ * request, or a good part of one, in the same time is closed, too. */
+static void peers_sweep(struct server *s)
+{
+    const uint64_t now = now_ns(), most = (uint64_t)s->options->idle_s * 1000000000;
+    pthread_mutex_lock(&s->peers.lock);
+    for (struct peer *p = s->peers.first; p; p = p->next)
+        if (p->since_ns && now > p->since_ns + most)
+            shutdown(p->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&s->peers.lock);
+}
+
 static void *accept_all(void *arg)
 {
     struct server *s = arg;
@@ -112,11 +168,16 @@ static void *accept_all(void *arg)
     struct pollfd p[HOSTS_MAX];
     for (int32_t i = 0; i < l->n; i++)
         p[i] = (struct pollfd){.fd = l->fd[i], .events = POLLIN};
-    while (!atomic_load(&l->closing))
-        if (poll(p, (nfds_t)l->n, -1) > 0)
-            for (int32_t i = 0; i < l->n; i++)
-                if (p[i].revents)
-                    connection_take(s, p[i].fd);
+    for (uint64_t swept = now_ns(); !atomic_load(&l->closing);) {
+        const int ready = poll(p, (nfds_t)l->n, SWEEP_MS);
+        for (int32_t i = 0; i < l->n && ready > 0; i++)
+            if (p[i].revents)
+                connection_take(s, p[i].fd);
+        if (now_ns() - swept < SWEEP_MS * UINT64_C(1000000))
+            continue;
+        peers_sweep(s);
+        swept = now_ns();
+    }
     return NULL;
 }
 

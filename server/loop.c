@@ -6,25 +6,20 @@
 #include "server/server_internal.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 
 enum { LOOK_NS = 100000000 }; /* how often waiting connections are looked at */
 
-/* A connection that waits is not watched by the HTTP threads. */
-static bool client_went(const struct job *j)
-{
-    char byte;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(j->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
-    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
+/* Those of them that no batch has yet: all of a request that is alone, and as many as fill half of
+ * the places where others are there, so that one with many answers does not go before all others.
+ */
 static void job_add_choices(struct server *s, struct batch *b, struct job *j)
 {
     struct oato_error err = {0};
-    for (int32_t i = 0; i < j->n_choices; i++) {
-        struct choice *c = j->choices[i];
+    const int32_t seqs = s->options->session.engine.seqs;
+    const bool alone = s->active == j && !j->next;
+    const int32_t most = alone || seqs < 2 ? seqs : seqs / 2;
+    while (j->n_added < j->n_choices && j->n_added - j->n_ended < most) {
+        struct choice *c = j->choices[j->n_added++];
         const struct batch_request r = {.ids = c->ids,
                                         .n_ids = c->n_ids,
                                         .most = j->ask.most,
@@ -48,20 +43,17 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
     }
 }
 
-static void jobs_take(struct server *s, struct batch *b)
+static void jobs_take(struct server *s)
 {
     pthread_mutex_lock(&s->lock);
     struct job *incoming = s->incoming;
     s->incoming = NULL;
     s->incoming_end = &s->incoming;
     pthread_mutex_unlock(&s->lock);
-    while (incoming) {
-        struct job *j = incoming;
-        incoming = j->next;
-        j->next = s->active;
-        s->active = j;
-        job_add_choices(s, b, j);
-    }
+    struct job **end = &s->active;
+    while (*end)
+        end = &(*end)->next;
+    *end = incoming;
 }
 
 /* Cancels what nobody waits for; lets go of what has ended. */
@@ -71,7 +63,7 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
         struct job *j = *at;
         pthread_mutex_lock(&j->lock);
         const bool ended = j->n_ended == j->n_choices;
-        if (!ended && closely && j->suspended && client_went(j)) {
+        if (!ended && closely && j->suspended && client_went(j->connection)) {
             j->cancelled = true;
             job_wake(j);
         }
@@ -79,10 +71,11 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
             job_cut(j, true);
         const bool cancel = j->cancelled || j->error.status;
         pthread_mutex_unlock(&j->lock);
-        for (int32_t i = 0; i < j->n_choices && cancel && !ended; i++)
-            if (j->choices[i]->id)
-                batch_cancel(b, j->choices[i]->id);
-        if (ended) {
+        for (int32_t i = 0; i < j->n_added && cancel && !ended && b; i++)
+            batch_cancel(b, j->choices[i]->id);
+        while (cancel && j->n_added < j->n_choices)
+            choice_end(j->choices[j->n_added++], BATCH_CANCELLED);
+        if (ended || (!b && j->n_ended == j->n_choices)) {
             *at = j->next;
             job_release(j);
         } else {
@@ -97,8 +90,10 @@ static void before_step(void *user, struct batch *b)
     const uint64_t now = now_ns();
     const bool closely = now - s->looked_ns >= LOOK_NS;
     s->looked_ns = closely ? now : s->looked_ns;
-    jobs_take(s, b);
+    jobs_take(s);
     jobs_look(s, b, closely);
+    for (struct job *j = s->active; j; j = j->next)
+        job_add_choices(s, b, j);
     pthread_mutex_lock(&s->lock);
     s->counts.n_busy = batch_requests(b);
     batch_get_times(b, &s->counts.times);
@@ -173,6 +168,10 @@ static oato_status loop_open(struct server *s)
         return status;
     engine_get_stats(s->session.engine, &stats);
     s->context = stats.context;
+    s->longest = tokenizer_longest(s->session.tokenizer);
+    s->scratch = sampler_scratch_create(tokenizer_size(s->session.tokenizer));
+    if (!s->scratch)
+        return oato_fail_memory(&s->error, 1 << 20, "sampling");
     if (s->options->split && args.batch.context < s->context)
         s->context = args.batch.context;
     const int64_t trained = s->session.model->shape.context_length;
@@ -213,7 +212,7 @@ void *loop_run(void *server)
     pthread_mutex_unlock(&s->lock);
     atomic_store(&s->state, SERVER_ENDED);
     if (s->session.batch) {
-        jobs_take(s, s->session.batch);
+        jobs_take(s);
         batch_free(s->session.batch);
         s->session.batch = NULL;
         jobs_look(s, NULL, false);

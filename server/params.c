@@ -14,7 +14,10 @@ enum { STOP_BYTES = 1024 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
+    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, err))
+        return NULL;
     x->json = json_loadb(or_empty(x->body.data), x->body.len, JSON_ALLOW_NUL, &why);
+    body_release(x);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
                   why.position);
@@ -106,12 +109,20 @@ static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_e
         if (!json_is_string(word))
             return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants texts");
     }
-    return OATO_OK;
+    const size_t bytes = dry_breakers_bytes(dry);
+    if (budget_spend(&ask->budget, bytes, bytes, "dry_sequence_breakers", err))
+        return err->status;
+    dry->prepared = ask->breakers = dry_breakers_create(dry);
+    return ask->breakers ? OATO_OK : oato_fail_memory(err, bytes, "dry_sequence_breakers");
 }
+
+enum { BIAS_STEPS = 5 }; /* to take one up */
 
 static oato_status bias_add(struct ask *ask, int64_t id, double bias, struct oato_error *err)
 {
     struct sampler_options *o = &ask->sampling;
+    if (budget_spend(&ask->budget, BIAS_STEPS, 2 * sizeof(struct logit_bias), "logit_bias", err))
+        return err->status;
     struct logit_bias *more =
         array_room(ask->bias, (size_t)o->n_bias, &ask->bias_cap, sizeof *more);
     if (!more)
@@ -138,12 +149,32 @@ static oato_status bias_of(const struct server *s, struct ask *ask, const json_t
                    : bias_add(ask, number, by, err);
     if (!text)
         return oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens or texts");
-    oato_status status = tokenizer_encode(s->session.tokenizer, text, strlen(text),
-                                          TOKENIZE_PARSE_SPECIAL, &ids, &n, err);
+    oato_status status =
+        tokenizer_encode_within(s->session.tokenizer, text, strlen(text), TOKENIZE_PARSE_SPECIAL,
+                                &ask->budget, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
         status = bias_add(ask, ids[i], by, err);
     free(ids);
     return status;
+}
+
+/* One bias for each token at most, since they are added at every step; those of no token go. */
+static oato_status biases_sum(const struct server *s, struct ask *ask, struct oato_error *err)
+{
+    struct sampler_options *o = &ask->sampling;
+    const int32_t vocab = tokenizer_size(s->session.tokenizer), n = o->n_bias;
+    float *sums = n ? calloc((size_t)vocab, sizeof *sums) : NULL;
+    if (n && !sums)
+        return oato_fail_memory(err, (size_t)vocab * sizeof *sums, "logit_bias");
+    for (int32_t i = 0; i < n; i++)
+        if (ask->bias[i].id < vocab)
+            sums[ask->bias[i].id] += ask->bias[i].bias;
+    o->n_bias = 0;
+    for (int32_t id = 0; id < vocab && n && o->n_bias < n; id++)
+        if (sums[id] != 0)
+            ask->bias[o->n_bias++] = (struct logit_bias){id, sums[id]};
+    free(sums);
+    return OATO_OK;
 }
 
 /* {"id": bias} as OpenAI has it, or [[id, bias], ..]. */
@@ -169,7 +200,7 @@ static oato_status bias_read(const struct server *s, const json_t *o, struct ask
         if (!status)
             status = bias_of(s, ask, id, json_string_value(id), json_array_get(one, 1), err);
     }
-    return status;
+    return status ? status : biases_sum(s, ask, err);
 }
 
 /* OpenAI: "logprobs": true and "top_logprobs" in chats, a number in completions; llama.cpp:
@@ -227,11 +258,11 @@ static void bounds_apply(const struct server *s, struct ask *ask)
         ask->sampling.dry.last = s->context;
 }
 
-oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
-                     struct oato_error *err)
+oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind,
+                     const struct budget *budget, struct ask *ask, struct oato_error *err)
 {
     *ask = (struct ask){.kind = kind,
-                        .budget = BUDGET_REQUEST,
+                        .budget = *budget,
                         .sampling = s->options->session.sampling,
                         .most = s->options->n_predict,
                         .n = 1,
@@ -270,6 +301,8 @@ void ask_free(struct ask *ask)
     ask->grammar = NULL;
     free(ask->bias);
     ask->bias = NULL;
+    dry_breakers_free(ask->breakers);
+    ask->breakers = NULL;
 }
 
 static json_t *field_of(const json_t *o, const char *path)
@@ -342,15 +375,37 @@ static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
     return OATO_OK;
 }
 
-static oato_status text_ids(const struct server *s, const json_t *text, struct ids *to,
+/* With so many tokens, or at least so many. */
+static oato_status unfit(struct job *j, const char *at_least, size_t n, struct oato_error *err)
+{
+    const int32_t context = j->server->context;
+    j->n_unfit = n;
+    return oato_fail(err, OATO_EFIT,
+                     "the %s %s%zu tokens, which exceeds the available context size of %d tokens; "
+                     "send less, or start the server with -c %zu or more",
+                     j->ask.kind == ASK_EMBED ? "input is too large: it has" : "request has",
+                     at_least, n, context, (n + 256) / 256 * 256);
+}
+
+oato_status text_fits(struct job *j, size_t bytes, struct oato_error *err)
+{
+    const size_t longest = j->server->longest, least = longest ? bytes / longest : 0;
+    return least < (size_t)j->server->context ? OATO_OK : unfit(j, "at least ", least, err);
+}
+
+static oato_status text_ids(struct job *j, const json_t *text, struct ids *to,
                             struct oato_error *err)
 {
+    const struct server *s = j->server;
+    if (text_fits(j, json_string_length(text), err))
+        return err->status;
     int32_t *ids = NULL;
     size_t n = 0;
     const int flags_wanted =
         TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_BOS) | (to->ends ? TOKENIZE_ADD_EOS : 0);
-    oato_status status = tokenizer_encode(s->session.tokenizer, json_string_value(text),
-                                          json_string_length(text), flags_wanted, &ids, &n, err);
+    oato_status status = tokenizer_encode_within(s->session.tokenizer, json_string_value(text),
+                                                 json_string_length(text), flags_wanted,
+                                                 &j->ask.budget, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
         status = id_add(to, ids[i], s, err);
     free(ids);
@@ -358,32 +413,32 @@ static oato_status text_ids(const struct server *s, const json_t *text, struct i
 }
 
 /* The parts of a message's content, which may only be text. */
-static oato_status content_ids(const struct server *s, const json_t *content, struct ids *to,
+static oato_status content_ids(struct job *j, const json_t *content, struct ids *to,
                                struct oato_error *err)
 {
     json_t *joined = parts_join(content, "");
     if (!joined)
         return oato_fail(err, OATO_EUSAGE, "content can only be text here");
-    const oato_status status = text_ids(s, joined, to, err);
+    const oato_status status = text_ids(j, joined, to, err);
     json_decref(joined);
     return status;
 }
 
 /* A text, {"prompt_string": a text}, or a list of texts and token ids. */
-static oato_status part_add(const struct server *s, const json_t *part, struct ids *to,
+static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
                             struct oato_error *err)
 {
     if (json_is_object(part)) {
         if (member(part, "multimodal_data"))
             return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
         if (json_is_array(member(part, "content")))
-            return content_ids(s, member(part, "content"), to, err);
+            return content_ids(j, member(part, "content"), to, err);
         part = member(part, "prompt_string");
     }
     if (json_is_string(part))
-        return text_ids(s, part, to, err);
+        return text_ids(j, part, to, err);
     if (json_is_integer(part))
-        return id_add(to, json_integer_value(part), s, err);
+        return id_add(to, json_integer_value(part), j->server, err);
     return oato_fail(err, OATO_EUSAGE, "prompt wants a text, token ids, or a list of prompts");
 }
 
@@ -401,11 +456,7 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
     }
     j->n_unfit = n >= (size_t)s->context ? n : 0;
     if (j->n_unfit)
-        return oato_fail(err, OATO_EFIT,
-                         "the %s %zu tokens, which exceeds the available context size of "
-                         "%d tokens; send less, or start the server with -c %zu or more",
-                         j->ask.kind == ASK_EMBED ? "input is too large: it has" : "request has", n,
-                         s->context, (n + 256) / 256 * 256);
+        return unfit(j, "", n, err);
     for (int32_t k = 0; k < j->ask.n && !status; k++) {
         int32_t *copy = malloc(n * sizeof *copy);
         if (!copy)
@@ -428,10 +479,10 @@ static oato_status prompt_add(struct job *j, const json_t *prompt, struct oato_e
         {
             ids.ends = complete && i + 1 == json_array_size(prompt);
             if (!status)
-                status = part_add(j->server, part, &ids, err);
+                status = part_add(j, part, &ids, err);
         }
     } else {
-        status = part_add(j->server, prompt, &ids, err);
+        status = part_add(j, prompt, &ids, err);
     }
     if (!status)
         status = prompt_ids_add(j, ids.id, ids.n, err);

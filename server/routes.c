@@ -56,7 +56,7 @@ static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
             x, MHD_HTTP_NOT_IMPLEMENTED,
             "this server makes embeddings; one started without --embeddings answers");
     const json_t *o = body_json(x, &err);
-    if (!o || ask_read(x->server, o, kind, &ask, &err))
+    if (!o || ask_read(x->server, o, kind, &x->budget, &ask, &err))
         return reply_failure(x, &err);
     ask.client = x->client;
     struct job *j = job_create(x->server, &ask);

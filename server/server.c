@@ -133,11 +133,14 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     pthread_t thread;
     pthread_mutex_init(&s.lock, NULL);
     pthread_mutex_init(&s.vocab_lock, NULL);
+    pthread_mutex_init(&s.peers.lock, NULL);
     pthread_cond_init(&s.wake, NULL);
     s.incoming_end = &s.incoming;
     oato_status status = lists_read(&s, err);
     if (!status)
         status = policy_open(&s, err);
+    if (!status)
+        status = prepare_open(&s, err);
     if (!status)
         status = http_open(&s, err);
     if (!status && pthread_create(&thread, NULL, loop_run, &s)) {
@@ -145,12 +148,14 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
         http_close(&s);
     }
     if (status) { /* no session has taken the ranks */
+        prepare_close(&s);
         collective_leave(o->session.ranks, err);
         collective_close(o->session.ranks);
     }
     if (!status) {
         wait_and_drain(&s);
         pthread_join(thread, NULL);
+        prepare_close(&s); /* before the daemon: it must have no suspended connection */
         for (int i = 0; i < 100 && atomic_load(&s.exchanges); i++) /* answers on their way */
             pause_ns(POLL_NS / 5);
         http_close(&s);
@@ -160,6 +165,7 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
         *err = s.error;
     }
     grammar_vocab_free(s.vocab);
+    sampler_scratch_free(s.scratch);
     session_close(&s.session);
     struct oato_error log;
     if (policy_close(&s, &log) && !status) {
@@ -171,6 +177,7 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     pthread_cond_destroy(&s.wake);
     pthread_mutex_destroy(&s.lock);
     pthread_mutex_destroy(&s.vocab_lock);
+    pthread_mutex_destroy(&s.peers.lock);
     return status;
 }
 

@@ -1,7 +1,8 @@
 /*
  * server_internal.h - the parts of the server and the two kinds of threads between them. HTTP
- * threads parse requests and write answers; the engine thread (loop.c) owns session, batch and
- * samplers. A `job` is what they share: made by an HTTP thread, answered by the engine thread.
+ * threads take requests and write answers, others prepare them (prepare.c) so that nobody waits for
+ * a long one; the engine thread (loop.c) owns session, batch and samplers. A `job` is what they
+ * share: made by an HTTP thread, answered by the engine thread.
  */
 #ifndef OATO_SERVER_INTERNAL_H
 #define OATO_SERVER_INTERNAL_H
@@ -56,12 +57,13 @@ struct ask {
     struct stops stops;
     struct logit_bias *bias; /* of sampling */
     size_t bias_cap;
-    struct budget budget;    /* of what its text makes us do */
-    struct grammar *grammar; /* that answers follow; NULL: none */
-    const char *gbnf;        /* its text, if the request has one: borrowed from that */
-    int32_t client;          /* number of its key, 0 without */
-    int32_t most;            /* tokens of an answer; -1: no limit */
-    int32_t n;               /* answers to each prompt */
+    struct dry_breakers *breakers; /* of sampling */
+    struct budget budget;          /* of what its text makes us do */
+    struct grammar *grammar;       /* that answers follow; NULL: none */
+    const char *gbnf;              /* its text, if the request has one: borrowed from that */
+    int32_t client;                /* number of its key, 0 without */
+    int32_t most;                  /* tokens of an answer; -1: no limit */
+    int32_t n;                     /* answers to each prompt */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;
@@ -140,6 +142,7 @@ struct job {
     struct ask ask;
     struct choice **choices;
     int32_t n_choices, n_ended;
+    int32_t n_added; /* of the engine thread: choices that the batch has or had */
     pthread_mutex_t lock;
     int32_t owners;
     bool cancelled;                    /* the client went */
@@ -147,7 +150,6 @@ struct job {
     struct MHD_Connection *connection; /* NULL once it is closed */
     struct oato_error error;           /* status 0: none */
     enum ending ending;                /* of the error */
-    struct budget scores_budget;       /* for log probabilities of prompts */
     size_t n_unfit;                    /* tokens of a prompt that does not fit */
     struct job *next;                  /* in the list of the engine thread */
     struct text out;                   /* of an HTTP thread: what a stream is about to send */
@@ -181,6 +183,7 @@ void job_fail_memory(struct job *j, size_t bytes);
 void job_cut(struct job *j, bool shutdown);
 /* embed.c: batch_request.on_row, and the whole answer. */
 void choice_row(void *user, const float *row);
+bool embeddings_made(const struct job *j); /* false: it was cancelled before */
 void embeddings_whole(struct job *j, struct text *out);
 
 /* ------------------------------------------------------------------------ the server (server.c) */
@@ -224,6 +227,32 @@ struct listeners {
     pthread_t thread;
 };
 
+/* A connection, and since when a request is awaited or arrives at it; 0: none is. */
+struct peer {
+    int fd;
+    uint64_t since_ns;
+    struct peer *next, **at;
+};
+
+struct peers {
+    pthread_mutex_t lock;
+    struct peer *first;
+};
+
+enum { LANES = 2, LANE_THREADS = 4 };
+
+/* Requests that wait to be prepared, short ones and long ones: prepare.c. */
+struct preparation {
+    struct lane {
+        struct exchange *first;
+        pthread_cond_t wake;
+    } lane[LANES];
+    pthread_mutex_t lock;
+    pthread_t thread[LANE_THREADS];
+    int32_t n_threads;
+    bool stop;
+};
+
 /* A list of the command line. */
 struct list {
     struct text text;
@@ -239,12 +268,17 @@ struct server {
     char model[128]; /* its name in answers */
     struct list keys, hosts, origins, aliases, tags;
     time_t started;
-    atomic_int state;      /* enum server_state */
-    atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
-    atomic_int exchanges;  /* requests whose answers are not sent yet */
+    atomic_int state;         /* enum server_state */
+    atomic_bool stop, now;    /* the engine thread ends: when nothing is left, or at once */
+    atomic_int exchanges;     /* requests whose answers are not sent yet */
+    atomic_size_t held_bytes; /* of bodies */
+    size_t longest;           /* bytes of a token at most; 0: no limit */
+    struct preparation preparation;
     struct listeners listeners;
-    atomic_int connections;  /* that are open */
-    struct MHD_Daemon *http; /* NULL: not started */
+    struct peers peers;
+    struct sampler_scratch *scratch; /* of all samplers: the engine thread picks */
+    atomic_int connections;          /* that are open */
+    struct MHD_Daemon *http;         /* NULL: not started */
     enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
     struct scheduler *scheduler;
     struct restore_predictor *costs;
@@ -295,9 +329,36 @@ struct exchange {
     int32_t client;   /* number of its key */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
     struct job *job;
-    json_t *json; /* the body, where it was parsed */
+    json_t *json;         /* the body, where it was parsed, until the request is prepared */
+    json_t *fields;       /* "response_fields" of it */
+    struct budget budget; /* until a job has it */
+    /* prepare.c */
+    enum { PREPARE_NOT, PREPARING, PREPARED } preparing;
+    bool failed; /* there is no answer: the connection is closed */
+    unsigned status;
+    struct MHD_Response *response; /* NULL: the job has it */
+    struct exchange *next;         /* in the lane */
+    uint64_t looked_ns;
+    size_t held_bytes; /* of server.held_bytes */
+    bool crowded;      /* other bodies left no room for this one */
 };
 
+/* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
+enum MHD_Result prepare_later(struct exchange *x);
+oato_status prepare_open(struct server *s, struct oato_error *err);
+/* What waits is answered with 503, what runs is given up. */
+void prepare_close(struct server *s);
+/* Whether the client of a suspended connection, which libmicrohttpd does not watch, has closed it.
+ */
+bool client_went(struct MHD_Connection *c);
+/* Takes from a budget what it costs to read n bytes of JSON. */
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
+/* The body is not needed any more. */
+void body_release(struct exchange *x);
+/* listen.c: a connection begins, ends, or a request at it arrives (more of it) or has arrived. */
+struct peer *peer_add(struct server *s, int fd);
+void peer_remove(struct server *s, struct peer *p);
+void peer_await(struct exchange *x, bool more);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
 /* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
@@ -366,8 +427,8 @@ oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, 
 /* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
 oato_status zeros_check(const json_t *request, struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
-oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind, struct ask *ask,
-                     struct oato_error *err);
+oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind,
+                     const struct budget *budget, struct ask *ask, struct oato_error *err);
 void ask_free(struct ask *ask);
 /* constraint.c: the grammar that a request asks for, and a sampler that follows it. */
 oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err);
@@ -391,9 +452,11 @@ oato_status calls_constrain(struct job *j, const json_t *tools, const char *only
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
+/* OATO_EFIT for a text of so many bytes that has too many tokens whatever it says. */
+oato_status text_fits(struct job *j, size_t bytes, struct oato_error *err);
 /* The text of a prompt for the messages of the request (which it changes), by the template. */
-oato_status chat_prompt(const struct server *s, const json_t *o, struct text *out,
-                        struct oato_error *err);
+oato_status chat_prompt(const struct server *s, const json_t *o, struct budget *budget,
+                        struct text *out, struct oato_error *err);
 /* Adds the answers to the messages of the request. */
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
 /* A list of text parts as one text; NULL where one is no text, or memory is short. */

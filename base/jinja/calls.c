@@ -86,7 +86,8 @@ static struct value split(struct jinja *x, const struct call *c)
     const struct value by = c->v[1], list = value_new(x, VALUE_LIST);
     if (by.len == 0)
         jinja_fail(x, "an empty separator is not supported");
-    for (int64_t most = c->v[2].i; most != 0 && !x->failed; most--) {
+    const bool all = c->v[2].i < 0;
+    for (int64_t left = all ? 1 : c->v[2].i; left && !x->failed; left -= !all) {
         const char *at = rest.len ? memmem(rest.s, rest.len, by.s, by.len) : NULL;
         const size_t n = at ? (size_t)(at - rest.s) : rest.len;
         if (!jinja_steps(x, 1 + n / STEP_BYTES) || !at)

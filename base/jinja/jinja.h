@@ -94,6 +94,8 @@ oato_status jinja_parse(const char *name, const char *text, size_t n,
 void jinja_free(struct jinja_template *t);
 /* err is stored; the functions of the run leave their failure there. NULL: memory is short. */
 struct jinja *jinja_begin(const struct jinja_template *t, struct oato_error *err);
+/* From now on the run takes its work and memory from b (borrowed), too. NULL: from nothing. */
+void jinja_budget(struct jinja *x, struct budget *b);
 void jinja_set(struct jinja *x, const char *name, struct value v);
 /* Sets every member of a JSON object. */
 void jinja_set_json(struct jinja *x, const char *json, size_t n);

@@ -60,6 +60,9 @@ struct jinja {
     struct text *out; /* what is printed goes here */
     struct scope *top;
     int64_t steps, now; /* now: seconds since 1970, for strftime_now */
+    struct budget *budget;
+    int64_t spent_steps; /* of the budget, up to here */
+    size_t spent_bytes;
     size_t written;
     int32_t depth, line;
     enum jinja_flow flow; /* not ON: statements are skipped up to the end of the loop's body */
@@ -73,6 +76,8 @@ struct jinja {
 void jinja_fail(struct jinja *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Counts n steps; false when the run has failed or ends here. */
 bool jinja_steps(struct jinja *x, size_t n);
+/* Takes what was used since the last call, and `bytes` that are about to be, from the budget. */
+void jinja_spend(struct jinja *x, size_t bytes);
 /* Enters and leaves a level of nesting; a false enter is not left. */
 bool jinja_enter(struct jinja *x);
 static inline void jinja_leave(struct jinja *x)

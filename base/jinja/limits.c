@@ -15,6 +15,9 @@ const struct jinja_limits jinja_limits_default = {
     .template_bytes = (size_t)1 << 20,
 };
 
+/* A step of a run is some of a budget; it is asked whenever so much has come together. */
+enum { STEP_COST = 8, SPEND_STEPS = 1024, SPEND_BYTES = 64 << 10 };
+
 void jinja_fail(struct jinja *x, const char *fmt, ...)
 {
     char text[sizeof x->err->text];
@@ -30,9 +33,31 @@ void jinja_fail(struct jinja *x, const char *fmt, ...)
     oato_fail(x->err, OATO_EFILE, "%s, line %d: %s", x->name, x->line, text);
 }
 
+void jinja_budget(struct jinja *x, struct budget *b)
+{
+    x->budget = b;
+    x->spent_steps = x->steps;
+    x->spent_bytes = x->arena.used_bytes + x->written;
+}
+
+void jinja_spend(struct jinja *x, size_t bytes)
+{
+    const size_t used = x->arena.used_bytes + x->written + bytes;
+    if (x->failed || !x->budget)
+        return;
+    if (budget_spend(x->budget, (uint64_t)(x->steps - x->spent_steps) * STEP_COST,
+                     used > x->spent_bytes ? used - x->spent_bytes : 0,
+                     "the chat template, with what it is given,", x->err))
+        x->failed = true;
+    x->spent_steps = x->steps;
+    x->spent_bytes = used > x->spent_bytes ? used : x->spent_bytes;
+}
+
 bool jinja_steps(struct jinja *x, size_t n)
 {
     x->steps += (int64_t)n;
+    if (x->budget && x->steps - x->spent_steps >= SPEND_STEPS)
+        jinja_spend(x, 0);
     if (x->steps > x->limits->steps)
         jinja_fail(x, "more than %lld steps", (long long)x->limits->steps);
     return !x->failed;
@@ -56,6 +81,10 @@ void *jinja_alloc(struct jinja *x, size_t count, size_t size)
         jinja_fail(x, "more than %zu bytes of memory", most);
         return NULL;
     }
+    if (x->budget && used + bytes + x->written >= x->spent_bytes + SPEND_BYTES)
+        jinja_spend(x, bytes);
+    if (x->failed)
+        return NULL;
     void *p = arena_alloc(&x->arena, bytes, 1);
     if (!p) {
         x->failed = true;
@@ -73,6 +102,10 @@ void jinja_emit(struct jinja *x, struct text *to, const char *s, size_t n)
         jinja_fail(x, "more than %zu bytes of output", x->limits->output_bytes);
         return;
     }
+    if (x->budget && x->arena.used_bytes + x->written >= x->spent_bytes + SPEND_BYTES)
+        jinja_spend(x, 0);
+    if (x->failed)
+        return;
     text_add(to, s, n);
     if (to->failed) {
         x->failed = true;

@@ -361,6 +361,7 @@ oato_status jinja_run(struct jinja *x, struct text *out)
         run_body(x, x->body, scope_open(x, x->top, NULL));
     if (x->flow != FLOW_ON)
         jinja_fail(x, "break or continue outside of a loop");
+    jinja_spend(x, 0);
     return x->failed ? x->err->status : OATO_OK;
 }
 

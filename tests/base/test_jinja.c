@@ -101,6 +101,8 @@ static void filters_and_methods_do_as_in_python(void **state)
          "a b|x|a"},
         {"{{ 'a,b,c'.split(',') }} {{ 'a-b-c'.split('-', 1)[1] }}", "['a', 'b', 'c'] b-c"},
         {"{{ 'a-b-c'.split('-', maxsplit=1) }}", "['a', 'b-c']"},
+        {"{{ 'a-b-c'.split('-', -9223372036854775807 - 1) }}", "['a', 'b', 'c']"},
+        {"{{ 'a-b-c'.replace('-', '+', -9223372036854775807 - 1) }}", "a+b+c"},
         {"{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith('c') }} {{ 'b'.endswith('ab') }}",
          "True True False"},
         {"{{ 'aXbX'.replace('X', '-') }} {{ 'aXbX' | replace('X', '-', 1) }}", "a-b- a-bX"},
@@ -440,6 +442,49 @@ static void a_program_cut_anywhere_renders_or_fails(void **state)
         }
 }
 
+static bool nobody_waits(void *user)
+{
+    return --*(int *)user < 0;
+}
+
+/* Whoever asks for a rendering has a budget for it; whatever the program does takes from that. */
+static void a_run_spends_its_budget(void **state)
+{
+    static const char *const programs[] = {
+        "{% for i in range(9000) %}{% for k in range(9000) %}{% endfor %}{% endfor %}",
+        "{% for i in range(90000) %}{{ 'abcdefghij' * 90 }}{% endfor %}",
+        "{% set x = namespace(s='a') %}{% for i in range(40) %}{% set x.s = x.s ~ x.s %}{% endfor "
+        "%}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) "
+        "}}",
+        "{{ range(5000000) | list | tojson }}",
+        "{{ (range(90000) | list | sort) | join(',') }}",
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
+        struct jinja_template *t;
+        struct oato_error err = {0};
+        struct text out;
+        int looks = 3;
+        struct budget budget = {.steps = 2000000, .bytes = 4 << 20};
+        struct budget gone = {
+            .steps = UINT64_MAX, .bytes = SIZE_MAX, .cancelled = nobody_waits, .user = &looks};
+        assert_int_equal(
+            jinja_parse("test", programs[i], strlen(programs[i]), &jinja_limits_default, &t, &err),
+            OATO_OK);
+        for (int round = 0; round < 2; round++) {
+            text_init(&out);
+            struct jinja *x = jinja_begin(t, &err);
+            jinja_budget(x, round ? &gone : &budget);
+            assert_int_equal(jinja_run(x, &out), OATO_EUSAGE);
+            assert_non_null(strstr(err.text, round ? "cancelled" : "than one request may take"));
+            jinja_end(x);
+            text_free(&out);
+        }
+        jinja_free(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +497,7 @@ int main(void)
         cmocka_unit_test(endless_work_ends_in_one_line),
         cmocka_unit_test(long_texts_are_no_work),
         cmocka_unit_test(every_limit_is_the_callers),
+        cmocka_unit_test(a_run_spends_its_budget),
         cmocka_unit_test(a_program_cut_anywhere_renders_or_fails),
     };
     setenv("TZ", "UTC", 1);

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { VOCAB = 512, SOME = 6, TOKENS = 100 };
@@ -169,11 +170,54 @@ static void repetitions_do_not_reach_across_breakers(void **state)
     assert_in_range(found, TOKENS, 4 * TOKENS);
 }
 
+/* Long breakers, of which every place of the text may be the beginning, cost a token no more than
+ * short ones, and several samplers share them. */
+static void long_breakers_are_prepared_once(void **state)
+{
+    enum { LONG = 200000, MANY = 20000, SEVERAL = 8 };
+    struct words *w = *state;
+    struct oato_error err;
+    char *text = malloc(LONG + 2);
+    int32_t *ids;
+    size_t n;
+    assert_int_equal(tokenizer_encode(w->tokenizer, "a", 1, 0, &ids, &n, &err), OATO_OK);
+    const int32_t a = ids[n - 1];
+    free(ids);
+    memset(text, 'a', LONG);
+    text[LONG] = 'b';
+    text[LONG + 1] = 0;
+    struct sampler_options o = options;
+    o.dry = (struct dry_options){.multiplier = 1, .base = 2, .last = 64, .tokenizer = w->tokenizer};
+    while (o.dry.n_breakers < DRY_BREAKERS)
+        o.dry.breaker[o.dry.n_breakers++] = text;
+    assert_in_range(dry_breakers_bytes(&o.dry), (size_t)DRY_BREAKERS * LONG,
+                    (size_t)DRY_BREAKERS * LONG * 6);
+    struct dry_breakers *prepared = dry_breakers_create(&o.dry);
+    assert_non_null(prepared);
+    free(text);
+    memset(o.dry.breaker, 0, sizeof o.dry.breaker); /* not needed any more */
+    o.dry.prepared = prepared;
+    assert_in_range(sampler_bytes(&o), 1, 10000);
+    struct sampler *s[SEVERAL];
+    for (int i = 0; i < SEVERAL; i++)
+        assert_non_null(s[i] = sampler_create(&o, VOCAB));
+    const clock_t begin = clock();
+    for (int i = 0; i < SEVERAL; i++)
+        for (int32_t k = 0; k < MANY; k++)
+            sampler_accept(s[i], a);
+    /* 16 breakers, a few steps each; by their length it would be minutes */
+    assert_in_range(clock() - begin, 0, 4 * CLOCKS_PER_SEC);
+    for (int i = 0; i < SEVERAL; i++)
+        sampler_free(s[i]);
+    dry_breakers_free(prepared);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_lose_what_the_definition_says),
         cmocka_unit_test(repetitions_do_not_reach_across_breakers),
+        cmocka_unit_test(long_breakers_are_prepared_once),
     };
     return cmocka_run_group_tests_name("dry", tests, setup, teardown);
 }

@@ -424,6 +424,46 @@ static void log_probabilities_are_those_of_the_plain_softmax(void **state)
     assert_int_equal(sampler_candidates(&o, 1000), 0);
 }
 
+/* One scratch for several samplers, which take turns, changes nothing. */
+static void samplers_share_their_scratch(void **state)
+{
+    enum { N = 64, SAMPLERS = 5, DRAWS = 200 };
+    const struct logit_bias bias[] = {{5, 1}, {9, -2}};
+    struct sampler_scratch *scratch = sampler_scratch_create(N);
+    struct sampler *own[SAMPLERS], *sharing[SAMPLERS];
+    float logits[N];
+    (void)state;
+    assert_non_null(scratch);
+    for (int i = 0; i < SAMPLERS; i++) {
+        struct sampler_options o = all;
+        o.temperature = 1;
+        o.seed = (uint64_t)i;
+        o.typical_p = i % 2 ? 0.9f : 1;
+        o.repeat_last = 16;
+        o.frequency_penalty = 0.3f;
+        o.dry = (struct dry_options){.multiplier = 1, .base = 1.5f, .allowed = 1, .last = 32};
+        o.bias = bias;
+        o.n_bias = ARRAY_LEN(bias);
+        assert_non_null(own[i] = sampler_create(&o, N));
+        o.scratch = scratch;
+        assert_non_null(sharing[i] = sampler_create(&o, N));
+    }
+    for (int k = 0; k < DRAWS; k++)
+        for (int i = 0; i < SAMPLERS; i++) {
+            for (int j = 0; j < N; j++)
+                logits[j] = (float)((j * 7 + k * 3 + i) % 11) / 4;
+            const int32_t id = sampler_next(own[i], logits);
+            assert_int_equal(sampler_next(sharing[i], logits), id);
+            sampler_accept(own[i], id);
+            sampler_accept(sharing[i], id);
+        }
+    for (int i = 0; i < SAMPLERS; i++) {
+        sampler_free(own[i]);
+        sampler_free(sharing[i]);
+    }
+    sampler_scratch_free(scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +480,7 @@ int main(void)
         cmocka_unit_test(biases_are_added_to_logits),
         cmocka_unit_test(a_constraint_leaves_the_distribution_of_what_it_allows),
         cmocka_unit_test(log_probabilities_are_those_of_the_plain_softmax),
+        cmocka_unit_test(samplers_share_their_scratch),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }

@@ -32,6 +32,31 @@ static void decodes_to(const struct tokenizer *t, const int32_t *ids, size_t n, 
     text_free(&out);
 }
 
+/* A budget is asked before the work is done, and gets back what the work needed for its time. */
+static void budget_limits(const struct tokenizer *t)
+{
+    enum { BYTES = 1000000 };
+    char *s = malloc(BYTES);
+    struct oato_error err;
+    int32_t *ids;
+    size_t n;
+    assert_non_null(s);
+    memset(s, 'a', BYTES);
+    struct budget b = {.steps = 100000000, .bytes = (size_t)100 << 20}, before = b;
+    assert_int_equal(tokenizer_encode_within(t, s, BYTES, 0, &b, &ids, &n, &err), OATO_OK);
+    free(ids);
+    assert_int_equal(b.bytes, before.bytes);
+    assert_in_range(before.steps - b.steps, BYTES, 100 * BYTES);
+    b.steps = before.steps - b.steps - 1;
+    assert_int_equal(tokenizer_encode_within(t, s, BYTES, 0, &b, &ids, &n, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "more work"));
+    b = before;
+    b.bytes = (size_t)30 << 20;
+    assert_int_equal(tokenizer_encode_within(t, s, BYTES, 0, &b, &ids, &n, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "more memory"));
+    free(s);
+}
+
 /* ---------------------------------------------------------------- byte-level BPE --------- */
 
 /* ids: 0..255 the bytes, then what is named. */
@@ -166,6 +191,24 @@ static void a_byte_without_a_token_is_replaced_or_refused(void **state)
 }
 
 /* A megabyte of one letter, of spaces and of line ends must take no more than a moment. */
+static void long_words_spend_their_budget(void **state)
+{
+    struct vocab v;
+    (void)state;
+    bpe_vocab(&v);
+    struct tokenizer *t = made(&v);
+    budget_limits(t);
+    size_t longest = 4;
+    for (int32_t i = 0; i < tokenizer_size(t); i++) {
+        const char *bytes;
+        size_t n;
+        assert_true(tokenizer_piece(t, i, true, &bytes, &n));
+        longest = n > longest ? n : longest;
+    }
+    assert_int_equal(tokenizer_longest(t), longest);
+    tokenizer_free(t);
+}
+
 static void long_runs_do_not_hang(void **state)
 {
     (void)state;
@@ -493,6 +536,7 @@ int main(void)
         cmocka_unit_test(special_tokens_are_found_first_and_the_longest_wins),
         cmocka_unit_test(invalid_bytes_are_pieces_of_their_own),
         cmocka_unit_test(a_byte_without_a_token_is_replaced_or_refused),
+        cmocka_unit_test(long_words_spend_their_budget),
         cmocka_unit_test(long_runs_do_not_hang),
         cmocka_unit_test(a_text_to_be_continued_has_no_end),
         cmocka_unit_test(the_highest_score_merges_first),

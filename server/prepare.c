@@ -1,0 +1,194 @@
+/*
+ * prepare.c - requests between their last byte and the engine thread: their JSON, templates,
+ * tokens, schemas. That may take long, so threads of its own do it, and those that answer stay
+ * free. Long requests have a lane of their own, so that short ones do not wait for them, and all of
+ * these threads yield to the engine's. What a request may take in all is its budget's, and what
+ * nobody waits for any more is given up.
+ */
+#include "server/server_internal.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { SHORT, LONG };
+
+enum {
+    SHORT_BYTES = 32 << 10, /* of a body */
+    SHORT_NICE = 5,
+    LONG_NICE = 10,
+    LOOK_NS = 20000000 /* how often a client is looked for */
+};
+
+/* ------------------------------------------------------------------------------- cancelling --- */
+
+bool client_went(struct MHD_Connection *c)
+{
+    char byte;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+/* budget.cancelled */
+static bool nobody_waits(void *user)
+{
+    struct exchange *x = user;
+    const uint64_t now = now_ns();
+    if (now - x->looked_ns < LOOK_NS)
+        return false;
+    x->looked_ns = now;
+    return atomic_load(&x->server->now) || client_went(x->connection);
+}
+
+/* ------------------------------------------------------------------------------- JSON --------- */
+
+/* What values take in jansson, with malloc's share. */
+enum {
+    LIST_BYTES = 128,
+    OBJECT_BYTES = 224,
+    MEMBER_BYTES = 112,
+    VALUE_BYTES = 48,
+    QUOTE_BYTES = 24
+};
+
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
+{
+    size_t bytes = 2 * n; /* as it is, and the texts in it */
+    bool text = false;
+    for (size_t i = 0; i < n; i++) {
+        const char c = json[i];
+        if (c == '"') {
+            text = !text;
+            bytes += QUOTE_BYTES;
+        } else if (text) {
+            i += c == '\\';
+        } else if (c == '[') {
+            bytes += LIST_BYTES;
+        } else if (c == '{') {
+            bytes += OBJECT_BYTES;
+        } else if (c == ':') {
+            bytes += MEMBER_BYTES;
+        } else if (c == ',') {
+            bytes += VALUE_BYTES;
+        }
+    }
+    return budget_spend(b, n, bytes, "the JSON of the request", err);
+}
+
+/* ------------------------------------------------------------------------------- threads ------ */
+
+void body_release(struct exchange *x)
+{
+    text_free(&x->body);
+    text_init(&x->body);
+    atomic_fetch_sub(&x->server->held_bytes, x->held_bytes);
+    x->held_bytes = 0;
+}
+
+static void prepare(struct exchange *x, bool stopped)
+{
+    x->budget = BUDGET_REQUEST;
+    x->budget.cancelled = nobody_waits;
+    x->budget.user = x;
+    enum MHD_Result result = MHD_NO;
+    if (stopped)
+        result = reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+    else if (!client_went(x->connection))
+        result = x->route->answer(x);
+    body_release(x);
+    x->fields = json_incref(json_object_get(x->json, "response_fields"));
+    json_decref(x->json);
+    x->json = NULL;
+    x->failed = result != MHD_YES;
+    x->preparing = PREPARED;
+    MHD_resume_connection(x->connection); /* from now on x is the HTTP thread's */
+}
+
+static void *lane_run(struct server *s, int32_t which)
+{
+    struct preparation *p = &s->preparation;
+    struct lane *l = &p->lane[which];
+    (void)!nice(which == LONG ? LONG_NICE : SHORT_NICE);
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!l->first && !p->stop)
+            pthread_cond_wait(&l->wake, &p->lock);
+        struct exchange *x = l->first;
+        const bool stopped = p->stop;
+        if (!x)
+            break;
+        l->first = x->next;
+        pthread_mutex_unlock(&p->lock);
+        prepare(x, stopped);
+        if (which == LONG)
+            malloc_trim(0); /* its many small pieces would stay otherwise */
+        pthread_mutex_lock(&p->lock);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static void *short_run(void *server)
+{
+    return lane_run(server, SHORT);
+}
+
+static void *long_run(void *server)
+{
+    return lane_run(server, LONG);
+}
+
+enum MHD_Result prepare_later(struct exchange *x)
+{
+    struct preparation *p = &x->server->preparation;
+    struct lane *l = &p->lane[x->body.len > SHORT_BYTES ? LONG : SHORT];
+    x->preparing = PREPARING;
+    pthread_mutex_lock(&p->lock);
+    const bool taken = !p->stop;
+    if (taken) {
+        MHD_suspend_connection(x->connection);
+        struct exchange **at = &l->first;
+        while (*at && (*at)->body.len <= x->body.len) /* the shortest first */
+            at = &(*at)->next;
+        x->next = *at;
+        *at = x;
+        pthread_cond_signal(&l->wake);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (taken)
+        return MHD_YES;
+    x->preparing = PREPARE_NOT;
+    return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+}
+
+oato_status prepare_open(struct server *s, struct oato_error *err)
+{
+    struct preparation *p = &s->preparation;
+    pthread_mutex_init(&p->lock, NULL);
+    for (int32_t i = 0; i < LANES; i++)
+        pthread_cond_init(&p->lane[i].wake, NULL);
+    while (p->n_threads < LANE_THREADS) {
+        if (pthread_create(&p->thread[p->n_threads], NULL, p->n_threads ? short_run : long_run, s))
+            return oato_fail(err, OATO_EIO, "cannot start the threads that prepare requests");
+        p->n_threads++;
+    }
+    return OATO_OK;
+}
+
+void prepare_close(struct server *s)
+{
+    struct preparation *p = &s->preparation;
+    if (!p->n_threads)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    for (int32_t i = 0; i < LANES; i++)
+        pthread_cond_broadcast(&p->lane[i].wake);
+    pthread_mutex_unlock(&p->lock);
+    while (p->n_threads)
+        pthread_join(p->thread[--p->n_threads], NULL);
+}
