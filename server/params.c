@@ -14,8 +14,6 @@ enum { ANSWERS_MAX = 128, STOP_BYTES = 1024, PROBS_MAX = 100 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
-    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, err))
-        return NULL;
     x->json = json_loadb(or_empty(x->body.data), x->body.len, 0, &why);
     body_release(x);
     if (!x->json)

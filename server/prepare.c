@@ -55,7 +55,8 @@ enum {
     QUOTE_BYTES = 24
 };
 
-oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
+/* Takes from a budget what it costs to read n bytes of JSON. */
+static oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
 {
     size_t bytes = 2 * n; /* as it is, and the texts in it */
     bool text = false;
@@ -91,7 +92,6 @@ void body_release(struct exchange *x)
 
 static void prepare(struct exchange *x, bool stopped)
 {
-    x->budget = BUDGET_REQUEST;
     x->budget.cancelled = nobody_waits;
     x->budget.user = x;
     enum MHD_Result result = MHD_NO;
@@ -146,6 +146,10 @@ enum MHD_Result prepare_later(struct exchange *x)
 {
     struct preparation *p = &x->server->preparation;
     struct lane *l = &p->lane[x->body.len > SHORT_BYTES ? LONG : SHORT];
+    struct oato_error err;
+    x->budget = BUDGET_REQUEST;
+    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)) /* some ms at most */
+        return reply_failure(x, &err);
     x->preparing = PREPARING;
     pthread_mutex_lock(&p->lock);
     const bool taken = !p->stop;
