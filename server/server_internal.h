@@ -293,7 +293,7 @@ struct exchange {
     unsigned status;
     struct MHD_Response *response; /* NULL: the job has it */
     struct exchange *next;         /* in the lane */
-    uint64_t looked_ns;
+    uint64_t queued_ns, looked_ns;
     size_t held_bytes; /* of server.held_bytes */
     bool crowded;      /* other bodies left no room for this one */
 };
