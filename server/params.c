@@ -14,8 +14,6 @@ enum { STOP_BYTES = 1024 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
-    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, err))
-        return NULL;
     x->json = json_loadb(or_empty(x->body.data), x->body.len, JSON_ALLOW_NUL, &why);
     body_release(x);
     if (!x->json)

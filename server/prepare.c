@@ -19,7 +19,8 @@ enum {
     SHORT_BYTES = 32 << 10, /* of a body */
     SHORT_NICE = 5,
     LONG_NICE = 10,
-    LOOK_NS = 20000000 /* how often a client is looked for */
+    LOOK_NS = 20000000,     /* how often a client is looked for */
+    PATIENCE_NS = 500000000 /* then a request goes before shorter ones */
 };
 
 /* ------------------------------------------------------------------------------- cancelling --- */
@@ -55,7 +56,8 @@ enum {
     QUOTE_BYTES = 24
 };
 
-oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
+/* Takes from a budget what it costs to read n bytes of JSON. */
+static oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
 {
     size_t bytes = 2 * n; /* as it is, and the texts in it */
     bool text = false;
@@ -91,7 +93,6 @@ void body_release(struct exchange *x)
 
 static void prepare(struct exchange *x, bool stopped)
 {
-    x->budget = BUDGET_REQUEST;
     x->budget.cancelled = nobody_waits;
     x->budget.user = x;
     enum MHD_Result result = MHD_NO;
@@ -108,6 +109,20 @@ static void prepare(struct exchange *x, bool stopped)
     MHD_resume_connection(x->connection); /* from now on x is the HTTP thread's */
 }
 
+/* The shortest, but nobody waits for many others. */
+static struct exchange *lane_take(struct lane *l)
+{
+    struct exchange **at = &l->first;
+    for (struct exchange **other = at; *other; other = &(*other)->next)
+        if ((*other)->queued_ns < (*at)->queued_ns)
+            at = other;
+    if (now_ns() - (*at)->queued_ns < PATIENCE_NS)
+        at = &l->first;
+    struct exchange *x = *at;
+    *at = x->next;
+    return x;
+}
+
 static void *lane_run(struct server *s, int32_t which)
 {
     struct preparation *p = &s->preparation;
@@ -117,11 +132,10 @@ static void *lane_run(struct server *s, int32_t which)
     for (;;) {
         while (!l->first && !p->stop)
             pthread_cond_wait(&l->wake, &p->lock);
-        struct exchange *x = l->first;
         const bool stopped = p->stop;
-        if (!x)
+        if (!l->first)
             break;
-        l->first = x->next;
+        struct exchange *x = lane_take(l);
         pthread_mutex_unlock(&p->lock);
         prepare(x, stopped);
         if (which == LONG)
@@ -146,7 +160,12 @@ enum MHD_Result prepare_later(struct exchange *x)
 {
     struct preparation *p = &x->server->preparation;
     struct lane *l = &p->lane[x->body.len > SHORT_BYTES ? LONG : SHORT];
+    struct oato_error err;
+    x->budget = BUDGET_REQUEST;
+    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)) /* some ms at most */
+        return reply_failure(x, &err);
     x->preparing = PREPARING;
+    x->queued_ns = now_ns();
     pthread_mutex_lock(&p->lock);
     const bool taken = !p->stop;
     if (taken) {

@@ -338,7 +338,7 @@ struct exchange {
     unsigned status;
     struct MHD_Response *response; /* NULL: the job has it */
     struct exchange *next;         /* in the lane */
-    uint64_t looked_ns;
+    uint64_t queued_ns, looked_ns;
     size_t held_bytes; /* of server.held_bytes */
     bool crowded;      /* other bodies left no room for this one */
 };
@@ -351,8 +351,6 @@ void prepare_close(struct server *s);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, has closed it.
  */
 bool client_went(struct MHD_Connection *c);
-/* Takes from a budget what it costs to read n bytes of JSON. */
-oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
 /* The body is not needed any more. */
 void body_release(struct exchange *x);
 /* listen.c: a connection begins, ends, or a request at it arrives (more of it) or has arrived. */
