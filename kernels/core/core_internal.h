@@ -138,7 +138,6 @@ oato_status kv_cache_new(const char *device, const struct kv_layer_shape *layers
                          oato_dtype dtype, int32_t pages, struct kv_cache **out,
                          struct oato_error *err);
 
-
 static inline uint64_t kv_block_bytes(oato_dtype dtype, int64_t head_dim)
 {
     size_t row = 0;

@@ -25,7 +25,7 @@ struct cpu_device {
     struct kv_file *kv_file;           /* NULL: all KV is in memory */
     const char *scratch;               /* its folder; NULL: cache_folder's */
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
-    uint8_t *workspace; /* one for all programs: they never run at the same time */
+    uint8_t *workspace;                /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
     int64_t clock_offset_ns;
     uint64_t waited_ns; /* waiting for other devices, on that clock */

@@ -10,8 +10,8 @@
 #include "kernels/cpu/kernels_internal.h"
 
 enum {
-    PRIVATE_ELEMENTS = 8192,     /* inputs up to this are packed by every thread for itself: cheaper
-                                    than a barrier */
+    PRIVATE_ELEMENTS = 8192, /* inputs up to this are packed by every thread for itself: cheaper
+                                than a barrier */
 };
 
 /* One running record as its functions see it. */

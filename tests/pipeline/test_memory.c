@@ -25,6 +25,7 @@ static const char *isa_now;
 /* What devices take of the system, but for the address space of the host's weights. */
 static uint64_t pages;
 enum { SLABS = 128 << 20 };
+/* NOLINTBEGIN(bugprone-reserved-identifier): the linker's names */
 void *__real_pages_alloc(size_t bytes);
 void __real_pages_free(void *p, size_t bytes);
 void *__wrap_pages_alloc(size_t bytes);
@@ -41,6 +42,7 @@ void __wrap_pages_free(void *p, size_t bytes)
     pages -= p && bytes < SLABS ? bytes : 0;
     __real_pages_free(p, bytes);
 }
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static char folder[] = "/tmp/test_memory.XXXXXX";
 
