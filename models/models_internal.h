@@ -59,6 +59,10 @@ float build_float(struct graph_builder *b, const char *key, double lo, double hi
 /* The same of a layer, where the key may be an array. */
 float build_float_of(struct graph_builder *b, const char *key, int32_t layer, double lo, double hi,
                      double otherwise);
+/* The same with a value for missing keys that may be negative; refuses a file without the key. */
+float build_float_any(struct graph_builder *b, const char *key, double lo, double hi,
+                      double otherwise);
+void build_demand(struct graph_builder *b, const char *key);
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise);
 /* Of a key that must be there: bools of the layers, or integers 0 and 1. */
 bool build_flag(struct graph_builder *b, const char *key, int32_t layer);
