@@ -111,15 +111,23 @@ static enum activation read_activation(struct graph_builder *b, enum activation 
     return otherwise;
 }
 
+static void read_norm(struct graph_builder *b, struct layer_shape *s)
+{
+    static const char rms[] = "attention.layer_norm_rms_epsilon";
+    const struct recipe *r = s->recipe;
+    s->norm = r->norm;
+    if (r->centred_by_key && build_float(b, rms, 0, 1, 0) == 0)
+        s->norm |= NORM_CENTRED;
+    s->eps = build_float(b, s->norm & NORM_CENTRED ? "attention.layer_norm_epsilon" : rms, 0, 1,
+                         r->eps != 0 ? (double)r->eps : -1);
+}
+
 static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
     s->activation = read_activation(b, gguf_powerinfer(b->gguf) ? ACT_RELU : r->activation);
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
-    s->eps = build_float(b,
-                         r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"
-                                                : "attention.layer_norm_rms_epsilon",
-                         0, 1, r->eps != 0 ? (double)r->eps : -1);
+    read_norm(b, s);
     s->qkv_bound = r->clamp_qkv ? build_float(b, "attention.clamp_kqv", 0, 1e6, 0) : 0;
     s->parallel = r->parallel == PARALLEL_BY_KEY     ? build_bool(b, "use_parallel_residual", true)
                   : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")

@@ -82,8 +82,7 @@ void arch_read_windows(struct graph_builder *b, struct layer_shape *s)
     static const char key[] = "rope.freq_base_swa";
     const struct recipe *r = s->recipe;
     s->window_width = read_width(b, r);
-    s->rope_base_global =
-        r->rope_base_unread ? 10000 : build_float(b, "rope.freq_base", 1, 1e12, 10000);
+    s->rope_base_global = r->rope_unread ? 10000 : build_float(b, "rope.freq_base", 1, 1e12, 10000);
     s->rope_base_window = s->rope_base_global;
     if (s->window_width && r->window_base != BASE_GLOBAL)
         s->rope_base_window =

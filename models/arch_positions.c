@@ -38,7 +38,8 @@ static void read_magnitudes(struct graph_builder *b, struct layer_shape *s, doub
     }
     if (r->yarn_switch && !s->yarn)
         m = (double)build_float(b, "rope.scaling.yarn_attn_factor", 1e-6, 1e3, 1);
-    m *= (double)build_float(b, "rope.scaling.attn_factor", 1e-6, 1e3, 1);
+    if (!r->rope_unread)
+        m *= (double)build_float(b, "rope.scaling.attn_factor", 1e-6, 1e3, 1);
     s->rope_magnitude = (float)m;
     s->yarn_magnitude = s->yarn ? (float)all : 1;
     s->rope_scores = 1;
@@ -63,13 +64,13 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
     snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
     gguf_get_string(b->gguf, key, &type);
     const bool none = gguf_string_is(type, "none");
-    s->yarn = gguf_string_is(type, "yarn");
+    s->yarn = gguf_string_is(type, "yarn") && !r->rope_unread;
     if (!s->yarn && !none && !gguf_string_is(type, "linear") && !gguf_string_is(type, "longrope") &&
         !build_failed(b))
         oato_fail(b->err, OATO_EFILE,
                   "%s: key %s is '%.*s'; supported: none, linear, yarn, longrope",
                   gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
-    const float factor = none ? 1 : read_factor(b);
+    const float factor = none || r->rope_unread ? 1 : read_factor(b);
     s->rope_scale_global = 1 / factor;
     s->yarn_fast = r->yarn_fast > 0 ? r->yarn_fast : 32;
     s->yarn_slow = 1;

@@ -133,8 +133,8 @@ struct recipe {
     bool yarn_switch;       /* rope.scaling.yarn_ext_factor and _attn_factor are read */
     float yarn_log_unit;    /* rope.scaling.yarn_log_multiplier counts in these; 0: is not read */
     enum yarn_scores yarn_scores;
-    bool rope_base_unread; /* the base is 10000 */
-    bool temperature;      /* q grows with its position by attention.temperature_scale, _length */
+    bool rope_unread; /* no key of rope.* counts: the base is 10000 */
+    bool temperature; /* q grows with its position by attention.temperature_scale, _length */
     enum alibi alibi;
     int32_t alibi_layers; /* only models of so many layers have it; 0: all */
     enum learned learned; /* position_embd is added to embeddings .. */
@@ -165,6 +165,7 @@ struct recipe {
     /* a(attn_gate n) multiplies attention's output, by head or by element; 0: nothing does */
     enum activation output_gate;
     enum norm_place norms;
+    bool centred_by_key; /* norms are centred in files without attention.layer_norm_rms_epsilon */
     int32_t norm;        /* enum norm_flag of all norms but those of heads; biases where files
                             have them */
     int32_t head_norm;   /* enum norm_flag of those of heads */
@@ -248,6 +249,7 @@ struct layer_shape {
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
+    int32_t norm;                   /* the recipe's, and whether the file's are centred */
     bool predicts;                  /* it is the block that predicts one more token */
     float eps, rope_base, attention_scale;
     enum window_scaling rope_scaling;                   /* what of it counts in this layer */

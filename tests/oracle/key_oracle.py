@@ -1,5 +1,6 @@
 """Holds every key to llama.cpp (scripts/architectures --keys): variants of each tiny file (key_variants.py), both
 programs' logits, an error of at most 30 times that of the file as it is."""
+import json
 import os
 import shutil
 import subprocess
@@ -8,12 +9,12 @@ import threading
 import numpy as np
 from compare_logits import compare
 from grow_arch import amplify
-from key_variants import Header, converters, families, header_bytes, used_keys, writer_keys
+from key_variants import IDS, Header, converters, families, header_bytes, used_keys, writer_keys
 
-IDS = 24       # enough for windows of 8
 TIMES = 30     # the limit, in errors of the file as it is ..
 FLOOR = 1e-9   # .. which is taken as no less than this
-TOGETHER = 24  # keys that are changed at once
+SAMPLES, SAMPLE_ROWS = 5, 2  # for ctest: files of each key, rows of logits ..
+SHOWN = 1e-2   # .. of those whose key moves the peer's logits by as much
 MOVED = 1e-3   # a key whose change moves the peer's logits by less, relative to their size, is not seen
 
 
@@ -58,11 +59,22 @@ class Tally:
         self.lock = threading.Lock()
         self.count = dict.fromkeys(("same", "refused", "unloaded", "wild", "different"), 0)
         self.faults, self.unseen, self.files, self.refusals = [], {}, 0, {}
-        self.suspects = set()  # keys that any file's logits depended on; the others are changed many at a time
+        self.sample = {}  # {key: [(file, edits, the peer's last logits)]}
 
     def add(self, verdict, n=1):
         with self.lock:
             self.count[verdict] += n
+
+
+    def write_sample(self, path):
+        """For ctest: of each key those of some files, which follow one another in the alphabet."""
+        data = {}
+        for key, entries in sorted(self.sample.items()):
+            entries.sort(key=lambda e: (e[0], str(e[1])))
+            step = max(1, len(entries) // SAMPLES)
+            for name, edits, theirs in entries[::step][:SAMPLES]:
+                data[f"{name}|{key}|{len(data)}|{json.dumps(edits)}"] = theirs
+        np.savez_compressed(path, **data)
 
 
 def edits_text(edits):
@@ -77,6 +89,7 @@ class File:
         self.path, self.out = os.path.join(work, "variant.gguf"), os.path.join(work, "ours")
         self.args, self.peer, self.ids, self.tally = args, peer, ids, tally
         self.moves, self.seen, self.limit = {}, {}, 0.0
+        self.suspects = set()  # keys that either program reads; the others are changed all at once
         shutil.copyfile(model, self.path)
         amplify(self.path)
         with open(self.path, "rb") as f:
@@ -98,14 +111,14 @@ class File:
     def moved(self, key, by):
         self.moves[key] = max(self.moves.get(key, 0), by)
         if by:
-            self.tally.suspects.add(key)
+            self.suspects.add(key)
 
     def judge(self, kind, key, edits, base):
-        """One variant; gives the peer's logits."""
+        """One variant; gives the peer's logits, None if there is nothing to compare others with."""
         data = self.write(edits)
         if data in self.seen:
             return self.seen[data]
-        theirs = self.seen[data] = self.theirs()
+        theirs, self.seen[data] = self.theirs(), None
         if theirs is None or not np.isfinite(theirs).all():
             self.tally.add("unloaded" if theirs is None else "wild")
             self.moved(key, float("inf"))
@@ -118,14 +131,20 @@ class File:
         text = f"{self.name}: {kind} {key}: {edits_text(edits)}"
         verdict = "same" if error <= self.limit else "refused" if got is None and "\n" not in why else "different"
         self.tally.add(verdict)
+        if verdict == "same":
+            self.seen[data] = theirs
+            if kind == "left out" and key and distance(base, theirs) > SHOWN:
+                with self.tally.lock:
+                    self.tally.sample.setdefault(key, []).append((self.name, edits, theirs[-SAMPLE_ROWS:]))
+            return theirs
+        self.suspects.add(key)
         with self.tally.lock:
             if verdict == "refused":
                 self.tally.refusals.setdefault((kind, key), []).append(f"{text}: {why}")
-            if verdict == "different":
-                self.tally.suspects.add(key)
+            else:
                 self.tally.faults.append(f"{text}: NMSE {error:.1e}, limit {self.limit:.1e} {why}")
                 print(self.tally.faults[-1], flush=True)
-        return theirs
+        return None
 
     def judge_many(self, kind, variants, edits, base):
         """Variants of a base, together where the peer's logits keep every bit and ours stay near them."""
@@ -153,14 +172,15 @@ class File:
         noise = compare(base, got)["nmse"]
         self.limit = TIMES * max(noise, FLOOR)
         for kind, edits, variants in families(self.header, *known):
-            with self.tally.lock:
-                alone = [v for v in variants if v[0] in self.tally.suspects]
-            together = [v for v in variants if v not in alone]
             base = self.judge(kind, "", edits, None)
-            for variant in alone if base is not None else variants:
-                self.judge(kind, variant[0], {**edits, **dict([variant])}, base)
-            for i in range(0, len(together) if base is not None else 0, TOGETHER):
-                self.judge_many(kind, together[i:i + TOGETHER], edits, base)
+            if base is None:
+                continue
+            for variant in list(variants):
+                if variant[0] in self.suspects:
+                    self.judge(kind, variant[0], {**edits, **dict([variant])}, base)
+            together = [v for v in variants if v[0] not in self.suspects]
+            if together:
+                self.judge_many(kind, together, edits, base)
         with self.tally.lock:
             self.tally.files += 1
             for key, moved in self.moves.items():

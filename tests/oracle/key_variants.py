@@ -14,10 +14,12 @@ import re
 import struct
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+IDS = 24  # tokens of logits: enough for windows of 8
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 TYPES = {"uint32": U32, "float32": F32, "bool": BOOL, "string": STRING, "array": ARRAY}
 SET = {"rope.freq_base": (F32, 5e5), "attention.sliding_window": (U32, 8), "rope.scaling.type": (STRING, "linear"),
        "rope.scaling.factor": (F32, 4.0)}
+ROUNDS = 4  # other values of each number
 ADDED = {U32: (2, 8), F32: (0.7, 3.0), BOOL: (True, True)}
 # What makes a key count that does nothing alone.
 COMPANIONS = {"rope.scaling.": {"rope.scaling.type": (STRING, "yarn"), "rope.scaling.factor": (F32, 4.0),
@@ -168,10 +170,10 @@ def other_values(kind, value):
     if kind == BOOL:
         return [not value]
     if kind in (F32, 12):
-        return [v for v in (value * 1.5, value * 0.5, 0.0, 0.7) if v != value]
+        return [v for v in (value * 1.5, 0.0, 0.7) if v != value]
     if kind in SCALARS:
         most = (1 << 8 * struct.calcsize(SCALARS[kind]) - (SCALARS[kind].islower())) - 1
-        return [v for v in dict.fromkeys((value + 1, value * 2, value // 2, 1, 0)) if v != value and abs(v) <= most]
+        return [v for v in dict.fromkeys((value + 1, value // 2, 0, value * 2)) if v != value and abs(v) <= most]
     if kind == ARRAY and value[0] in SCALARS and value[1]:
         elements, values = value
         each = [[other_values(elements, v)[i % len(other_values(elements, v))] for v in values] for i in ((0,) if elements == BOOL else (0, 1))]
@@ -200,7 +202,7 @@ def families(header, known, written):
     for name, kept in written.get(header.arch, []):
         yield "converter", {k: None for k in keys if k not in kept}, []
     others = {k: other_values(*v) for k, v in keys.items()}
-    for i in range(max(map(len, others.values()), default=0)):
+    for i in range(ROUNDS):
         yield "changed", {}, [(k, (keys[k][0], v[i])) for k, v in others.items() if len(v) > i]
     yield "changed", SET, [(k, (keys[k][0], v[0])) for k, v in others.items() if v and k not in SET]
     new = {k: t for k, t in known.items() if k not in keys and t in ADDED}
