@@ -134,9 +134,10 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
                                                      : r->parallel == PARALLEL_ALWAYS;
     arch_read_windows(b, s);
     if (r->score_caps)
-        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, (double)r->score_cap);
+        s->score_cap = build_float(b, "attn_logit_softcapping", 1e-6, 1e6, (double)r->score_cap);
     if (r->logit_caps)
-        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, (double)r->logit_cap);
+        s->logit_cap = build_float(b, "final_logit_softcapping", r->logit_cap_always ? 1e-6 : 0,
+                                   1e6, (double)r->logit_cap);
     s->has_positions = !r->no_rope;
     if (r->rope_if_finetuned)
         s->has_positions = build_bool(b, "rope.scaling.finetuned", true);

@@ -104,6 +104,8 @@ void arch_read_experts(struct graph_builder *b, struct layer_shape *s)
         return;
     if (r->dense_first)
         out->dense_layers = build_int(b, "leading_dense_block_count", -1, 0, 1 << 16, 0);
+    if (r->experts_in_turn)
+        out->step = build_int(b, "interleave_moe_layer_step", -1, 1, 1 << 16, -1);
     out->width = build_int(b, "expert_feed_forward_length", s->layer, 0, FFN_MOST, 0);
     if (!out->width && !build_failed(b)) /* older files have one key for both */
         out->width = build_int(b, "feed_forward_length", s->layer, out->used, FFN_MOST, -1) /
@@ -291,7 +293,8 @@ bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s
 {
     const bool dense =
         arch_has(b, s->layer, "ffn_gate.weight") && !arch_has(b, s->layer, "ffn_gate_inp.weight");
-    return s->experts.all && s->layer >= s->experts.dense_layers && !dense;
+    const bool turn = !s->experts.step || (s->layer + 1) % s->experts.step == 0;
+    return s->experts.all && s->layer >= s->experts.dense_layers && turn && !dense;
 }
 
 /* A dense FFN reads m. */

@@ -102,6 +102,7 @@ int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, 
 struct experts {
     int32_t all, used, width; /* width: of one expert's hidden values; all 0: there are none */
     int32_t dense_layers;     /* the first layers have a dense FFN instead */
+    int32_t step;             /* every step-th of the others has experts; 0: each */
     int32_t shared;           /* width of the experts that every token uses; 0: none */
     int32_t bank_width;       /* of an expert in the second bank; 0: there is none */
     int32_t bank_share;       /* experts of the first bank for one of the second */

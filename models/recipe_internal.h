@@ -161,6 +161,7 @@ struct recipe {
     /* Of scores and logits, by key; and what stands for a missing one. */
     bool score_caps, logit_caps;
     float score_cap, logit_cap;
+    bool logit_cap_always; /* 0 is no number for it; of scores it never is */
     bool sinks; /* attn_sinks: a score of each head without a value, where files have it */
     /* a(attn_gate n) multiplies attention's output, by head or by element; 0: nothing does */
     enum activation output_gate;
@@ -225,6 +226,7 @@ struct recipe {
     float shared_factor;    /* of the sum; 0: none */
     enum dense_ffn dense;   /* beside the experts */
     bool dense_first;       /* leading_dense_block_count layers have no experts */
+    bool experts_in_turn;   /* every interleave_moe_layer_step-th layer has them */
     bool dense_rope;        /* these always have positions */
     bool route_layer_input; /* routers read the layer's input */
     bool second_bank;       /* fewer experts, which read what the experts give */

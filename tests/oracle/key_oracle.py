@@ -212,7 +212,7 @@ def run(args, judge, peer_folder, models, work, ids):
         peer.close()
 
     threads = [threading.Thread(target=worker, args=(os.path.join(work, f"worker{i}"),))
-               for i in range(max(1, os.cpu_count() or 1))]
+               for i in range(max(1, int(os.environ.get("KEYW") or os.cpu_count() or 1)))]
     for t in threads:
         t.start()
     for t in threads:
