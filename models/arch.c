@@ -32,12 +32,12 @@ static int32_t kv_layer_of(struct graph_builder *b, const struct layer_shape *s)
 
 /* Sizes of heads, of which layers with a window may have others. */
 static int32_t read_dim(struct graph_builder *b, const struct layer_shape *s, const char *key,
-                        int64_t otherwise)
+                        int64_t otherwise, bool own_size)
 {
     char own[64];
     const int32_t n = build_int(b, key, -1, 2, 4096, otherwise);
     snprintf(own, sizeof own, "%s_swa", key);
-    return s->window && s->recipe->window_dims ? build_int(b, own, -1, 2, 4096, n) : n;
+    return s->window && own_size ? build_int(b, own, -1, 2, 4096, n) : n;
 }
 
 /* Of files that do not say it, those of layers with other numbers of heads, too. */
@@ -68,13 +68,13 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     }
     if (s->feeds && (!arch_has_experts(b, s) || r->dense != DENSE_NONE))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
-    const bool all = r->chunks && !s->window_width; /* have positions */
-    s->rope = s->has_positions && (all || !r->no_rope_every || (layer + 1) % r->no_rope_every);
+    const bool all = !r->no_rope_every || (r->rope_without_windows && !s->window_width);
+    s->rope = s->has_positions && (all || (layer + !r->no_rope_first) % r->no_rope_every);
     arch_read_window(b, s, layer);
     const int32_t otherwise = size_of_heads(b, s);
-    s->head_dim = read_dim(b, s, "attention.key_length", otherwise);
-    s->v_dim = read_dim(b, s, "attention.value_length", otherwise);
-    s->rope_dims = read_dim(b, s, "rope.dimension_count", s->head_dim);
+    s->head_dim = read_dim(b, s, "attention.key_length", otherwise, r->window_dims);
+    s->v_dim = read_dim(b, s, "attention.value_length", otherwise, r->window_dims);
+    s->rope_dims = read_dim(b, s, "rope.dimension_count", s->head_dim, r->window_rope_dims);
     if (build_failed(b))
         return;
     const bool fits = !r->latent || !s->attends || arch_mla_read(b, s);
@@ -142,8 +142,6 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
     if (r->rope_if_finetuned)
         s->has_positions = build_bool(b, "rope.scaling.finetuned", true);
     s->pairing = r->pairing;
-    if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
-        s->pairing = ROPE_HALVES;
     for (s->layer = 0; s->layer < b->graph->n_layers && !s->experts.all; s->layer++)
         arch_read_experts(b, s);
     const struct experts experts = s->experts;
@@ -166,6 +164,8 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
         return;
     if (s->has_positions)
         arch_read_divisors(b, s);
+    if (!build_failed(b))
+        arch_read_sections(b, s);
     struct model_shape *shape = b->shape;
     shape->width = s->width;
     shape->experts = experts.all;

@@ -50,7 +50,7 @@ void arch_read_factors(struct graph_builder *b, struct layer_shape *s)
     case FACTORS_MINICPM:
     case FACTORS_MINICPM3: read_minicpm(b, s); break;
     case FACTORS_ROOT: s->embedding_factor = sqrtf((float)s->width); break;
-    case FACTORS_LOGITS: build_demand(b, "logit_scale"); /* fallthrough */
+    case FACTORS_LOGITS: s->logit_factor = build_float(b, "logit_scale", 1e-6, 1e6, -1); break;
     case FACTORS_LOGITS_IF_HELD: s->logit_factor = read_factor(b, "logit_scale", 1); break;
     case FACTORS_GROK:
         s->embedding_factor = read_factor(b, "embedding_scale", 78.38367F);
@@ -77,12 +77,24 @@ static int32_t read_width(struct graph_builder *b, const struct recipe *r)
     return width && r->window_width == WIDTH_FIXED ? r->window_fixed : width;
 }
 
+/* NTK-aware scaling: of the base. */
+static float alpha_factor(struct graph_builder *b, const struct layer_shape *s)
+{
+    const float alpha = build_float(b, "rope.scaling.alpha", 0, 1e6, 0);
+    const int32_t heads = build_int(b, "attention.head_count", 0, 1, 65536, -1);
+    const int32_t dim =
+        build_int(b, "attention.key_length", -1, 4, 4096, heads ? s->width / heads : 4);
+    return alpha > 0 && dim > 2 ? powf(alpha, (float)dim / (float)(dim - 2)) : 1;
+}
+
 void arch_read_windows(struct graph_builder *b, struct layer_shape *s)
 {
     static const char key[] = "rope.freq_base_swa";
     const struct recipe *r = s->recipe;
     s->window_width = read_width(b, r);
     s->rope_base_global = r->rope_unread ? 10000 : build_float(b, "rope.freq_base", 1, 1e12, 10000);
+    if (r->rope_alpha)
+        s->rope_base_global *= alpha_factor(b, s);
     s->rope_base_window = s->rope_base_global;
     if (s->window_width && r->window_base != BASE_GLOBAL)
         s->rope_base_window =
@@ -127,26 +139,42 @@ void arch_read_window(struct graph_builder *b, struct layer_shape *s, int32_t la
 
 /* ------------------------------------------------------------------------------------ unread */
 
+/* Some layer adds an image's features. */
+static bool any_deepstack(struct graph_builder *b)
+{
+    const struct gguf_value *v = build_value(b, "deepstack_mapping");
+    double layer;
+    for (uint64_t i = 0; v && v->type == GGUF_ARRAY && i < v->count; i++)
+        if (gguf_value_f64(v, i, &layer) && layer >= 0)
+            return true;
+    return false;
+}
+
 /* Keys of some files that this row does not read: with other values than these the graph would be
  * wrong. */
 void arch_check_unread(struct graph_builder *b, const struct recipe *r)
 {
-    static const struct {
+    const struct {
         const char *key, *same;
-    } rows[] = {{"rope.dimension_count_swa", "rope.dimension_count"},
-                {"attention.key_length_swa", "attention.key_length"},
-                {"attention.value_length_swa", "attention.value_length"}};
+        bool read;
+    } rows[] = {
+        {"rope.dimension_count_swa", "rope.dimension_count", r->window_rope_dims},
+        {"attention.key_length_swa", "attention.key_length", r->window_dims || r->latent},
+        {"attention.value_length_swa", "attention.value_length", r->window_dims || r->latent}};
     const char *wrong = NULL;
-    for (size_t i = 0; i < (r->latent ? 1 : ARRAY_LEN(rows)) && !r->window_dims; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
         double a, c;
-        if (v && w && gguf_value_f64(v, 0, &a) && gguf_value_f64(w, 0, &c) && a != c)
+        if (!rows[i].read && v && gguf_value_f64(v, 0, &a) && w && gguf_value_f64(w, 0, &c) &&
+            a != c)
             wrong = rows[i].key;
     }
     if (!r->value_scale && read_factor(b, "attention.value_scale", 1) != 1)
         wrong = "attention.value_scale";
     if (build_bool(b, "kda.safe_gate", r->bounded_decays) != r->bounded_decays)
         wrong = "kda.safe_gate";
+    if (any_deepstack(b))
+        wrong = "deepstack_mapping";
     if (!build_bool(b, "attention.causal", true))
         wrong = "attention.causal";
     if (wrong && !build_failed(b))

@@ -116,6 +116,36 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
         s->temperature_step = (float)s->original_context;
 }
 
+/* Pairs of the last section would not turn, which no operator does. */
+void arch_read_sections(struct graph_builder *b, struct layer_shape *s)
+{
+    static const char key[] = "rope.dimension_sections";
+    const enum sections kind = s->recipe->sections;
+    int32_t n[4] = {0}, all = 0;
+    const struct gguf_value *v = build_value(b, key);
+    if (kind == SECTIONS_NONE || !v)
+        return;
+    for (int i = 0; i < 4; i++) {
+        const bool there = v->type != GGUF_ARRAY || (uint64_t)i < v->count;
+        n[i] = there ? build_int(b, key, i, 0, 4096, 0) : 0;
+        all += n[i];
+    }
+    if (kind == SECTIONS_IF_HELD && !(n[0] && n[1]))
+        return;
+    s->pairing = ROPE_HALVES;
+    bool turns = all > 0;
+    for (int32_t pair = 0; turns && pair < s->rope_dims / 2; pair++) {
+        const int32_t at = pair % all;
+        turns = kind == SECTIONS_IN_TURN ? at < 3 * n[at % 3] : at < n[0] + n[1] + n[2];
+    }
+    if (!turns && !build_failed(b))
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: key %s.%s = %d, %d, %d, %d leaves pairs of %d dimensions without a position; "
+            "this is not supported",
+            gguf_path(b->gguf), b->shape->architecture, key, n[0], n[1], n[2], n[3], s->rope_dims);
+}
+
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s)
 {
     const bool global = s->recipe->divisors_global;

@@ -54,6 +54,11 @@ enum parallel {
     PARALLEL_ONE_NORM, /* in files without ffn_norm */
 };
 
+/* rope.dimension_sections, by which pairs turn by one of several positions, all of them a token's
+ * but the last, which is 0: no such key; sections one after the other; first pairs of each in turn;
+ * the first where the file has two sections, and then halves are paired. */
+enum sections { SECTIONS_NONE, SECTIONS_AFTER, SECTIONS_IN_TURN, SECTIONS_IF_HELD };
+
 /* The width of windows: attention.sliding_window, which files must have; or may have, 0 stands for
  * no windows, and what else stands for a missing one is window_otherwise; or only whether it is 0.
  */
@@ -122,17 +127,19 @@ enum dense_ffn { DENSE_NONE, DENSE_BESIDE, DENSE_BESIDE_OF_INPUT, DENSE_BESIDE_N
 struct recipe {
     const char *name; /* general.architecture */
     enum rope_pairing pairing;
-    bool sections_are_halves; /* files with rope.dimension_sections pair halves, whatever `pairing`
-                                 is */
-    int32_t no_rope_every;  /* layer l is without positions if l + 1 is a multiple of it; 0: none */
-    bool no_rope;           /* no positions at all */
-    bool rope_if_finetuned; /* none where rope.scaling.finetuned is false */
-    int32_t rope_layers;    /* only models of so many layers rotate; 0: all */
-    bool yarn_betas;        /* rope.scaling.yarn_beta_fast and _slow are read .. */
-    float yarn_fast;        /* .. and this stands for a missing one; 0: 32 */
-    bool yarn_switch;       /* rope.scaling.yarn_ext_factor and _attn_factor are read */
-    float yarn_log_unit;    /* rope.scaling.yarn_log_multiplier counts in these; 0: is not read */
+    enum sections sections;
+    int32_t no_rope_every; /* layer l is without positions if l + 1 is a multiple of it; 0: none */
+    bool no_rope_first;    /* .. if l is a multiple of it */
+    bool rope_without_windows; /* models without any window rotate in all layers */
+    bool no_rope;              /* no positions at all */
+    bool rope_if_finetuned;    /* none where rope.scaling.finetuned is false */
+    int32_t rope_layers;       /* only models of so many layers rotate; 0: all */
+    bool yarn_betas;           /* rope.scaling.yarn_beta_fast and _slow are read .. */
+    float yarn_fast;           /* .. and this stands for a missing one; 0: 32 */
+    bool yarn_switch;          /* rope.scaling.yarn_ext_factor and _attn_factor are read */
+    float yarn_log_unit; /* rope.scaling.yarn_log_multiplier counts in these; 0: is not read */
     enum yarn_scores yarn_scores;
+    bool rope_alpha;  /* rope.scaling.alpha^(d / (d - 2)) multiplies the base, d: a head's size */
     bool rope_unread; /* no key of rope.* counts: the base is 10000 */
     bool temperature; /* q grows with its position by attention.temperature_scale, _length */
     enum alibi alibi;
@@ -153,11 +160,11 @@ struct recipe {
     /* Llama 4's windows: chunks of 8192 positions, unless attention.sliding_window is 0; layers
      * without rotate nothing, norm no heads and temper q */
     bool chunks;
-    bool window_dims;     /* layers with one have the keys key_length_swa, value_length_swa and
-                             rope.dimension_count_swa */
-    bool rope_in_windows; /* layers without a window have no positions */
-    bool divisors_global; /* rope_freqs counts only in these, and files must have it */
-    bool rope_by_pattern; /* key attention.rope_pattern: 0 for layers without positions */
+    bool window_dims;      /* layers with one have the keys key_length_swa and value_length_swa */
+    bool window_rope_dims; /* .. and rope.dimension_count_swa */
+    bool rope_in_windows;  /* layers without a window have no positions */
+    bool divisors_global;  /* rope_freqs counts only in these, and files must have it */
+    bool rope_by_pattern;  /* key attention.rope_pattern: 0 for layers without positions */
     /* Of scores and logits, by key; and what stands for a missing one. */
     bool score_caps, logit_caps;
     float score_cap, logit_cap;
@@ -347,6 +354,7 @@ int32_t arch_gate(struct graph_builder *b, int32_t layer, const char *name, int3
 
 /* arch_positions.c: keys of positions, and what they do to values. */
 void arch_read_positions(struct graph_builder *b, struct layer_shape *s);
+void arch_read_sections(struct graph_builder *b, struct layer_shape *s);
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s);
 /* x + position_embd, where the model has it. */
 int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape *s, int32_t x);
