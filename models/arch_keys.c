@@ -54,8 +54,8 @@ void arch_read_factors(struct graph_builder *b, struct layer_shape *s)
     case FACTORS_LOGITS_IF_HELD: s->logit_factor = read_factor(b, "logit_scale", 1); break;
     case FACTORS_GROK:
         s->embedding_factor = read_factor(b, "embedding_scale", 78.38367F);
-        s->logit_factor = read_factor(b, "logit_scale", 0.57735027F);
-        s->score_factor = read_factor(b, "attention.output_scale", 0.08838835F);
+        s->logit_factor = build_float(b, "logit_scale", 1e-6, 1e6, 0.57735027);
+        s->score_factor = build_float(b, "attention.output_scale", 1e-6, 1e6, 0.08838835);
         break;
     case FACTORS_OF_NORMED:
         build_demand(b, "residual_scale");

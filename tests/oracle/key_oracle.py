@@ -119,7 +119,7 @@ class File:
         if data in self.seen:
             return self.seen[data]
         theirs, self.seen[data] = self.theirs(), None
-        if theirs is None or not np.isfinite(theirs).all():
+        if theirs is None or not np.isfinite(theirs).all() or not theirs.any():
             self.tally.add("unloaded" if theirs is None else "wild")
             self.moved(key, float("inf"))
             return None
@@ -212,7 +212,7 @@ def run(args, judge, peer_folder, models, work, ids):
         peer.close()
 
     threads = [threading.Thread(target=worker, args=(os.path.join(work, f"worker{i}"),))
-               for i in range(max(1, int(os.environ.get("KEYW") or os.cpu_count() or 1)))]
+               for i in range(max(1, os.cpu_count() or 1))]
     for t in threads:
         t.start()
     for t in threads:
@@ -227,7 +227,8 @@ def document(tally):
 Made by `scripts/architectures --keys`: {c["same"] + c["refused"] + c["different"]} variants of {tally.files} files, in which keys are
 left out, changed, added, or only those kept that one of llama.cpp's converters writes, and which llama.cpp loads.
 {c["same"]} give its logits within {TIMES} times the error of the file as it is (taken as at least {FLOOR:.0e}), {c["refused"]} are
-refused in one line, **{c["different"]} differ**. {c["unloaded"]} more are refused by llama.cpp, {c["wild"]} make it compute infinities.
+refused in one line, **{c["different"]} differ**. {c["unloaded"]} more are refused by llama.cpp, {c["wild"]} make it compute
+infinities or nothing but 0.
 **{sum(map(len, tally.unseen.values()))} keys are unseen**: no change moves llama.cpp's own logits by {MOVED:.0e} of their size, so
 that they are tested only for doing nothing here, either:
 

@@ -19,7 +19,7 @@ U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 TYPES = {"uint32": U32, "float32": F32, "bool": BOOL, "string": STRING, "array": ARRAY}
 SET = {"rope.freq_base": (F32, 5e5), "attention.sliding_window": (U32, 8), "rope.scaling.type": (STRING, "linear"),
        "rope.scaling.factor": (F32, 4.0)}
-ROUNDS = 2  # other values of each number
+ROUNDS = 3  # other values of each number
 ADDED = {U32: (2, 8), F32: (0.7, 1.5), BOOL: (True, True)}
 # What makes a key count that does nothing alone.
 COMPANIONS = {"rope.scaling.": {"rope.scaling.type": (STRING, "yarn"), "rope.scaling.factor": (F32, 4.0),
