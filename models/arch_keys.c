@@ -133,7 +133,9 @@ void arch_read_window(struct graph_builder *b, struct layer_shape *s, int32_t la
     s->rope_scaling = s->window ? r->window_scaling : WINDOWS_SCALED;
     if (s->window_width && r->rope_in_windows && !s->window)
         s->rope = r->dense_rope && !arch_has_experts(b, s);
-    if (r->rope_by_pattern && build_value(b, "attention.rope_pattern"))
+    const struct gguf_value *turns =
+        r->rope_by_pattern ? build_value(b, "attention.rope_pattern") : NULL;
+    if (turns && turns->type == GGUF_ARRAY)
         s->rope = build_int(b, "attention.rope_pattern", layer, 0, 1, 1);
 }
 
