@@ -13,6 +13,7 @@ from key_variants import IDS, Header, converters, families, header_bytes, used_k
 
 TIMES = 30     # the limit, in errors of the file as it is ..
 FLOOR = 3e-9   # .. which is taken as no less than this: GELU is a table of half floats in llama.cpp, 8e-8
+CONTEXT = "256"  # as peer_logits has it: files may have other frequencies beyond the original context
 SAMPLES, SAMPLE_ROWS = 5, 2  # for ctest: files of each key, rows of logits ..
 SHOWN = 1e-2   # .. of those whose key moves the peer's logits by as much
 MOVED = 1e-3   # a key whose change moves the peer's logits by less, relative to their size, is not seen
@@ -38,7 +39,8 @@ class Peer:
 
 def ours(program, path, out, ids, isa):
     """Logits, or None and the reason."""
-    command = [program, "logits", path, "--ids", ",".join(ids), "--kv", "f32", "-t", "1", "-o", out]
+    command = [program, "logits", path, "--ids", ",".join(ids), "--kv", "f32", "-t", "1", "-c", CONTEXT,
+               "-o", out]
     try:
         r = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60,
                            env=dict(os.environ, OATO_CPU_ISA=isa))
