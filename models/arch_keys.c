@@ -58,8 +58,7 @@ void arch_read_factors(struct graph_builder *b, struct layer_shape *s)
         s->score_factor = build_float(b, "attention.output_scale", 1e-6, 1e6, 0.08838835);
         break;
     case FACTORS_OF_NORMED:
-        build_demand(b, "residual_scale");
-        s->normed_factor = read_factor(b, "residual_scale", 1);
+        s->normed_factor = build_float(b, "residual_scale", 1e-6, 1e6, -1);
         break;
     }
 }
