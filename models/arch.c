@@ -8,100 +8,18 @@
 
 #include <math.h>
 
-enum { CHUNK = 8192 }; /* Llama 4's */
-
 /* ------------------------------------------------------------------------- hyperparameters */
-
-/* Factors of 0 stand for none. */
-static float read_factor(struct graph_builder *b, const char *key, float otherwise)
-{
-    const float f = build_float(b, key, -1e6, 1e6, 0);
-    return f != 0 ? f : otherwise;
-}
-
-static void read_factors(struct graph_builder *b, struct layer_shape *s)
-{
-    s->embedding_factor = s->block_factor = s->logit_factor = 1;
-    if (s->recipe->factors == FACTORS_NONE)
-        return;
-    if (s->recipe->factors == FACTORS_LOGITS) {
-        s->logit_factor = read_factor(b, "logit_scale", 1);
-        return;
-    }
-    if (s->recipe->factors == FACTORS_MINICPM3) {
-        s->embedding_factor = 12;
-        s->block_factor = 1.4F / sqrtf((float)b->graph->n_layers);
-        s->logit_factor = 256 / (float)s->width;
-        return;
-    }
-    if (s->recipe->factors == FACTORS_GROK) {
-        s->embedding_factor = read_factor(b, "embedding_scale", 78.38367F);
-        s->logit_factor = read_factor(b, "logit_scale", 0.57735027F);
-        s->score_factor = read_factor(b, "attention.output_scale", 0.08838835F);
-        return;
-    }
-    if (s->recipe->factors == FACTORS_OF_NORMED) {
-        s->normed_factor = read_factor(b, "residual_scale", 1);
-        return;
-    }
-    s->score_factor = read_factor(b, "attention.scale", 0);
-    if (s->recipe->factors == FACTORS_ROOT) {
-        s->embedding_factor = sqrtf((float)s->width);
-        return;
-    }
-    s->embedding_factor = read_factor(b, "embedding_scale", 1);
-    s->block_factor = read_factor(b, "residual_scale", 1);
-    s->logit_factor = 1 / read_factor(b, "logit_scale", 1);
-}
-
-static bool any_window(const struct graph_builder *b, const struct recipe *r)
-{
-    return r->window_every && (!r->window_layers || r->window_layers == b->graph->n_layers);
-}
-
-/* A window is for some layers only; where it is, positions may turn at another rate. */
-static bool has_window(struct graph_builder *b, const struct recipe *r, int32_t layer)
-{
-    if (!any_window(b, r))
-        return false;
-    const struct gguf_value *pattern = build_value(b, "attention.sliding_window_pattern");
-    int32_t every = r->window_every;
-    if (pattern && pattern->type == GGUF_ARRAY)
-        return build_flag(b, "attention.sliding_window_pattern", layer);
-    if (pattern)
-        every = build_int(b, "attention.sliding_window_pattern", -1, 1, 1 << 16, -1);
-    return every == 1 ||
-           (every > 1 && (r->window_last ? layer % every > 0 : layer % every < every - 1));
-}
-
-static void read_window(struct graph_builder *b, struct layer_shape *s, int32_t layer)
-{
-    const struct recipe *r = s->recipe;
-    s->window = 0;
-    if (has_window(b, r, layer))
-        s->window =
-            build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, r->chunks ? CHUNK : 0);
-    if (s->window && r->chunks)
-        s->window = CHUNK;
-    s->rope_base = s->window ? s->rope_base_window : s->rope_base_global;
-    s->rope_scaled = !s->window || r->windows_scaled;
-    if (any_window(b, r) && r->rope_in_windows && !s->window)
-        s->rope = r->dense_rope && !arch_has_experts(b, s);
-    if (r->rope_by_pattern && build_value(b, "attention.rope_pattern"))
-        s->rope = build_int(b, "attention.rope_pattern", layer, 0, 1, 1);
-}
 
 /* The layer whose keys and values this one attends to: itself, or the last of its kind that has any
  * of its own. */
 static int32_t kv_layer_of(struct graph_builder *b, const struct layer_shape *s)
 {
-    const struct recipe *r = s->recipe;
     int32_t layer = s->layer;
     if (layer < s->own_layers)
         return layer;
-    const bool window = has_window(b, r, layer);
+    const bool window = arch_has_window(b, s, layer);
     for (layer = s->own_layers - 1; layer >= 0 && !build_failed(b); layer--)
-        if (has_window(b, r, layer) == window)
+        if (arch_has_window(b, s, layer) == window)
             return layer;
     if (!build_failed(b))
         oato_fail(b->err, OATO_EFILE,
@@ -114,12 +32,20 @@ static int32_t kv_layer_of(struct graph_builder *b, const struct layer_shape *s)
 
 /* Sizes of heads, of which layers with a window may have others. */
 static int32_t read_dim(struct graph_builder *b, const struct layer_shape *s, const char *key,
-                        int64_t otherwise)
+                        int64_t otherwise, bool own_size)
 {
     char own[64];
     const int32_t n = build_int(b, key, -1, 2, 4096, otherwise);
     snprintf(own, sizeof own, "%s_swa", key);
-    return s->window && s->recipe->window_dims ? build_int(b, own, -1, 2, 4096, n) : n;
+    return s->window && own_size ? build_int(b, own, -1, 2, 4096, n) : n;
+}
+
+/* Of files that do not say it, those of layers with other numbers of heads, too. */
+static int32_t size_of_heads(struct graph_builder *b, const struct layer_shape *s)
+{
+    const int32_t first = build_int(b, "attention.head_count", 0, 0, 65536, s->heads);
+    const int32_t heads = first ? first : s->heads;
+    return heads ? s->width / heads : 2;
 }
 
 /* Attention and FFN shapes, which may be arrays, of a layer. */
@@ -142,14 +68,13 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
     }
     if (s->feeds && (!arch_has_experts(b, s) || r->dense != DENSE_NONE))
         s->ffn = build_int(b, "feed_forward_length", layer, 1, 1 << 24, -1) / (r->half_ffn ? 2 : 1);
-    const bool windows =
-        !r->chunks || build_int(b, "attention.sliding_window", -1, 0, INT32_MAX, 1);
-    s->rope =
-        s->has_positions && !(windows && r->no_rope_every && (layer + 1) % r->no_rope_every == 0);
-    read_window(b, s, layer);
-    s->head_dim = read_dim(b, s, "attention.key_length", s->heads ? s->width / s->heads : 2);
-    s->v_dim = read_dim(b, s, "attention.value_length", s->head_dim);
-    s->rope_dims = read_dim(b, s, "rope.dimension_count", s->head_dim);
+    const bool all = !r->no_rope_every || (r->rope_without_windows && !s->window_width);
+    s->rope = s->has_positions && (all || (layer + !r->no_rope_first) % r->no_rope_every);
+    arch_read_window(b, s, layer);
+    const int32_t otherwise = size_of_heads(b, s);
+    s->head_dim = read_dim(b, s, "attention.key_length", otherwise, r->window_dims);
+    s->v_dim = read_dim(b, s, "attention.value_length", otherwise, r->window_dims);
+    s->rope_dims = read_dim(b, s, "rope.dimension_count", s->head_dim, r->window_rope_dims);
     if (build_failed(b))
         return;
     const bool fits = !r->latent || !s->attends || arch_mla_read(b, s);
@@ -167,34 +92,9 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : r->score_by_dim      ? 1 / (float)s->head_dim
                          : s->head_dim          ? 1 / sqrtf((float)s->head_dim)
                                                 : 0;
-    if (r->latent)
-        s->attention_scale *= s->yarn_scores;
-}
-
-/* Keys of some files that this row does not read: with other values than these the graph would be
- * wrong. */
-static void check_unread(struct graph_builder *b, const struct recipe *r)
-{
-    static const struct {
-        const char *key, *same;
-    } rows[] = {{"rope.dimension_count_swa", "rope.dimension_count"},
-                {"attention.key_length_swa", "attention.key_length"},
-                {"attention.value_length_swa", "attention.value_length"}};
-    const char *wrong = NULL;
-    for (size_t i = 0; i < (r->latent ? 1 : ARRAY_LEN(rows)) && !r->window_dims; i++) {
-        const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
-        double a, c;
-        if (v && w && gguf_value_f64(v, 0, &a) && gguf_value_f64(w, 0, &c) && a != c)
-            wrong = rows[i].key;
-    }
-    if (!r->value_scale && read_factor(b, "attention.value_scale", 1) != 1)
-        wrong = "attention.value_scale";
-    if (build_bool(b, "kda.safe_gate", r->bounded_decays) != r->bounded_decays)
-        wrong = "kda.safe_gate";
-    if (wrong && !build_failed(b))
-        oato_fail(b->err, OATO_EFILE,
-                  "%s: key %s.%s has a value that is not supported; use another model",
-                  gguf_path(b->gguf), b->shape->architecture, wrong);
+    if (r->wide_score_layers == b->graph->n_layers && s->heads)
+        s->attention_scale = 1 / sqrtf((float)(s->width / s->heads));
+    s->attention_scale *= s->rope_scores;
 }
 
 static enum activation read_activation(struct graph_builder *b, enum activation otherwise)
@@ -211,45 +111,52 @@ static enum activation read_activation(struct graph_builder *b, enum activation 
     return otherwise;
 }
 
+static void read_norm(struct graph_builder *b, struct layer_shape *s)
+{
+    static const char rms[] = "attention.layer_norm_rms_epsilon";
+    const struct recipe *r = s->recipe;
+    s->norm = r->norm;
+    if (r->centred_by_key && build_float(b, rms, 0, 1, 0) == 0)
+        s->norm |= NORM_CENTRED;
+    s->eps = build_float(b, s->norm & NORM_CENTRED ? "attention.layer_norm_epsilon" : rms, 0, 1,
+                         r->eps != 0 ? (double)r->eps : -1);
+}
+
 static void read_model(struct graph_builder *b, struct layer_shape *s)
 {
     const struct recipe *r = s->recipe;
     s->activation = read_activation(b, gguf_powerinfer(b->gguf) ? ACT_RELU : r->activation);
     s->width = build_int(b, "embedding_length", -1, 1, 1 << 20, -1);
-    s->eps = build_float(b,
-                         r->norm & NORM_CENTRED ? "attention.layer_norm_epsilon"
-                                                : "attention.layer_norm_rms_epsilon",
-                         0, 1, r->eps != 0 ? (double)r->eps : -1);
+    read_norm(b, s);
     s->qkv_bound = r->clamp_qkv ? build_float(b, "attention.clamp_kqv", 0, 1e6, 0) : 0;
     s->parallel = r->parallel == PARALLEL_BY_KEY     ? build_bool(b, "use_parallel_residual", true)
                   : r->parallel == PARALLEL_ONE_NORM ? !arch_has(b, 0, "ffn_norm.weight")
                                                      : r->parallel == PARALLEL_ALWAYS;
-    s->rope_base_global = build_float(b, "rope.freq_base", 1, 1e12, 10000);
-    s->rope_base_window =
-        build_float(b, "rope.freq_base_swa", 1, 1e12, (double)s->rope_base_global);
-    if (r->soft_caps) {
-        const double otherwise = r->factors == FACTORS_GROK ? 30 : 0;
-        s->score_cap = build_float(b, "attn_logit_softcapping", 0, 1e6, otherwise);
-    }
-    if (r->soft_caps || r->logit_caps)
-        s->logit_cap = build_float(b, "final_logit_softcapping", 0, 1e6, 0);
+    arch_read_windows(b, s);
+    if (r->score_caps)
+        s->score_cap = build_float(b, "attn_logit_softcapping", 1e-6, 1e6, (double)r->score_cap);
+    if (r->logit_caps)
+        s->logit_cap = build_float(b, "final_logit_softcapping", r->logit_cap_always ? 1e-6 : 0,
+                                   1e6, (double)r->logit_cap);
     s->has_positions = !r->no_rope;
     if (r->rope_if_finetuned)
         s->has_positions = build_bool(b, "rope.scaling.finetuned", true);
     s->pairing = r->pairing;
-    if (r->sections_are_halves && build_int(b, "rope.dimension_sections", 0, 0, 4096, 0))
-        s->pairing = ROPE_HALVES;
     for (s->layer = 0; s->layer < b->graph->n_layers && !s->experts.all; s->layer++)
         arch_read_experts(b, s);
     const struct experts experts = s->experts;
     arch_read_positions(b, s);
-    read_factors(b, s);
-    check_unread(b, r);
+    arch_read_factors(b, s);
+    arch_check_unread(b, r);
     const int32_t layers = b->graph->n_layers;
     s->own_layers = layers;
     if (r->shares_kv)
         s->own_layers -= build_int(b, "attention.shared_kv_layers", -1, 0, layers - 1, 0);
-    s->value_factor = r->value_scale ? read_factor(b, "attention.value_scale", 1) : 1;
+    s->value_factor = 1;
+    if (r->value_scale && build_value(b, "attention.value_scale"))
+        s->value_factor = build_float(b, "attention.value_scale", -1e6, 1e6, 1);
+    if (s->value_factor == 0)
+        s->value_factor = 1;
     if (r->layer_embeddings)
         s->layer_embedding = build_int(b, "embedding_length_per_layer_input", -1, 0, 1 << 16, 0);
     read_layer(b, s, 0);
@@ -257,6 +164,8 @@ static void read_model(struct graph_builder *b, struct layer_shape *s)
         return;
     if (s->has_positions)
         arch_read_divisors(b, s);
+    if (!build_failed(b))
+        arch_read_sections(b, s);
     struct model_shape *shape = b->shape;
     shape->width = s->width;
     shape->experts = experts.all;

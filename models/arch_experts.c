@@ -28,7 +28,13 @@ static void read_score(struct graph_builder *b, const struct recipe *r, struct e
 {
     static const enum route_score scores[] = {ROUTE_SOFTMAX, ROUTE_SOFTMAX, ROUTE_SIGMOID,
                                               ROUTE_SOFTMAX, ROUTE_ROOT_SOFTPLUS};
-    out->score = r->route_score;
+    const struct gguf_value *tokens = gguf_find(b->gguf, "tokenizer.ggml.tokens");
+    const int32_t layers = b->graph->n_layers;
+    const int32_t vocab =
+        build_int(b, "vocab_size", -1, 0, INT32_MAX, tokens ? (int64_t)tokens->count : 0);
+    const bool sigmoid =
+        r->sigmoid_vocab && vocab == r->sigmoid_vocab && (layers == 47 || layers == 48);
+    out->score = sigmoid ? ROUTE_SIGMOID : r->route_score;
     const int32_t kind = r->router == ROUTER_BY_KEY
                              ? build_int(b, "expert_gating_func", -1, 0, ARRAY_LEN(scores) - 1, 0)
                              : 0;
@@ -98,6 +104,8 @@ void arch_read_experts(struct graph_builder *b, struct layer_shape *s)
         return;
     if (r->dense_first)
         out->dense_layers = build_int(b, "leading_dense_block_count", -1, 0, 1 << 16, 0);
+    if (r->experts_in_turn)
+        out->step = build_int(b, "interleave_moe_layer_step", -1, 1, 1 << 16, -1);
     out->width = build_int(b, "expert_feed_forward_length", s->layer, 0, FFN_MOST, 0);
     if (!out->width && !build_failed(b)) /* older files have one key for both */
         out->width = build_int(b, "feed_forward_length", s->layer, out->used, FFN_MOST, -1) /
@@ -111,7 +119,8 @@ void arch_read_experts(struct graph_builder *b, struct layer_shape *s)
     if (r->latent_experts)
         out->latent = build_int(b, "moe_latent_size", -1, 0, 1 << 20, 0);
     out->normalised = normalised(b, r);
-    out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
+    if (r->weights_scaled || r->experts == EXPERTS_BY_KEY)
+        out->scale = build_float(b, "expert_weights_scale", 0, 1e6, 0);
     read_score(b, r, out);
     read_groups(b, out);
 }
@@ -284,7 +293,8 @@ bool arch_has_experts(const struct graph_builder *b, const struct layer_shape *s
 {
     const bool dense =
         arch_has(b, s->layer, "ffn_gate.weight") && !arch_has(b, s->layer, "ffn_gate_inp.weight");
-    return s->experts.all && s->layer >= s->experts.dense_layers && !dense;
+    const bool turn = !s->experts.step || (s->layer + 1) % s->experts.step == 0;
+    return s->experts.all && s->layer >= s->experts.dense_layers && turn && !dense;
 }
 
 /* A dense FFN reads m. */

@@ -97,7 +97,7 @@ int32_t arch_product(struct graph_builder *b, int32_t layer, const char *name, i
 int32_t arch_norm(struct graph_builder *b, const struct layer_shape *s, int32_t layer,
                   const char *name, int32_t in)
 {
-    struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = s->recipe->norm};
+    struct oato_op op = {.kind = OP_RMS_NORM, .eps = s->eps, .norm = s->norm};
     if (op.norm & NORM_PLAIN)
         return arch_elementwise(b, layer, name, "", op, in, NULL);
     const bool bare = in_layers(b, layer) && arch_has(b, layer, name); /* some files' names are */

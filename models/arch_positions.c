@@ -10,61 +10,87 @@
 #include <math.h>
 
 /* The pair that turns `turns` times within the original context. */
-static double pair_of(const struct layer_shape *s, double dims, double turns)
+static double pair_of(const struct layer_shape *s, double turns)
 {
     const double circles = (double)s->original_context / (2 * M_PI * turns);
-    return dims * log(circles) / (2 * log((double)s->rope_base_global));
+    return s->rope_dims * log(circles) / (2 * log((double)s->rope_base));
 }
 
-static void read_yarn(struct graph_builder *b, struct layer_shape *s, float factor)
+/* What a context that grew by `factor` multiplies magnitudes by, times `part`. */
+static double growth(double factor, double part)
 {
-    double fast = 32, slow = 1, multiplier = 0;
-    if (s->recipe->yarn_keys) {
-        fast = (double)build_float(b, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, fast);
-        slow = (double)build_float(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, slow);
+    return factor > 1 ? 1 + 0.1 * part * log(factor) : 1;
+}
+
+/* rope_magnitude is what counts without rotations at other rates; YaRN's, which rotations get
+ * beside it, makes up for them. */
+static void read_magnitudes(struct graph_builder *b, struct layer_shape *s, double factor)
+{
+    const struct recipe *r = s->recipe;
+    const double all = 1 + 0.1 * log(factor);
+    double part = 0, m = 1;
+    if (r->yarn_log_unit > 0)
+        part = (double)build_float(b, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0) /
+               (double)r->yarn_log_unit;
+    if (s->yarn) {
+        const bool alone = r->yarn_scores == SCORES_GROW_ALONE && part != 0 && part != 1;
+        m = growth(factor, alone ? part : 1) / growth(factor, part) / all;
     }
-    if (s->recipe->yarn_keys || s->recipe->latent)
-        multiplier = (double)build_float(b, "rope.scaling.yarn_log_multiplier", 0, 1e3, 0);
-    const int32_t dims =
-        build_int(b, "rope.dimension_count", -1, 2, 4096,
-                  build_int(b, "attention.key_length", -1, 2, 4096,
-                            s->width / build_int(b, "attention.head_count", 0, 1, 65536, -1)));
-    if (build_failed(b))
-        return;
-    const double low = fmax(0, floor(pair_of(s, dims, fast)));
-    const double high = fmin(dims - 1, ceil(pair_of(s, dims, slow)));
-    s->rope_low = (float)low;
-    s->rope_high = (float)fmax(low + 0.001, high);
-    const double growth = factor > 1 ? 0.1 * log((double)factor) : 0;
-    if (s->recipe->latent) { /* of latent attention only part is rotated: scores grow instead */
-        const double grown = 1 + multiplier * 10 * growth;
-        s->yarn_scores = (float)(grown * grown);
-        return;
+    if (r->yarn_switch && !s->yarn)
+        m = (double)build_float(b, "rope.scaling.yarn_attn_factor", 1e-6, 1e3, 1);
+    if (!r->rope_unread)
+        m *= (double)build_float(b, "rope.scaling.attn_factor", 1e-6, 1e3, 1);
+    s->rope_magnitude = (float)m;
+    s->yarn_magnitude = s->yarn ? (float)all : 1;
+    s->rope_scores = 1;
+    if (r->yarn_scores != SCORES_STAY) {
+        const double grown = m * all * (1 + 0.1 * part * log(factor));
+        s->rope_scores = (float)(grown * grown);
     }
-    s->rope_magnitude *= (float)((1 + growth) / (1 + multiplier * growth));
+}
+
+static float read_factor(struct graph_builder *b)
+{
+    const bool old = !build_value(b, "rope.scaling.factor");
+    const float f = build_float(b, old ? "rope.scale_linear" : "rope.scaling.factor", 0, 1e6, 0);
+    return f > 0 ? f : 1; /* llama.cpp's converters write 0 for "not scaled" */
 }
 
 static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
 {
+    const struct recipe *r = s->recipe;
     char key[96];
-    struct gguf_string type = {"none", 4};
+    struct gguf_string type = {"linear", 6};
     snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
     gguf_get_string(b->gguf, key, &type);
-    const bool yarn = gguf_string_is(type, "yarn"), none = gguf_string_is(type, "none");
-    if (!yarn && !none && !gguf_string_is(type, "linear") && !gguf_string_is(type, "longrope") &&
+    const bool none = gguf_string_is(type, "none");
+    s->yarn = gguf_string_is(type, "yarn") && !r->rope_unread;
+    if (!s->yarn && !none && !gguf_string_is(type, "linear") && !gguf_string_is(type, "longrope") &&
         !build_failed(b))
         oato_fail(b->err, OATO_EFILE,
                   "%s: key %s is '%.*s'; supported: none, linear, yarn, longrope",
                   gguf_path(b->gguf), key, (int)(type.len < 40 ? type.len : 40), type.data);
-    /* llama.cpp's converters write a factor of 0 for "not scaled" */
-    const float factor = none ? 0 : build_float(b, "rope.scaling.factor", 0, 1e6, 1);
-    s->rope_scale_global = factor > 0 ? 1 / factor : 1;
-    s->yarn_scores = 1;
-    s->rope_magnitude = build_float(b, "rope.scaling.attn_factor", 0, 1e3, 1);
-    s->original_context = build_int(b, "rope.scaling.original_context_length", -1, 0, INT32_MAX,
-                                    b->shape->context_length);
-    if (yarn && factor > 0 && s->original_context > 0)
-        read_yarn(b, s, factor);
+    const float factor = none || r->rope_unread ? 1 : read_factor(b);
+    s->rope_scale_global = 1 / factor;
+    s->yarn_fast = r->yarn_fast > 0 ? r->yarn_fast : 32;
+    s->yarn_slow = 1;
+    if (r->yarn_betas) {
+        s->yarn_fast =
+            build_float(b, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, (double)s->yarn_fast);
+        s->yarn_slow = build_float(b, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
+    }
+    if (r->yarn_switch && build_value(b, "rope.scaling.yarn_ext_factor")) {
+        const float mix = build_float_any(b, "rope.scaling.yarn_ext_factor", -1e3, 1e3, 1);
+        if (mix >= 0 && mix != 0 && mix != 1 && !build_failed(b))
+            oato_fail(b->err, OATO_EFILE,
+                      "%s: key %s.rope.scaling.yarn_ext_factor is %g; supported: 0 and 1",
+                      gguf_path(b->gguf), b->shape->architecture, (double)mix);
+        s->yarn = mix < 0 ? s->yarn : mix != 0;
+    }
+    s->original_context = build_int(b, "rope.scaling.original_context_length", -1, 0, INT32_MAX, 0);
+    if (!s->original_context)
+        s->original_context = b->shape->context_length;
+    read_magnitudes(b, s, (double)factor);
 }
 
 void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
@@ -77,7 +103,7 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
     if (r->alibi != ALIBI_NONE && (!r->alibi_layers || r->alibi_layers == layers))
         s->alibi =
             r->alibi == ALIBI_ALWAYS ? 8 : build_float(b, "attention.max_alibi_bias", 0, 1e3, 0);
-    if (r->chunks) { /* Llama 4's */
+    if (r->chunks && s->window_width) { /* Llama 4's */
         s->temperature = 0.1F;
         s->temperature_step = 8192;
         s->temperature_offset = 1;
@@ -88,6 +114,36 @@ void arch_read_positions(struct graph_builder *b, struct layer_shape *s)
     s->temperature_step = (float)build_int(b, "attention.temperature_length", -1, 0, INT32_MAX, 0);
     if (s->temperature_step == 0)
         s->temperature_step = (float)s->original_context;
+}
+
+/* Pairs of the last section would not turn, which no operator does. */
+void arch_read_sections(struct graph_builder *b, struct layer_shape *s)
+{
+    static const char key[] = "rope.dimension_sections";
+    const enum sections kind = s->recipe->sections;
+    int32_t n[4] = {0}, all = 0;
+    const struct gguf_value *v = build_value(b, key);
+    if (kind == SECTIONS_NONE || !v)
+        return;
+    for (int i = 0; i < 4; i++) {
+        const bool there = v->type != GGUF_ARRAY || (uint64_t)i < v->count;
+        n[i] = there ? build_int(b, key, i, 0, 4096, 0) : 0;
+        all += n[i];
+    }
+    if (kind == SECTIONS_IF_HELD && !(n[0] && n[1]))
+        return;
+    s->pairing = ROPE_HALVES;
+    bool turns = all > 0;
+    for (int32_t pair = 0; turns && pair < s->rope_dims / 2; pair++) {
+        const int32_t at = pair % all;
+        turns = kind == SECTIONS_IN_TURN ? at < 3 * n[at % 3] : at < n[0] + n[1] + n[2];
+    }
+    if (!turns && !build_failed(b))
+        oato_fail(
+            b->err, OATO_EFILE,
+            "%s: key %s.%s = %d, %d, %d, %d leaves pairs of %d dimensions without a position; "
+            "this is not supported",
+            gguf_path(b->gguf), b->shape->architecture, key, n[0], n[1], n[2], n[3], s->rope_dims);
 }
 
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s)
@@ -127,6 +183,15 @@ int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape
     return arch_add(b, -1, "position_add", x, p);
 }
 
+/* Between which pairs YaRN mixes. */
+static void slow_pairs(const struct layer_shape *s, struct oato_op *op)
+{
+    const double low = fmax(0, floor(pair_of(s, (double)s->yarn_fast)));
+    const double high = fmin(s->rope_dims - 1, ceil(pair_of(s, (double)s->yarn_slow)));
+    op->rope_low = (float)low;
+    op->rope_high = (float)fmax(low + 0.001, high);
+}
+
 int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const char *name,
                   int32_t in, int32_t heads, int32_t head_dim, int32_t first)
 {
@@ -141,11 +206,15 @@ int32_t arch_rope(struct graph_builder *b, const struct layer_shape *s, const ch
                          .rope_pairing = (int32_t)s->pairing,
                          .rope_base = s->rope_base,
                          .rope_scale = 1};
-    if (s->rope_scaled) {
+    if (s->rope_scaling != WINDOWS_PLAIN) {
+        const float magnitude =
+            s->rope_magnitude * (s->rope_scaling == WINDOWS_SCALED ? s->yarn_magnitude : 1);
+        op.rope_magnitude = magnitude != 1 ? magnitude : 0;
+    }
+    if (s->rope_scaling == WINDOWS_SCALED) {
         op.rope_scale = s->rope_scale_global;
-        op.rope_low = s->rope_low;
-        op.rope_high = s->rope_high;
-        op.rope_magnitude = s->rope_magnitude != 1 ? s->rope_magnitude : 0;
+        if (s->yarn)
+            slow_pairs(s, &op);
     }
     const bool divides = !s->window || !s->recipe->divisors_global;
     const int32_t y =

@@ -76,6 +76,18 @@ float build_float_of(struct graph_builder *b, const char *key, int32_t layer, do
     return build_failed(b) ? 0 : (float)v;
 }
 
+void build_demand(struct graph_builder *b, const char *key)
+{
+    char name[KEY_SIZE];
+    find_value(b, key, true, name);
+}
+
+float build_float_any(struct graph_builder *b, const char *key, double lo, double hi,
+                      double otherwise)
+{
+    return build_value(b, key) ? build_float(b, key, lo, hi, 0) : (float)otherwise;
+}
+
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
 {
     char name[KEY_SIZE];

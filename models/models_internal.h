@@ -59,6 +59,10 @@ float build_float(struct graph_builder *b, const char *key, double lo, double hi
 /* The same of a layer, where the key may be an array. */
 float build_float_of(struct graph_builder *b, const char *key, int32_t layer, double lo, double hi,
                      double otherwise);
+/* The same with a value for missing keys that may be negative; refuses a file without the key. */
+float build_float_any(struct graph_builder *b, const char *key, double lo, double hi,
+                      double otherwise);
+void build_demand(struct graph_builder *b, const char *key);
 bool build_bool(struct graph_builder *b, const char *key, bool otherwise);
 /* Of a key that must be there: bools of the layers, or integers 0 and 1. */
 bool build_flag(struct graph_builder *b, const char *key, int32_t layer);
@@ -98,6 +102,7 @@ int32_t build_mul_mat(struct graph_builder *b, int32_t layer, const char *name, 
 struct experts {
     int32_t all, used, width; /* width: of one expert's hidden values; all 0: there are none */
     int32_t dense_layers;     /* the first layers have a dense FFN instead */
+    int32_t step;             /* every step-th of the others has experts; 0: each */
     int32_t shared;           /* width of the experts that every token uses; 0: none */
     int32_t bank_width;       /* of an expert in the second bank; 0: there is none */
     int32_t bank_share;       /* experts of the first bank for one of the second */

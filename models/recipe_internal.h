@@ -33,10 +33,14 @@ enum learned { LEARNED_NONE, LEARNED_ALWAYS, LEARNED_IF_HELD };
  * attention.scale. */
 enum factors {
     FACTORS_NONE,
-    FACTORS_BY_KEY,    /* logits are divided */
-    FACTORS_MINICPM3,  /* 12, 1.4 / sqrt(layers) and 256 / width, whatever the keys say */
-    FACTORS_ROOT,      /* embeddings are multiplied by sqrt(width); only attention.scale is read */
-    FACTORS_LOGITS,    /* only logit_scale is read; logits are multiplied */
+    FACTORS_BY_KEY,    /* logits are divided; files must have logit_scale */
+    FACTORS_IF_HELD,   /* the same, but without logit_scale logits stay */
+    FACTORS_EMBEDDING, /* only embedding_scale is read */
+    FACTORS_MINICPM,   /* by key, with 12, 1.4 / sqrt(layers) and 256 / width for missing ones */
+    FACTORS_MINICPM3,  /* these, whatever the keys say */
+    FACTORS_ROOT,      /* embeddings are multiplied by sqrt(width); no key is read */
+    FACTORS_LOGITS,    /* only logit_scale is read, which files must have; logits are multiplied */
+    FACTORS_LOGITS_IF_HELD, /* the same, but files may lack it */
     FACTORS_GROK,      /* by key, with Grok 1's in place of missing ones; logits are multiplied */
     FACTORS_OF_NORMED, /* a block's output is added to its normed input times residual_scale */
 };
@@ -49,6 +53,31 @@ enum parallel {
     PARALLEL_BY_KEY,   /* use_parallel_residual */
     PARALLEL_ONE_NORM, /* in files without ffn_norm */
 };
+
+/* rope.dimension_sections, by which pairs turn by one of several positions, all of them a token's
+ * but the last, which is 0: no such key; sections one after the other; first pairs of each in turn;
+ * the first where the file has two sections, and then halves are paired. */
+enum sections { SECTIONS_NONE, SECTIONS_AFTER, SECTIONS_IN_TURN, SECTIONS_IF_HELD };
+
+/* The width of windows: attention.sliding_window, which files must have; or may have, 0 stands for
+ * no windows, and what else stands for a missing one is window_otherwise; or only whether it is 0.
+ */
+enum window_width { WIDTH_DEMANDED, WIDTH_OPTIONAL, WIDTH_FIXED };
+
+/* attention.sliding_window_pattern, for each layer or, "every", one number: optional; demanded for
+ * each layer; not read. */
+enum window_pattern { PATTERN_OPTIONAL, PATTERN_DEMANDED, PATTERN_UNREAD };
+
+/* What positions in layers with a window turn by: rope.freq_base; rope.freq_base_swa and, where it
+ * is missing, rope.freq_base or 10000; or it is demanded. */
+enum window_base { BASE_GLOBAL, BASE_BY_KEY, BASE_10000, BASE_DEMANDED };
+
+/* What of rope.scaling counts in these: nothing; only the magnitude; all. */
+enum window_scaling { WINDOWS_PLAIN, WINDOWS_MAGNITUDE, WINDOWS_SCALED };
+
+/* What YaRN does to attention's scores: nothing; they grow as rotations would; the same, and with
+ * rope.scaling.yarn_log_multiplier rotations stay as they are. */
+enum yarn_scores { SCORES_STAY, SCORES_GROW, SCORES_GROW_ALONE };
 
 /* The FFN's experts. Weights of a choice are the softmax over all experts' logits. */
 enum experts_norm {
@@ -98,15 +127,21 @@ enum dense_ffn { DENSE_NONE, DENSE_BESIDE, DENSE_BESIDE_OF_INPUT, DENSE_BESIDE_N
 struct recipe {
     const char *name; /* general.architecture */
     enum rope_pairing pairing;
-    bool sections_are_halves; /* files with rope.dimension_sections pair halves, whatever `pairing`
-                                 is */
-    int32_t no_rope_every;  /* layer l is without positions if l + 1 is a multiple of it; 0: none */
-    bool no_rope;           /* no positions at all */
-    bool rope_if_finetuned; /* none where rope.scaling.finetuned is false */
-    int32_t rope_layers;    /* only models of so many layers rotate; 0: all */
-    bool windows_scaled;    /* rope.scaling counts in layers with a window, too */
-    bool yarn_keys;         /* yarn_beta_fast, _slow and yarn_log_multiplier are read */
-    bool temperature;       /* q grows with its position by attention.temperature_scale, _length */
+    enum sections sections;
+    int32_t no_rope_every; /* layer l is without positions if l + 1 is a multiple of it; 0: none */
+    bool no_rope_first;    /* .. if l is a multiple of it */
+    bool rope_without_windows; /* models without any window rotate in all layers */
+    bool no_rope;              /* no positions at all */
+    bool rope_if_finetuned;    /* none where rope.scaling.finetuned is false */
+    int32_t rope_layers;       /* only models of so many layers rotate; 0: all */
+    bool yarn_betas;           /* rope.scaling.yarn_beta_fast and _slow are read .. */
+    float yarn_fast;           /* .. and this stands for a missing one; 0: 32 */
+    bool yarn_switch;          /* rope.scaling.yarn_ext_factor and _attn_factor are read */
+    float yarn_log_unit; /* rope.scaling.yarn_log_multiplier counts in these; 0: is not read */
+    enum yarn_scores yarn_scores;
+    bool rope_alpha;  /* rope.scaling.alpha^(d / (d - 2)) multiplies the base, d: a head's size */
+    bool rope_unread; /* no key of rope.* counts: the base is 10000 */
+    bool temperature; /* q grows with its position by attention.temperature_scale, _length */
     enum alibi alibi;
     int32_t alibi_layers; /* only models of so many layers have it; 0: all */
     enum learned learned; /* position_embd is added to embeddings .. */
@@ -115,22 +150,30 @@ struct recipe {
     /* Layers with a window (key attention.sliding_window), unless attention.sliding_window_pattern
      * says it: l mod window_every < window_every - 1; 1: all; 0: no windows */
     int32_t window_every;
-    bool window_last;      /* l mod window_every > 0 in its place */
+    bool window_last; /* l mod window_every > 0 in its place */
+    enum window_width window_width;
+    int32_t window_otherwise, window_fixed;
+    enum window_pattern window_pattern;
+    enum window_base window_base;
+    enum window_scaling window_scaling;
     int32_t window_layers; /* only models of so many layers have windows; 0: all */
     /* Llama 4's windows: chunks of 8192 positions, unless attention.sliding_window is 0; layers
      * without rotate nothing, norm no heads and temper q */
     bool chunks;
-    bool window_dims;     /* layers with one have the keys key_length_swa, value_length_swa and
-                             rope.dimension_count_swa */
-    bool rope_in_windows; /* layers without a window have no positions */
-    bool divisors_global; /* rope_freqs counts only in these, and files must have it */
-    bool rope_by_pattern; /* key attention.rope_pattern: 0 for layers without positions */
-    bool soft_caps;       /* of scores and logits, by key */
-    bool logit_caps;      /* of logits, by key */
+    bool window_dims;      /* layers with one have the keys key_length_swa and value_length_swa */
+    bool window_rope_dims; /* .. and rope.dimension_count_swa */
+    bool rope_in_windows;  /* layers without a window have no positions */
+    bool divisors_global;  /* rope_freqs counts only in these, and files must have it */
+    bool rope_by_pattern;  /* key attention.rope_pattern: 0 for layers without positions */
+    /* Of scores and logits, by key; and what stands for a missing one. */
+    bool score_caps, logit_caps;
+    float score_cap, logit_cap;
+    bool logit_cap_always; /* 0 is no number for it; of scores it never is */
     bool sinks; /* attn_sinks: a score of each head without a value, where files have it */
     /* a(attn_gate n) multiplies attention's output, by head or by element; 0: nothing does */
     enum activation output_gate;
     enum norm_place norms;
+    bool centred_by_key; /* norms are centred in files without attention.layer_norm_rms_epsilon */
     int32_t norm;        /* enum norm_flag of all norms but those of heads; biases where files
                             have them */
     int32_t head_norm;   /* enum norm_flag of those of heads */
@@ -169,10 +212,11 @@ struct recipe {
     bool sparse;      /* attention to attention.indexer.top_k positions: all of them, and no more */
     bool latent;      /* attention is multi-head latent attention, arch_mla.c */
     bool down_factor; /* the factor of ffn_down counts */
-    bool score_by_dim;  /* scores are divided by head_dim, not by its root */
-    float score_scale;  /* what they are multiplied by in place of that; 0: as above */
-    bool up_holds_gate; /* ffn_up.weight holds the rows of the gate, then those of up */
-    bool half_ffn;      /* feed_forward_length counts gate and up together */
+    bool score_by_dim;         /* scores are divided by head_dim, not by its root */
+    float score_scale;         /* what they are multiplied by in place of that; 0: as above */
+    int32_t wide_score_layers; /* in models of so many layers head_dim is width / heads for that */
+    bool up_holds_gate;        /* ffn_up.weight holds the rows of the gate, then those of up */
+    bool half_ffn;             /* feed_forward_length counts gate and up together */
     enum activation activation;
     bool ffn_factors;    /* factors of the FFN's products count */
     bool expert_factors; /* factors of the experts' products count */
@@ -181,12 +225,15 @@ struct recipe {
     bool ffn_of_all_experts; /* feed_forward_length is that of all experts that a token uses */
     enum router router;
     enum route_score route_score;
+    int32_t sigmoid_vocab;  /* with this vocabulary and 47 or 48 layers it is a sigmoid */
+    bool weights_scaled;    /* expert_weights_scale is read; with EXPERTS_BY_KEY it always is */
     bool shared_experts;    /* a dense FFN whose output is added to the experts' */
     bool shared_is_one;     /* it is as wide as an expert, whatever keys say */
     bool shared_gate;       /* it is multiplied by sigmoid(ffn_gate_inp_shexp m) */
     float shared_factor;    /* of the sum; 0: none */
     enum dense_ffn dense;   /* beside the experts */
     bool dense_first;       /* leading_dense_block_count layers have no experts */
+    bool experts_in_turn;   /* every interleave_moe_layer_step-th layer has them */
     bool dense_rope;        /* these always have positions */
     bool route_layer_input; /* routers read the layer's input */
     bool second_bank;       /* fewer experts, which read what the experts give */
@@ -211,12 +258,14 @@ struct layer_shape {
     enum rope_pairing pairing;
     bool has_positions, rope;       /* any layer rotates, this one does */
     bool recurrent, attends, feeds; /* has a mixer with a state, attention, an FFN */
+    int32_t norm;                   /* the recipe's, and whether the file's are centred */
     bool predicts;                  /* it is the block that predicts one more token */
     float eps, rope_base, attention_scale;
-    bool rope_scaled;                                   /* rope.scaling counts in this layer */
+    enum window_scaling rope_scaling;                   /* what of it counts in this layer */
     float embedding_factor, block_factor, logit_factor; /* 1: none */
     float normed_factor;                                /* 0: blocks' outputs are added to x */
     int32_t window;                                     /* 0: none */
+    int32_t window_width;                               /* 0: no layer has one */
     float rope_base_global, rope_base_window, rope_scale_global; /* of layers without and with it */
     float score_cap, logit_cap;                                  /* 0: none */
     float qkv_bound;                                             /* 0: none */
@@ -226,9 +275,11 @@ struct layer_shape {
     float value_factor; /* 1: none */
     float score_factor; /* in place of 1/sqrt(head_dim); 0: none */
     const struct gguf_tensor *rope_divisors, *rope_beyond; /* of contexts beyond the original one */
-    float rope_low, rope_high, rope_magnitude;             /* see struct oato_op */
+    bool yarn;
+    float yarn_fast, yarn_slow;           /* turns within the original context */
+    float rope_magnitude, yarn_magnitude; /* of rotations; what YaRN multiplies it by */
+    float rope_scores;                    /* what rope.scaling multiplies scores by */
     int32_t original_context;
-    float yarn_scores; /* what YaRN multiplies scores of latent attention by */
     float alibi, temperature, temperature_step, temperature_offset;
     int32_t embedded;                          /* the embedding */
     int32_t input;                             /* value: the layer's */
@@ -244,6 +295,15 @@ const char *recipe_missing(const char *name);
 
 /* arch.c: builds the graph of b's file. */
 void arch_build(struct graph_builder *b, const struct recipe *r);
+
+/* arch_keys.c: factors and windows as the row reads their keys. */
+void arch_read_factors(struct graph_builder *b, struct layer_shape *s);
+void arch_read_windows(struct graph_builder *b, struct layer_shape *s);
+bool arch_has_window(struct graph_builder *b, const struct layer_shape *s, int32_t layer);
+/* The layer's window, and whether and by what it rotates. */
+void arch_read_window(struct graph_builder *b, struct layer_shape *s, int32_t layer);
+/* Refuses what no row can be built for. */
+void arch_check_unread(struct graph_builder *b, const struct recipe *r);
 
 /* arch_parts.c */
 
@@ -294,6 +354,7 @@ int32_t arch_gate(struct graph_builder *b, int32_t layer, const char *name, int3
 
 /* arch_positions.c: keys of positions, and what they do to values. */
 void arch_read_positions(struct graph_builder *b, struct layer_shape *s);
+void arch_read_sections(struct graph_builder *b, struct layer_shape *s);
 void arch_read_divisors(struct graph_builder *b, struct layer_shape *s);
 /* x + position_embd, where the model has it. */
 int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape *s, int32_t x);

@@ -263,7 +263,7 @@ static const struct {
     int32_t least;                   /* positions that are shared in any_history */
 } kinds[] = {
     {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3", 384},
-    {"gemma3", "attention.sliding_window=100 attention.sliding_window_pattern=1", 384},
+    {"gemma3", "attention.sliding_window=100 attention.sliding_window_pattern=0", 384},
     {"qwen35", NULL, 128},
     {"mamba", NULL, 128},
     {"lfm2", "attention.head_count_kv=0,2,0 shortconv.l_cache=3 attention.sliding_window=40", 128},

@@ -15,7 +15,7 @@ static const struct {
     bool stateful; /* which makes stories short: they are fed again from the start */
 } models[] = {
     {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=3", false, false},
-    {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=1", true, false},
+    {"gemma3", "attention.sliding_window=40 attention.sliding_window_pattern=0", true, false},
     /* the last layer attends to what the first one keeps */
     {"gemma4",
      "attention.sliding_window=40 attention.sliding_window_pattern=true,false,true "

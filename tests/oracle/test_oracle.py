@@ -4,7 +4,8 @@
   test_oracle.py OATO_RUN archs        tiny random models: llama.cpp's logits (tests/data/archs)
   test_oracle.py OATO_RUN families     every architecture that runs: llama.cpp's logits of the last
                                        tokens, also with amplified attention, also token by token
-                                       (tests/data/archs/peer.npz, written by scripts/architectures)
+                                       (tests/data/archs/peer.npz, written by scripts/architectures);
+                                       also with keys left out (keys.npz)
   test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks, by scripts/convert-hf: the
                                        logits of transformers (tests/data/opt, by opt_hf.py)
   test_oracle.py OATO_RUN reglu        a small trained model with ReLU: torch's logits, counts of active
@@ -22,6 +23,7 @@
 ISA levels that this host lacks are left out. Exit status 77 (skipped) when the default model is not
 in the cache, unless OATO_REQUIRE_MODEL=1.
 """
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +37,7 @@ import opt_hf
 import powerinfer_file
 from compare_logits import compare
 from grow_arch import amplify, grow
+from key_variants import IDS, Header, header_bytes
 from llama_numpy import Model, parse_ids
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,6 +53,8 @@ ISAS = ["ref", "avx2", "avxvnni", "avx512", "amx"]
 ARCHS_NMSE = {"ref": 1e-11, "amx": 1e-3}
 # Of llama.cpp GELU is a table of half floats: 8e-8.
 FAMILIES_NMSE = {"ref": 3e-7, "amx": 1e-2}
+# Of the last rows; a sample is of keys that move logits by 1e-4, weights are drawn again to 1e-7.
+KEYS_NMSE = 3e-6
 # llama.cpp's own distance from the float32 evaluation on these 384 tokens: never less exact.
 MAX_KL, MIN_TOP1 = 0.0039, 0.966
 MAX_KL_Q8_KV = 0.005  # of the cache in Q8_0 from the cache in F16
@@ -113,12 +118,27 @@ def archs(program, work):
             check(r["nmse"] < ARCHS_NMSE.get(isa, 1e-5), f"{name} {stdev} {isa}: nmse {r['nmse']:.2e}")
 
 
+def keys_left_out(program, work, model, name, sample, ids):
+    """Of the amplified model; a missing key means what it means to llama.cpp."""
+    with open(model, "rb") as f:
+        header = Header(f.read())
+    variant = os.path.join(work, "variant.gguf")
+    for entry in (n for n in sample.files if n.split("|")[0] == name):
+        _, key, _, edits = entry.split("|", 3)
+        with open(variant, "wb") as f:
+            f.write(header_bytes(header, json.loads(edits)))
+            f.write(header.weights)
+        theirs = sample[entry]
+        nmse = compare(theirs, our_logits(program, "ref", variant, ids, work)[-len(theirs):])["nmse"]
+        check(nmse < KEYS_NMSE, f"{name} without {key}: nmse {nmse:.2e}")
+
+
 def families(program, work):
     folder = os.path.join(DATA, "archs")
     ids = parse_ids("@" + os.path.join(folder, "ids.txt"))
     header, model = os.path.join(work, "header"), os.path.join(work, "model.gguf")
     levels = None
-    with np.load(os.path.join(folder, "peer.npz")) as data:
+    with np.load(os.path.join(folder, "peer.npz")) as data, np.load(os.path.join(folder, "keys.npz")) as sample:
         for name in sorted(n.removesuffix(".header") for n in data.files if n.endswith(".header")):
             data[name + ".header"].tofile(header)
             grow(header, 0.1, model)
@@ -136,6 +156,7 @@ def families(program, work):
                         nmse = compare(theirs, ours[-len(theirs):])["nmse"]
                         text = f"{name}{' amplified' * amplified} {isa}, steps of {ubatch}: nmse {nmse:.2e}"
                         check(nmse < FAMILIES_NMSE.get(isa, 1e-5), text)
+            keys_left_out(program, work, model, name, sample, ids[:IDS])
 
 
 def convert(folder, model, *options):
