@@ -35,8 +35,8 @@ MAX_KV_OFF = {"f32": 0.002, "q8_0": 0.005}  # from f16
 MAX_LOGIT_GAP, GENERATED = 0.8, 24
 PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Die Hauptstadt von Deutschland ist"]
 
-TEXTS = [
-    "", "a", " ", "\n", "\n\n\n", "  a", "a  ", "\u00e9", "x  \r\n\r\nZ\x01\x7f\u00a0\u200b\ufeff\u3000end",
+EDGES = ["", " ", "\n\n", "  a ", "x  \r\n\r\nZ\x01\x7f\u00a0\u200b\ufeff\u3000end"]
+LINES = [
     "Hello, World! It's a test -- don't, you'll, we've, I'M.\n\ttabs\tand  double   spaces    four     five\n",
     "Gr\u00fc\u00dfe aus Z\u00fcrich \u2014 \u4f60\u597d\uff0c\u4e16\u754c\uff01 \u3053\u3093\u306b\u3061\u306f \uc548\ub155 "
     "\u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947 \u0e44\u0e17\u0e22",
@@ -119,7 +119,7 @@ def kv(program, work):
         f16 = our_perplexity(program, model, text)
         for kind, limit in MAX_KV_OFF.items():
             off = our_perplexity(program, model, text, "--kv", kind) / f16 - 1
-            check(0 < abs(off) <= limit, f"{name_of(model)}: --kv {kind} {100 * off:+.3f} % of f16's {f16:.4f} (limit {100 * limit:g} %)")
+            check(abs(off) <= limit and (off or kind == "f32"), f"{name_of(model)}: --kv {kind} {100 * off:+.3f} % of f16's {f16:.4f} (limit {100 * limit:g} %)")
 
 
 def random_text(rnd):
@@ -142,16 +142,17 @@ def their_ids(model, path, special=True):
     return [int(i) for i in out[out.rindex("[") + 1:out.rindex("]")].split(",") if i.strip()]
 
 
-def our_ids(program, model, path, special=True):
+def our_ids(program, model, text, special=True):
+    """By the command line: a file's last newline may be no part of a prompt."""
     plain = [] if special else ["--no-special"]
-    return [int(i) for i in must_run(program, "tokenize", model, "-f", path, "--ids", *plain)[0].split()]
+    return [int(i) for i in must_run(program, "tokenize", model, "-p", text, "--ids", *plain)[0].split()]
 
 
 def tokens(program, work):
     seed = int(os.environ.get("OATO_TEST_SEED") or random.randrange(1 << 30))
     print(f"OATO_TEST_SEED={seed}")
     rnd = random.Random(seed)
-    texts = TEXTS + [random_text(rnd) for _ in range(4)]
+    texts = EDGES + ["\n".join(LINES)] + [random_text(rnd) for _ in range(2)]
     path = os.path.join(work, "text")
     for model in models():
         wrong, count = 0, 0
@@ -159,7 +160,7 @@ def tokens(program, work):
             with open(path, "w", encoding="utf-8", newline="") as f:
                 f.write(text)
             for special in (True, False):
-                theirs, ours = their_ids(model, path, special), our_ids(program, model, path, special)
+                theirs, ours = their_ids(model, path, special), our_ids(program, model, text, special)
                 count += len(theirs)
                 if theirs != ours:
                     wrong += 1
@@ -170,17 +171,14 @@ def tokens(program, work):
 
 def greedy(program, work):
     """Judged by logits of their answer, token by token: two answers part at a near tie and then say nothing."""
-    path, raw = os.path.join(work, "text"), os.path.join(work, "logits")
+    raw = os.path.join(work, "logits")
     for model in models():
         worst = 0.0
         for prompt in PROMPTS:
-            # stdin at its end; the prompt comes back in the answer
             out, _ = peer("llama-completion", "-m", model, "-p", prompt, "-n", str(GENERATED), "--temp", "0", "-no-cnv",
                           "--no-escape", "--no-warmup", "--no-display-prompt", "-c", "512")
             for text in (prompt, prompt + out.removesuffix("\n").removesuffix(" [end of text]")):
-                with open(path, "w", encoding="utf-8", newline="") as f:
-                    f.write(text)
-                ids = our_ids(program, model, path)
+                ids = our_ids(program, model, text)
                 first = len(ids) if text == prompt else first
             must_run(program, "logits", model, "--ids", ",".join(map(str, ids)), "-o", raw)
             rows = np.fromfile(raw, np.float32).reshape(len(ids), -1)
