@@ -57,16 +57,18 @@ static bool runs_everywhere(const struct problem *p, const int32_t *place)
     return true;
 }
 
-/* The best plan for the same request, devices and memory. */
+/* The best plan for the same request, devices and memory, to a fifth of what may be lost: a search
+ * to the last percent could take minutes and change no verdict. */
 static oato_status best_now(const struct model *m, const struct profile *profile,
-                            const struct problem *p, double time_limit_s, int64_t *objective_ns,
-                            struct oato_error *err)
+                            const struct problem *p, double max_slower, double time_limit_s,
+                            int64_t *objective_ns, struct oato_error *err)
 {
     struct planner_options o;
     struct plan best;
     char devices[DEVICES_SIZE];
     problem_options(p, &o, devices);
     o.time_limit_s = time_limit_s;
+    o.gap = max_slower / 5 > o.gap ? max_slower / 5 : o.gap;
     oato_status status = planner_make(m, profile, &o, &best, NULL, err);
     if (status)
         return status;
@@ -197,7 +199,7 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
         goto out;
     judge_promise(v, plan, now, max_slower, *dispersion_ns);
     int64_t best_ns = 0;
-    status = best_now(m, profile, p, time_limit_s, &best_ns, err);
+    status = best_now(m, profile, p, max_slower, time_limit_s, &best_ns, err);
     status = judge_best(v, plan, status, now, best_ns, max_slower, *dispersion_ns, err);
 out:
     problem_free(p);
