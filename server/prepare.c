@@ -17,8 +17,8 @@ enum { SHORT, LONG };
 
 enum {
     SHORT_BYTES = 32 << 10, /* of a body */
-    SHORT_NICE = 5,
-    LONG_NICE = 10,
+    SHORT_NICE = 10,
+    LONG_NICE = 15,
     LOOK_NS = 20000000,     /* how often a client is looked for */
     PATIENCE_NS = 500000000 /* then a request goes before shorter ones */
 };

@@ -269,7 +269,8 @@ def attack_list(rng, n):
 
 
 def attack(port, attacks, seed, results):
-    """Of a process of its own, four at a time."""
+    """Of a process of its own, four at a time; an attacker's own work is done on another machine, so here it gives way."""
+    os.nice(19)
     at, lock = iter(attacks), threading.Lock()
 
     def run(number):
