@@ -111,8 +111,16 @@ static void damage_is_noticed(void **state)
     X(rows)                                                                                        \
     X(matvec)                                                                                      \
     X(matrix)                                                                                      \
-    X(attention) X(attention_tile) X(sample) X(sparse) X(batch) X(measure) X(state) X(route)       \
-        X(columns) X(batch_float)
+    X(attention)                                                                                   \
+    X(attention_tile)                                                                              \
+    X(sample)                                                                                      \
+    X(sparse)                                                                                      \
+    X(batch)                                                                                       \
+    X(measure)                                                                                     \
+    X(state)                                                                                       \
+    X(route)                                                                                       \
+    X(columns)                                                                                     \
+    X(batch_float)
 #define DECLARE(name) extern const unsigned char cuda_image_##name[];
 IMAGES(DECLARE)
 #undef DECLARE
