@@ -1,9 +1,10 @@
 /*
  * cuda_open.c - a GPU is opened and closed: what it must be, its kernels, its queue and streams.
- * Kernels are compiled by nvcc for several generations of GPUs into one image that is part of the
- * program; a build without nvcc has an empty one, and says so.
+ * Kernels are compiled for several generations of GPUs into images that are part of the program; a
+ * build without a CUDA compiler has empty ones, and says so.
  */
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_image.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,11 +72,12 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
 static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
 {
     for (int i = 0; i < CUDA_MODULES; i++) {
-        const cu_result result = d->cu->module_load(&d->module[i], images[i]);
+        const cu_result result = cuda_image_load(d->cu, images[i], d->capability, &d->module[i]);
         if (result && !images[i][0])
             return oato_fail(err, OATO_EDEVICE,
-                             "%s: this build has no CUDA kernels: it was made without nvcc; "
-                             "rebuild with the CUDA toolkit",
+                             "%s: this build has no CUDA kernels: it was made without a "
+                             "CUDA compiler; run scripts/setup or install the CUDA toolkit, and "
+                             "build again",
                              d->id);
         /* only the driver of a version that is no older compiles PTX */
         if (result == CU_ERROR_PTX_TOO_NEW)

@@ -88,8 +88,10 @@ oato_status cuda_refill(struct oato_device *base, struct oato_weight *handle, in
         result = cuda_piece_send(&f->rows.pieces[i]);
     if (!result)
         result = d->cu->host_call(d->refills.copy, arrived, f);
-    if (result)
+    if (result) {
+        f->signal = UINT64_MAX; /* the next one takes its number, while copies may still read it */
         return cuda_fail(d->cu, result, d->id, "replacing an expert", err);
+    }
     *value = ++d->transfers_asked;
     return OATO_OK;
 }

@@ -415,6 +415,51 @@ static void a_refill_is_ordered_by_its_event(void **state)
     steps_run_beside_a_refill(DT_MXFP4);
 }
 
+static cu_result cannot_call(cu_stream on, cu_host_function function, void *user)
+{
+    (void)on, (void)function, (void)user;
+    return CU_ERROR_UNKNOWN;
+}
+
+/* Its copies may still read it: the next refill, which gets its number, must not free it. */
+static void a_failed_refill_stays_until_the_end(void **state)
+{
+    (void)state;
+    const struct choosing x = {CACHED, 3, 5, 0, CACHED, 2, 5};
+    const struct device_ops *ops = device[1]->ops;
+    struct cuda_device *d = cuda_of(device[1]);
+    int32_t rows[SLOTS * N];
+    struct oato_error err;
+    struct case_program p;
+    uint64_t value = 0;
+    struct test_case c = expert_case(OP_EXPERT_GATE_UP, DT_Q8_0, &x, NUMERICS_DECODE);
+    const struct test_case cached = in_slots(&c, expert_in, rows);
+    case_begin(device[1], &cached, &p);
+    struct compiled *compiled = compile(device[1], &p.program);
+    struct weight_source s = c.weight[0];
+    s.row_end = N;
+
+    const struct cuda_driver *whole = d->cu;
+    struct cuda_driver broken = *whole;
+    broken.host_call = cannot_call;
+    d->cu = &broken;
+    assert_int_equal(ops->refill(device[1], p.weights[0], 0, &s, 0, &value, &err), OATO_EDEVICE);
+    d->cu = whole;
+    const struct cuda_refill *failed = d->refilled;
+    for (int i = 0; i < 2; i++) {
+        if (ops->refill(device[1], p.weights[0], 0, &s, 0, &value, &err))
+            fail_msg("%s", err.text);
+        assert_true(timeline_wait(ops->transfers(device[1]), value, NULL));
+    }
+    const struct cuda_refill *f = d->refilled;
+    while (f && f != failed)
+        f = f->next;
+    assert_ptr_equal(f, failed);
+    ops->release(device[1], compiled);
+    case_end(device[1], &cached, &p);
+    free_case(&c);
+}
+
 static void impossible_refills_are_refused(void **state)
 {
     (void)state;
@@ -513,6 +558,7 @@ int main(void)
         cmocka_unit_test(grouped_experts_say_their_class),
         cmocka_unit_test(experts_in_slots_compute_alike),
         cmocka_unit_test(a_refill_is_ordered_by_its_event),
+        cmocka_unit_test(a_failed_refill_stays_until_the_end),
         cmocka_unit_test(impossible_refills_are_refused),
         cmocka_unit_test(captured_steps_follow_their_choices),
     };
