@@ -92,8 +92,10 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
                          : r->score_by_dim      ? 1 / (float)s->head_dim
                          : s->head_dim          ? 1 / sqrtf((float)s->head_dim)
                                                 : 0;
-    if (r->wide_score_layers == b->graph->n_layers && s->heads)
-        s->attention_scale = 1 / sqrtf((float)(s->width / s->heads));
+    if (r->wide_score_layers == b->graph->n_layers && s->heads) {
+        const int32_t dim = s->width / s->heads;
+        s->attention_scale = 1 / sqrtf((float)dim);
+    }
     s->attention_scale *= s->rope_scores;
 }
 

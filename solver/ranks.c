@@ -383,7 +383,7 @@ static oato_status plan_deal(const struct model *m, const struct planner_options
     double room[SOLVER_DEVICES];
     bool fits = false;
     oato_status status = OATO_OK;
-    for (int32_t r = 0; r < o->ranks; r++)
+    for (size_t r = 0; r < ARRAY_LEN(room); r++)
         room[r] = 1;
     for (int i = 0; i < TRIES && !fits && !status; i++) {
         struct dealing x = {

@@ -127,8 +127,10 @@ static void missing_and_unread_keys_mean_what_they_mean_to_llama_cpp(void **stat
         if (open_with(rows[i].architecture, rows[i].layers, rows[i].keys, &model, &err))
             fail_msg("%s, %s: %s", rows[i].architecture, rows[i].keys, err.text);
         const struct oato_op *op = op_named(&model->graph, rows[i].op);
-        if (!op)
+        if (!op) {
             fail_msg("%s, %s: no operator %s", rows[i].architecture, rows[i].keys, rows[i].op);
+            continue;
+        }
         const double value = field(op, rows[i].what);
         if (value < rows[i].value * 0.9999 || value > rows[i].value * 1.0001)
             fail_msg("%s, %s: %s is %g, not %g", rows[i].architecture, rows[i].keys, rows[i].op,
