@@ -9,14 +9,16 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SHORT, LONG };
+enum { SHORT, LONG, VAST };
 
 enum {
     SHORT_BYTES = 32 << 10, /* of a body */
+    LONG_BYTES = 1 << 20,
     SHORT_NICE = 10,
     LONG_NICE = 15,
     LOOK_NS = 20000000,     /* how often a client is looked for */
@@ -123,11 +125,21 @@ static struct exchange *lane_take(struct lane *l)
     return x;
 }
 
+/* A thread that is only nice keeps a core for milliseconds once it has it, for which all threads of
+ * a step then wait; an idle one is off at once when anybody else wakes, but may wait for seconds on
+ * a busy machine, which only what no conversation needs may do. */
+static void give_way(int32_t which)
+{
+    const struct sched_param none = {0};
+    if (which != VAST || pthread_setschedparam(pthread_self(), SCHED_IDLE, &none))
+        (void)!nice(which == SHORT ? SHORT_NICE : LONG_NICE);
+}
+
 static void *lane_run(struct server *s, int32_t which)
 {
     struct preparation *p = &s->preparation;
     struct lane *l = &p->lane[which];
-    (void)!nice(which == LONG ? LONG_NICE : SHORT_NICE);
+    give_way(which);
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (!l->first && !p->stop)
@@ -138,7 +150,7 @@ static void *lane_run(struct server *s, int32_t which)
         struct exchange *x = lane_take(l);
         pthread_mutex_unlock(&p->lock);
         prepare(x, stopped);
-        if (which == LONG)
+        if (which != SHORT)
             malloc_trim(0); /* its many small pieces would stay otherwise */
         pthread_mutex_lock(&p->lock);
     }
@@ -156,10 +168,16 @@ static void *long_run(void *server)
     return lane_run(server, LONG);
 }
 
+static void *vast_run(void *server)
+{
+    return lane_run(server, VAST);
+}
+
 enum MHD_Result prepare_later(struct exchange *x)
 {
     struct preparation *p = &x->server->preparation;
-    struct lane *l = &p->lane[x->body.len > SHORT_BYTES ? LONG : SHORT];
+    const size_t n = x->body.len;
+    struct lane *l = &p->lane[n > LONG_BYTES ? VAST : n > SHORT_BYTES ? LONG : SHORT];
     struct oato_error err;
     x->budget = BUDGET_REQUEST;
     if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)) /* some ms at most */
@@ -191,7 +209,10 @@ oato_status prepare_open(struct server *s, struct oato_error *err)
     for (int32_t i = 0; i < LANES; i++)
         pthread_cond_init(&p->lane[i].wake, NULL);
     while (p->n_threads < LANE_THREADS) {
-        if (pthread_create(&p->thread[p->n_threads], NULL, p->n_threads ? short_run : long_run, s))
+        void *(*const run)(void *) = p->n_threads >= 2 ? short_run
+                                     : p->n_threads    ? long_run
+                                                       : vast_run;
+        if (pthread_create(&p->thread[p->n_threads], NULL, run, s))
             return oato_fail(err, OATO_EIO, "cannot start the threads that prepare requests");
         p->n_threads++;
     }

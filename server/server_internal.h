@@ -239,9 +239,9 @@ struct peers {
     struct peer *first;
 };
 
-enum { LANES = 2, LANE_THREADS = 4 };
+enum { LANES = 3, LANE_THREADS = 4 };
 
-/* Requests that wait to be prepared, short ones and long ones: prepare.c. */
+/* Requests that wait to be prepared, short, long and vast ones: prepare.c. */
 struct preparation {
     struct lane {
         struct exchange *first;
