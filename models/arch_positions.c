@@ -87,9 +87,11 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
                       gguf_path(b->gguf), b->shape->architecture, (double)mix);
         s->yarn = mix < 0 ? s->yarn : mix != 0;
     }
-    s->original_context = build_int(b, "rope.scaling.original_context_length", -1, 0, INT32_MAX, 0);
-    if (!s->original_context)
-        s->original_context = b->shape->context_length;
+    const int32_t context = b->shape->context_length;
+    const int32_t original =
+        build_int(b, "rope.scaling.original_context_length", -1, 0, INT32_MAX, context);
+    s->original_context = original ? original : context;
+    s->always_beyond = !original;
     read_magnitudes(b, s, (double)factor);
 }
 
@@ -158,8 +160,8 @@ void arch_read_divisors(struct graph_builder *b, struct layer_shape *s)
     s->rope_divisors = build_tensor(b, pairs, 0, !global, "rope_freqs.weight");
     if (s->rope_divisors || !beyond)
         return;
-    s->rope_divisors = within;
-    s->rope_beyond = beyond;
+    s->rope_divisors = s->always_beyond ? beyond : within;
+    s->rope_beyond = s->always_beyond ? NULL : beyond;
 }
 
 int32_t arch_learned_positions(struct graph_builder *b, const struct layer_shape *s, int32_t x)

@@ -151,12 +151,12 @@ static const struct gguf_tensor *find_tensor(struct graph_builder *b, const char
     return t;
 }
 
-/* "blk.LAYER." becomes the name of the block, whose number is no longer. Of two stacks each run has
- * factors of its own, as llama.cpp numbers them. */
+/* "blk.LAYER." becomes the name of the block, whose number is no longer. Scales are not shared by
+ * the runs of a block: llama.cpp looks for blk.LAYER.*.scale. */
 static void name_block(const struct graph_builder *b, char name[GGUF_MAX_NAME + 1])
 {
     char number[12], *end = strrchr(name, '.');
-    if (!b->stack || strncmp(name, "blk.", 4) != 0 || (b->low_cycles && !strcmp(end, ".scale")))
+    if (!b->stack || strncmp(name, "blk.", 4) != 0 || !strcmp(end, ".scale"))
         return;
     const int32_t layer = (int32_t)strtol(name + 4, &end, 10);
     const size_t n = (size_t)snprintf(number, sizeof number, "%d", build_block(b, layer));

@@ -107,7 +107,7 @@ static const struct recipe recipes[] = {
     {"paddleocr", .pairing = ROPE_HALVES, .sections = SECTIONS_AFTER},
     {"qwen2vl", .pairing = ROPE_HALVES, .ignored = "output.bias", .sections = SECTIONS_AFTER},
     {"qwen3vl", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS, .sections = SECTIONS_IN_TURN},
-    {"qwen3tts", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS},
+    {"qwen3tts", .pairing = ROPE_HALVES, .qk_norm = QK_HEADS, .sections = SECTIONS_IN_TURN},
     {"mistral3", .pairing = ROPE_ADJACENT, .temperature = true, .ffn_factors = true,
      .experts = EXPERTS_NORMALISED, .experts_optional = true, .expert_factors = true,
      .yarn_betas = true, .yarn_log_unit = 1},

@@ -1,5 +1,6 @@
 """Holds every key to llama.cpp (scripts/architectures --keys): variants of each tiny file (key_variants.py), both
-programs' logits, an error of at most 30 times that of the file as it is."""
+programs' logits, an error of at most 30 times that of the file as it is. A variant may be more sensitive than its file:
+where our own logits by two instruction sets, which round differently, are N times further apart, so may the error be."""
 import json
 import os
 import shutil
@@ -14,8 +15,11 @@ from key_variants import IDS, Header, converters, families, header_bytes, used_k
 TIMES = 30     # the limit, in errors of the file as it is ..
 FLOOR = 3e-9   # .. which is taken as no less than this: GELU is a table of half floats in llama.cpp, 8e-8
 CONTEXT = "256"  # as peer_logits has it: files may have other frequencies beyond the original context
-SAMPLES, SAMPLE_ROWS = 5, 2  # for ctest: files of each key, rows of logits ..
+SAMPLES = {"left out": 5, "changed": 1, "added": 1}  # for ctest: files of each key ..
+SAMPLE_ROWS = 2  # .. rows of logits ..
 SHOWN = 1e-2   # .. of those whose key moves the peer's logits by as much
+# llama.cpp's loader of qwen2vl does not read the key that its converter writes and the model was trained with.
+NOT_FOLLOWED = {("qwen2vl", "attention.layer_norm_rms_epsilon")}
 MOVED = 1e-3   # a key whose change moves the peer's logits by less, relative to their size, is not seen
 
 
@@ -51,6 +55,10 @@ def ours(program, path, out, ids, isa):
     return np.fromfile(out, np.float32).reshape(len(ids), -1), ""
 
 
+def differ(a, b):
+    return compare(a, b)["nmse"]
+
+
 def distance(a, b):
     """Of b from a, relative to a's size."""
     return compare(a, b)["nmse"] ** 0.5 if a.shape == b.shape else float("inf")
@@ -59,9 +67,9 @@ def distance(a, b):
 class Tally:
     def __init__(self):
         self.lock = threading.Lock()
-        self.count = dict.fromkeys(("same", "refused", "unloaded", "wild", "different"), 0)
+        self.count = dict.fromkeys(("same", "sensitive", "refused", "unloaded", "wild", "not followed", "different"), 0)
         self.faults, self.unseen, self.files, self.refusals = [], {}, 0, {}
-        self.sample = {}  # {key: [(file, edits, the peer's last logits)]}
+        self.sample = {}  # {(key, kind): [(file, edits, the peer's last logits)]}
 
     def add(self, verdict, n=1):
         with self.lock:
@@ -69,12 +77,12 @@ class Tally:
 
 
     def write_sample(self, path):
-        """For ctest: of each key those of some files, which follow one another in the alphabet."""
+        """For ctest: of each key those of some files, at equal distances in the alphabet."""
         data = {}
-        for key, entries in sorted(self.sample.items()):
+        for (key, kind), entries in sorted(self.sample.items()):
             entries.sort(key=lambda e: (e[0], str(e[1])))
-            step = max(1, len(entries) // SAMPLES)
-            for name, edits, theirs in entries[::step][:SAMPLES]:
+            step = max(1, len(entries) // SAMPLES[kind])
+            for name, edits, theirs in entries[::step][:SAMPLES[kind]]:
                 data[f"{name}|{key}|{len(data)}|{json.dumps(edits)}"] = theirs
         np.savez_compressed(path, **data)
 
@@ -90,7 +98,7 @@ class File:
         self.name = os.path.basename(model).removesuffix(".gguf")
         self.path, self.out = os.path.join(work, "variant.gguf"), os.path.join(work, "ours")
         self.args, self.peer, self.ids, self.tally = args, peer, ids, tally
-        self.moves, self.seen, self.limit = {}, {}, 0.0
+        self.moves, self.seen, self.limit, self.rounded = {}, {}, 0.0, 0.0
         self.suspects = set()  # keys that either program reads; the others are changed all at once
         shutil.copyfile(model, self.path)
         amplify(self.path)
@@ -107,8 +115,13 @@ class File:
     def theirs(self):
         return self.peer.logits(self.path, len(self.ids))
 
-    def ours(self):
-        return ours(os.path.join(self.args.bin, "oato-run"), self.path, self.out, self.ids, self.args.isa)
+    def ours(self, isa=None):
+        return ours(os.path.join(self.args.bin, "oato-run"), self.path, self.out, self.ids, isa or self.args.isa)
+
+    def rounding(self, got):
+        """How far our logits by another instruction set are from `got`."""
+        other, _ = self.ours("avx2" if self.args.isa == "ref" else "ref")
+        return differ(got, other) if other is not None and other.shape == got.shape else 0.0
 
     def moved(self, key, by):
         self.moves[key] = max(self.moves.get(key, 0), by)
@@ -129,15 +142,21 @@ class File:
             self.moved(key, distance(base, theirs))
         got, why = self.ours()
         fits = got is not None and got.shape == theirs.shape
-        error = compare(theirs, got)["nmse"] if fits else float("inf")
+        error = differ(theirs, got) if fits else float("inf")
         text = f"{self.name}: {kind} {key}: {edits_text(edits)}"
         verdict = "same" if error <= self.limit else "refused" if got is None and "\n" not in why else "different"
+        if verdict == "different" and (self.header.arch, key) in NOT_FOLLOWED:
+            verdict = "not followed"
+        elif verdict == "different" and fits and error <= self.limit * self.rounding(got) / max(self.rounded, 1e-15):
+            verdict = "sensitive"
         self.tally.add(verdict)
+        if verdict in ("sensitive", "not followed"):
+            return None
         if verdict == "same":
             self.seen[data] = theirs
-            if kind == "left out" and key and distance(base, theirs) > SHOWN:
+            if kind in SAMPLES and key and distance(base, theirs) > SHOWN:
                 with self.tally.lock:
-                    self.tally.sample.setdefault(key, []).append((self.name, edits, theirs[-SAMPLE_ROWS:]))
+                    self.tally.sample.setdefault((key, kind), []).append((self.name, edits, theirs[-SAMPLE_ROWS:]))
             return theirs
         self.suspects.add(key)
         with self.tally.lock:
@@ -157,7 +176,7 @@ class File:
         theirs = self.theirs()
         if theirs is not None and theirs.shape == base.shape and (theirs == base).all():
             got, _ = self.ours()
-            if got is not None and got.shape == base.shape and compare(base, got)["nmse"] <= self.limit:
+            if got is not None and got.shape == base.shape and differ(base, got) <= self.limit:
                 self.tally.add("same", len(variants))
                 self.seen[data] = theirs
                 for key, _ in variants:
@@ -171,7 +190,8 @@ class File:
         base, (got, why) = self.theirs(), self.ours()
         if base is None or got is None:
             return None if base is not None and "\n" not in why else f"{self.name}: {why or 'llama.cpp refuses it'}"
-        noise = compare(base, got)["nmse"]
+        noise = differ(base, got)
+        self.rounded = self.rounding(got)
         self.limit = TIMES * max(noise, FLOOR)
         for kind, edits, variants in families(self.header, *known):
             base = self.judge(kind, "", edits, None)
@@ -222,15 +242,20 @@ def run(args, judge, peer_folder, models, work, ids):
     return tally
 
 
+LOADED = ("same", "sensitive", "refused", "not followed", "different")
+
+
 def document(tally):
     c = tally.count
     text = f"""## Keys
 
-Made by `scripts/architectures --keys`: {c["same"] + c["refused"] + c["different"]} variants of {tally.files} files, in which keys are
+Made by `scripts/architectures --keys`: {sum(c[v] for v in LOADED)} variants of {tally.files} files, in which keys are
 left out, changed, added, or only those kept that one of llama.cpp's converters writes, and which llama.cpp loads.
-{c["same"]} give its logits within {TIMES} times the error of the file as it is (taken as at least {FLOOR:.0e}), {c["refused"]} are
+{c["same"]} give its logits within {TIMES} times the error of the file as it is (taken as at least {FLOOR:.0e}), {c["sensitive"]} within
+more because they are more sensitive to rounding (by as much as our own instruction sets are further apart), {c["refused"]} are
 refused in one line, **{c["different"]} differ**. {c["unloaded"]} more are refused by llama.cpp, {c["wild"]} make it compute
-infinities or nothing but 0.
+infinities or nothing but 0. In {c["not followed"]} llama.cpp is not followed: {", ".join(f"{k} of {a}" for a, k in sorted(NOT_FOLLOWED))},
+which its converter writes, models are trained with, and its loader does not read.
 **{sum(map(len, tally.unseen.values()))} keys are unseen**: no change moves llama.cpp's own logits by {MOVED:.0e} of their size, so
 that they are tested only for doing nothing here, either:
 

@@ -5,7 +5,7 @@
   test_oracle.py OATO_RUN families     every architecture that runs: llama.cpp's logits of the last
                                        tokens, also with amplified attention, also token by token
                                        (tests/data/archs/peer.npz, written by scripts/architectures);
-                                       also with keys left out (keys.npz)
+                                       also with keys left out, changed or added (keys.npz)
   test_oracle.py OATO_RUN opt          a tiny OPT, which llama.cpp lacks, by scripts/convert-hf: the
                                        logits of transformers (tests/data/opt, by opt_hf.py)
   test_oracle.py OATO_RUN reglu        a small trained model with ReLU: torch's logits, counts of active
