@@ -281,9 +281,9 @@ static void make_room(struct batch *b)
 }
 
 /* Steps of a budget, about 10 ns each. A mask of a grammar that people write takes less than
- * PICK_AT_ONCE and two for each token of the vocabulary; what takes more goes on beside the others'
- * steps, in a PICK_SHARE-th of their time, or where there is nobody else for PICK_ALONE before
- * cancelled requests are looked for. */
+ * PICK_AT_ONCE, which the rows of a step share, and two for each token of the vocabulary; what
+ * takes more goes on beside the others' steps, in a PICK_SHARE-th of their time, or where there is
+ * nobody else for PICK_ALONE before cancelled requests are looked for. */
 enum {
     STEP_NS = 10,
     PICK_AT_ONCE = 100000,
@@ -292,13 +292,13 @@ enum {
     PICK_SHARE = 8
 };
 
-static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t row)
+static int32_t sample(const struct batch *b, struct sampler *sampler, int32_t row, int32_t inputs)
 {
     int32_t n;
     const float *candidates = engine_candidates(b->engine, row, &n);
     return candidates ? sampler_next_of(sampler, candidates, n)
                       : sampler_begin(sampler, engine_logits(b->engine, row),
-                                      PICK_AT_ONCE + 2 * (uint64_t)b->vocab);
+                                      PICK_AT_ONCE / (uint64_t)inputs + 2 * (uint64_t)b->vocab);
 }
 
 /* What its sampler gave. */
@@ -416,7 +416,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
             row += in->logits != LOGITS_NONE;
         fed_add(b, r, in, step_ns * (uint64_t)in->n / (uint64_t)room.tokens);
         if (in->logits != LOGITS_NONE && r->fed == r->n_text && r->ask.most != 0)
-            token_take(r, sample(b, r->ask.sampler, row - 1));
+            token_take(r, sample(b, r->ask.sampler, row - 1, room.inputs));
         else if (r->fed == r->n_text)
             request_end(r, BATCH_LIMIT); /* nothing was to be generated */
     }

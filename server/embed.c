@@ -90,15 +90,6 @@ static void choice_add(struct text *t, struct choice *c, int32_t index, bool ope
     json_close(t, '}');
 }
 
-bool embeddings_made(const struct job *j)
-{
-    bool made = true;
-    for (int32_t i = 0; i < j->n_choices; i++)
-        made = made && j->choices[i]->rows && !j->choices[i]->failed &&
-               j->choices[i]->why != BATCH_CANCELLED;
-    return made;
-}
-
 void embeddings_whole(struct job *j, struct text *t)
 {
     const bool openai = j->ask.openai;

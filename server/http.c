@@ -159,8 +159,15 @@ static enum MHD_Result reply_unfit(struct exchange *x, const struct oato_error *
     return result;
 }
 
+enum MHD_Result reply_ending(struct exchange *x)
+{
+    return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+}
+
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
+    if (atomic_load(&x->server->now)) /* what is prepared has been cancelled */
+        return reply_ending(x);
     if (err->status == OATO_EFIT && x->n_prompt)
         return reply_unfit(x, err);
     return reply_error(x, failure_status(err), "%s", err->text);
@@ -243,8 +250,6 @@ static enum MHD_Result job_answer(struct exchange *x)
         return reply_error(x, status, "%s", error.text);
     if (gone)
         return MHD_NO;
-    if (j->ask.kind == ASK_EMBED && !embeddings_made(j))
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
     if (j->ask.stream)
         return stream_begin(x);
     text_init(&whole);
@@ -351,7 +356,7 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
     if (state == SERVER_LOADING && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > SERVER_READY && !x->route->loading)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+        return reply_ending(x);
     return post ? prepare_later(x) : x->route->answer(x);
 }
 

@@ -97,11 +97,14 @@ static void prepare(struct exchange *x, bool stopped)
 {
     x->budget.cancelled = nobody_waits;
     x->budget.user = x;
-    enum MHD_Result result = MHD_NO;
+    enum MHD_Result result = MHD_NO; /* also where nobody waits any more */
+    struct oato_error err;
     if (stopped)
-        result = reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+        result = reply_ending(x);
     else if (!client_went(x->connection))
-        result = x->route->answer(x);
+        result = json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)
+                     ? reply_failure(x, &err)
+                     : x->route->answer(x);
     body_release(x);
     x->fields = json_incref(json_object_get(x->json, "response_fields"));
     json_decref(x->json);
@@ -178,10 +181,7 @@ enum MHD_Result prepare_later(struct exchange *x)
     struct preparation *p = &x->server->preparation;
     const size_t n = x->body.len;
     struct lane *l = &p->lane[n > LONG_BYTES ? VAST : n > SHORT_BYTES ? LONG : SHORT];
-    struct oato_error err;
     x->budget = BUDGET_REQUEST;
-    if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)) /* some ms at most */
-        return reply_failure(x, &err);
     x->preparing = PREPARING;
     x->queued_ns = now_ns();
     pthread_mutex_lock(&p->lock);
@@ -199,7 +199,7 @@ enum MHD_Result prepare_later(struct exchange *x)
     if (taken)
         return MHD_YES;
     x->preparing = PREPARE_NOT;
-    return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+    return reply_ending(x);
 }
 
 oato_status prepare_open(struct server *s, struct oato_error *err)

@@ -10,7 +10,7 @@ static enum MHD_Result health(struct exchange *x)
     if (state == SERVER_LOADING)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state != SERVER_READY)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is ending");
+        return reply_ending(x);
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
 }
 

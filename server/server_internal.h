@@ -183,7 +183,6 @@ void job_fail_memory(struct job *j, size_t bytes);
 void job_cut(struct job *j, bool shutdown);
 /* embed.c: batch_request.on_row, and the whole answer. */
 void choice_row(void *user, const float *row);
-bool embeddings_made(const struct job *j); /* false: it was cancelled before */
 void embeddings_whole(struct job *j, struct text *out);
 
 /* ------------------------------------------------------------------------ the server (server.c) */
@@ -383,6 +382,8 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t);
 /* {"error": ..}, as OpenAI has it. */
 enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* 503: the server is ending. */
+enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
 void error_json(struct text *t, unsigned status, const char *message);

@@ -469,7 +469,7 @@ def cuts(model):
     for status, a in cut(model, "--chat-template", "chatml", asks=[("/completion", long), ("/v1/chat/completions", talk), ("/v1/completions", long)]):
         check(status == 503 and a["error"]["type"] == "unavailable_error" and "choices" not in a, f"503: an answer that is cut: {a}")
     got = cut(model, "--embeddings", asks=[("/v1/embeddings", {"input": ["word " * 10000] * 20}), ("/embeddings", {"input": ["word " * 10000] * 20})])
-    check(all(status == 503 and "error" in a for status, a in got), "503: embeddings that are cut")
+    check(all(status == 503 and "error" in a for status, a in got), f"503: embeddings that are cut {[(status, str(a)[:200]) for status, a in got]}")
 
 
 with tempfile.TemporaryDirectory() as folder:
