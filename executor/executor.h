@@ -7,8 +7,8 @@
 #ifndef OATO_EXECUTOR_H
 #define OATO_EXECUTOR_H
 
-#include "kernels/collective.h"
 #include "kernels/device.h"
+#include "kernels/ranks/collective.h"
 #include "planfmt/planfmt.h"
 
 struct engine; /* opaque */

@@ -1,6 +1,6 @@
 /*
- * ranks.c - an engine whose plan divides the model between ranks (kernels/collective.h). Rank 0
- * alone has sequences: it decides what a step does and sends the filled step descriptor to the
+ * ranks.c - an engine whose plan divides the model between ranks (kernels/ranks/collective.h). Rank
+ * 0 alone has sequences: it decides what a step does and sends the filled step descriptor to the
  * others, which run their own programs by it. A page id, or a slot of state, means the same on
  * every rank, so they need no bookkeeping of their own.
  */

@@ -23,8 +23,9 @@ enum record_kind {
      * that reads one of the weights waits for it. May be skipped in a step without rows. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
-    /* Of the host's queue, with ranks (collective.h): the sum of in[0] over the ranks that have
-     * one, and rows put together from the columns in[0] of each. No input: this rank has none. */
+    /* Of the host's queue, with ranks (ranks/collective.h): the sum of in[0] over the ranks that
+     * have one, and rows put together from the columns in[0] of each. No input: this rank has none.
+     */
     RECORD_REDUCE,
     RECORD_GATHER,
     /* The same queue's: in[0] goes to one rank, which goes on with it: its out[0] comes from there.
@@ -78,7 +79,7 @@ struct kv_layer_shape {
 
 struct oato_weight; /* prepared by a device, see device.h */
 struct oato_device;
-struct collective; /* collective.h */
+struct collective; /* ranks/collective.h */
 
 /* Another device whose arena RECORD_PEERs read. */
 struct program_peer {

@@ -1,5 +1,6 @@
 /*
- * sums.h - how ranks sum (collective.h): what profiles measure, plans store and the ranks obey.
+ * sums.h - how ranks sum (ranks/collective.h): what profiles measure, plans store and the ranks
+ * obey.
  */
 #ifndef OATO_SUMS_H
 #define OATO_SUMS_H

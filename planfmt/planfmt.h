@@ -97,7 +97,8 @@ struct profile_restore {
     double median_ns;
 };
 
-/* A sum that ranks of a cluster make together (kernels/collective.h), as many on each host. */
+/* A sum that ranks of a cluster make together (kernels/ranks/collective.h), as many on each host.
+ */
 enum profile_exchange {
     EXCHANGE_SUM,
     EXCHANGE_MESSAGE, /* from one host to another, one way */

@@ -1,7 +1,7 @@
 /*
- * sums.c - how long sums of all ranks take (kernels/collective.h), by each way to make them and of
- * each size that the model's steps have, messages between the first and the last host, and what a
- * step exchanges beside its sums. All ranks make the same calls; rank 0 keeps the times.
+ * sums.c - how long sums of all ranks take (kernels/ranks/collective.h), by each way to make them
+ * and of each size that the model's steps have, messages between the first and the last host, and
+ * what a step exchanges beside its sums. All ranks make the same calls; rank 0 keeps the times.
  *
  * Whoever else uses the network or the cores disturbs for seconds, so all rows are measured several
  * times, one after the other, and the median counts.

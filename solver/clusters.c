@@ -6,7 +6,7 @@
  * oato-run divides a model between processors only, and between no more than 8 of them.
  */
 #include "solver/ranks_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <math.h>
 #include <string.h>

@@ -13,7 +13,7 @@
  *
  * Nothing here looks at what the planner predicted.
  */
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 #include "solver/simulation_internal.h"
 
 #include <math.h>

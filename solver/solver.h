@@ -408,8 +408,8 @@ oato_status planner_make(const struct model *m, const struct profile *p,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err);
 
-/* Ranks that run one model together (kernels/collective.h): each has a share of every layer, or
- * some of the layers. AUTO: what is predicted to be better, where each host has one rank; else
+/* Ranks that run one model together (kernels/ranks/collective.h): each has a share of every layer,
+ * or some of the layers. AUTO: what is predicted to be better, where each host has one rank; else
  * TENSOR. */
 enum rank_split { SPLIT_AUTO, SPLIT_TENSOR, SPLIT_LAYERS };
 struct rank_options {

@@ -5,7 +5,7 @@
  */
 #include "solver/verbs.h"
 
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <inttypes.h>
 #include <string.h>

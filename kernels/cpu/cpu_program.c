@@ -11,8 +11,8 @@
  * again, for on that clock they hardly waited, and each has a core of its own: where the simulated
  * device's thread has just been, the scheduler would leave two of them on one for milliseconds.
  */
-#include "kernels/collective.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/ranks/collective.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -5,10 +5,10 @@
  * kernels, so nothing waits on the host.
  *
  * A rank that stops leaves kernels of the others waiting for ever; the watch of the ranks
- * (collective_watch.c) ends these processes.
+ * (ranks/watch.c) ends these processes.
  */
-#include "kernels/collective.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/ranks/collective.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /*
- * fork_transport.c - a module as kernels/mpi/ builds them, for ranks that test_collective.c forks:
- * messages go through memory that they inherit. No MPI is needed, and a rank can be stopped.
+ * fork_transport.c - a module as kernels/ranks/ builds them, for ranks that test_collective.c
+ * forks: messages go through memory that they inherit. No MPI is needed, and a rank can be stopped.
  */
 #include "fork_transport.h"
 

@@ -4,7 +4,7 @@
 #ifndef OATO_FORK_TRANSPORT_H
 #define OATO_FORK_TRANSPORT_H
 
-#include "kernels/transport.h"
+#include "kernels/ranks/transport.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -5,8 +5,8 @@
  */
 #include "fork_transport.h"
 
-#include "kernels/collective.h"
 #include "kernels/core/wire.h"
+#include "kernels/ranks/collective.h"
 
 #include <errno.h>
 #include <fcntl.h>

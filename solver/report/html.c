@@ -3,7 +3,7 @@
  * pictures inside. It reads in light and dark, on paper and on narrow screens, and is well-formed
  * XML. Whatever comes from files (names of models, devices, operators) is escaped.
  */
-#include "solver/page_internal.h"
+#include "solver/report/page_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

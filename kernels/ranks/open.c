@@ -1,8 +1,8 @@
 /*
- * collective_open.c - joining the ranks: the module of the launcher's MPI, who runs where, and
+ * open.c - joining the ranks: the module of the launcher's MPI, who runs where, and
  * agreement on what each found while it opened its part.
  */
-#include "kernels/collective_internal.h"
+#include "kernels/ranks/collective_internal.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * given. The bound it reports is that of the best open node, so that plans
  * can state their maximum distance from the optimum.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <limits.h>
 #include <math.h>

@@ -7,7 +7,7 @@
  * total's only after all counters have, which each rank raises after it has copied the total: so
  * one slot each suffices. Long values go in pieces of a slot.
  */
-#include "kernels/collective_internal.h"
+#include "kernels/ranks/collective_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * one path per device and kind, thousands of records in a few kilobytes; only the layer shown below
  * it has a shape and a tooltip per record.
  */
-#include "solver/page_internal.h"
+#include "solver/report/page_internal.h"
 
 #include <inttypes.h>
 #include <math.h>

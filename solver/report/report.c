@@ -4,7 +4,7 @@
  */
 #include "lowering/lowering.h"
 #include "solver/planning_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,15 +1,15 @@
 /*
- * ilp_path.c - the placement ILP for models, which are chains of layers: one choice variable per
+ * path.c - the placement ILP for models, which are chains of layers: one choice variable per
  * (block, pattern) with a tabulated cost, instead of hundreds of linked binaries. A placement is a
- * path through the blocks of ilp_blocks.c whose ends match, with one capacity row per device: a
+ * path through the blocks of blocks.c whose ends match, with one capacity row per device: a
  * shortest path with knapsacks, whose relaxation is nearly integral.
  *
- * The relaxation (ilp_columns.c) prices the devices' memory and leaves a few good patterns; a walk
- * over these (ilp_walk.c) finds a very good path. All patterns whose bound allows a better path are
+ * The relaxation (columns.c) prices the devices' memory and leaves a few good patterns; a walk
+ * over these (walk.c) finds a very good path. All patterns whose bound allows a better path are
  * then walked again, which often proves the result within the gap. Branch and bound runs only if it
  * does not.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef OATO_PAGE_INTERNAL_H
 #define OATO_PAGE_INTERNAL_H
 
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 #include "solver/simulation_internal.h"
 
 /* The data of a page; all borrowed. */

@@ -4,7 +4,7 @@
  * a table for people, JSON for programs, and the exit status for scripts.
  */
 #include "solver/ranks_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

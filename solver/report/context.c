@@ -5,7 +5,7 @@
  * the one with the fastest decode is tried. The result was planned and meets both conditions; one
  * more page was planned as well, and does not.
  */
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <inttypes.h>
 

@@ -3,7 +3,7 @@
  * how much memory is worth buying, or giving up to something else.
  */
 #include "solver/planning_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 /*
- * collective_internal.h - the ranks as collective.c (messages, groups, sums) and collective_open.c
+ * collective_internal.h - the ranks as collective.c (messages, groups, sums) and open.c
  * (joining, agreement) see them.
  */
 #ifndef OATO_COLLECTIVE_INTERNAL_H
 #define OATO_COLLECTIVE_INTERNAL_H
 
-#include "kernels/collective.h"
 #include "kernels/core/wire.h"
-#include "kernels/transport.h"
+#include "kernels/ranks/collective.h"
+#include "kernels/ranks/transport.h"
 
 #include <stdatomic.h>
 
@@ -63,7 +63,7 @@ static inline bool lost_speaks(const struct collective *c, int lost)
     return c->rank == (lost ? 0 : 1);
 }
 
-/* collective_watch.c: from joining to leaving. Its end, unless a rank is lost, waits for theirs. */
+/* watch.c: from joining to leaving. Its end, unless a rank is lost, waits for theirs. */
 oato_status watch_begin(struct collective *c, void (*on_lost)(const struct oato_error *err),
                         struct oato_error *err);
 void watch_end(struct collective *c);

@@ -1,10 +1,10 @@
 /*
- * ilp_blocks.c - cuts an instance into blocks. A unit is a *separator* when no value bypasses it:
+ * blocks.c - cuts an instance into blocks. A unit is a *separator* when no value bypasses it:
  * every value that is produced before it ends and read after it is its own output. Two neighbouring
  * blocks share only the device that has the separator's output in each phase, which is the end of
  * the first block. Equal blocks, such as layers, share one table of choices.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

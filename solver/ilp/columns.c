@@ -1,5 +1,5 @@
 /*
- * ilp_columns.c - the linear program of the path form, and its relaxation by column generation: of
+ * columns.c - the linear program of the path form, and its relaxation by column generation: of
  * the many patterns of a block only those become columns that improve the current solution, which
  * are found from each frame and the cheapest item of its class. So the relaxation covers all
  * patterns, however finely a unit can be split.
@@ -7,7 +7,7 @@
  * The memory prices of the solution bound every path (Lagrange); path_expand lists the patterns
  * that a path better than the best known one can use.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * of each device and what it waits for, and the steps as trace events for chrome://tracing or
  * ui.perfetto.dev.
  */
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 #include "solver/simulation_internal.h"
 
 #include <inttypes.h>

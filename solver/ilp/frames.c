@@ -1,5 +1,5 @@
 /*
- * ilp_frames.c - lists the choices in a block. Its widest unit (most options: the feed-forward
+ * frames.c - lists the choices in a block. Its widest unit (most options: the feed-forward
  * neurons of a layer) is left open: the others depend only on where it reads and writes, its class.
  * So the placements of the others are priced once per class, as frames, and the unit's own options
  * form a menu; a pattern is a frame and a menu item of its class. Dominated frames and items are
@@ -7,7 +7,7 @@
  * unit by unit and are pruned after each. A block uses the host and at most three other devices, or
  * two when there are many: the placements on more are too many to list.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

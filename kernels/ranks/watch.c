@@ -1,5 +1,5 @@
 /*
- * collective_watch.c - whether the other ranks are there, whatever this one does: it may load for
+ * watch.c - whether the other ranks are there, whatever this one does: it may load for
  * minutes, wait for its user, or sit in a sum of MPI's own, which has no limit. A thread of rank 0
  * and one of each other rank send each other a beat every half second. Rank 0 tells all who is
  * silent; a silent rank 0 each finds out by itself.
@@ -7,7 +7,7 @@
  * Who waits for a message sees that a rank is lost, and fails. For whom does not look soon the
  * thread calls on_lost.
  */
-#include "kernels/collective_internal.h"
+#include "kernels/ranks/collective_internal.h"
 
 #include <pthread.h>
 #include <stdlib.h>

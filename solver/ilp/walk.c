@@ -1,5 +1,5 @@
 /*
- * ilp_walk.c - label setting over the path of blocks (resource-constrained shortest path). A label
+ * walk.c - label setting over the path of blocks (resource-constrained shortest path). A label
  * is a placement of all blocks up to some point. Of two labels with the same end and the same
  * devices in use, one that is slower and takes more memory is dropped; so is one that cannot beat
  * the cutoff even on the fastest way on, with the remaining memory priced as in the relaxation. If
@@ -7,7 +7,7 @@
  * kept, and the bound is lowered to that of the dropped ones: the result is always a bound and,
  * with one accelerator, nearly always a proof.
  */
-#include "solver/ilp_internal.h"
+#include "solver/ilp/ilp_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * page.c - words of an HTML report that its text and its figures share: names, places, colours.
  */
-#include "solver/page_internal.h"
+#include "solver/report/page_internal.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * for it to move. With a model and a profile this is priced again; a plan alone has its records.
  */
 #include "solver/planning_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * transport.h - messages between ranks: what a module of kernels/mpi/ exports to collective_open.c.
+ * transport.h - messages between ranks: what a module of kernels/ranks/ exports to open.c.
  * A module is plain C of its own, which sees nothing else of OATO. Messages of a channel are one
  * thread's at a time; two threads use two channels at once.
  */

@@ -1,9 +1,9 @@
 /*
  * mpi.c - messages between ranks by MPI: built once for each implementation of MPI that is
- * installed, as a module that collective_open.c opens. Errors are returned, not fatal: MPI's own
+ * installed, as a module that open.c opens. Errors are returned, not fatal: MPI's own
  * reports name no rank in one line. Waiting is the caller's, which has deadlines.
  */
-#include "kernels/transport.h"
+#include "kernels/ranks/transport.h"
 
 #include <mpi.h>
 #include <stdio.h>

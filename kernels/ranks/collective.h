@@ -11,8 +11,8 @@
  * in order. Who is in which group comes from the plan, because it decides the bits.
  *
  * Messages between hosts are MPI's. Implementations of MPI differ in their ABI, so the part that
- * calls it is a module of its own for each (kernels/mpi/), opened at run time: the same binary runs
- * where no MPI is installed. Nothing outside kernels/ names MPI.
+ * calls it is a module of its own for each (kernels/ranks/), opened at run time: the same binary
+ * runs where no MPI is installed. Nothing outside kernels/ names MPI.
  *
  * MPI's own MPI_Allreduce, or MPI_Reduce and MPI_Bcast, may make the sums, too: where the plan has
  * them, or all of them with OATO_COLLECTIVE=allreduce or =reduce. Only the watch ends these when a

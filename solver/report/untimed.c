@@ -3,7 +3,7 @@
  * command that would time them on the machine of the profile.
  */
 #include "solver/planning_internal.h"
-#include "solver/report_internal.h"
+#include "solver/report/report_internal.h"
 
 #include <string.h>
 
