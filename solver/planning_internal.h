@@ -59,7 +59,7 @@ void problem_options(const struct problem *p, struct planner_options *o,
 
 /* As many ranks on as many hosts, with the same wire, as the plan is for. */
 void ranks_as_planned(const struct plan *plan, struct rank_options *o);
-/* rank_sums.c: latency and rate of messages, if they were measured and nobody gave them. */
+/* ranks/sums.c: latency and rate of messages, if they were measured and nobody gave them. */
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
@@ -200,6 +200,11 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
                              const struct plan *plan, int32_t layer_begin, int32_t layer_end,
                              struct problem **out, int32_t **place, struct oato_error *err);
 
+/* memory.c: what lowering asks of the rank's devices, which it numbers among themselves; device: of
+ * each its number in the rank's profile; bound as placements_create has it. */
+oato_status rank_facts(const struct plan *plan, const struct profile *profile,
+                       const struct cost_model *cost, int32_t rank, struct lowering_facts *facts,
+                       int32_t *device, int32_t *bound, struct oato_error *err);
 /* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
  * profile is that of the rank. */
 oato_status memory_of_rank(const struct plan *plan, const struct model *m,

@@ -163,7 +163,8 @@ static void simulate(const struct model *m, const struct plan *p, double ns[PHAS
     struct profile machine_of;
     struct text t;
     machine(&machine_of, p);
-    if (simulation_run(p, m, &machine_of, &s, &err))
+    const struct rank_options one = {.profiles = {&machine_of}, .n_profiles = 1};
+    if (simulation_run(p, m, &one, &s, &err))
         fail_msg("%s", err.text);
     text_init(&t);
     report_simulation(s, true, &t);

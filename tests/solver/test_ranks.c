@@ -281,7 +281,7 @@ static void what_a_step_exchanges_is_priced_as_measured_for_these_ranks(void **s
     ranks.latency_ns = 0;
     made(&ranks, &free_plan);
     /* by the formula, each sum still passes the shared memory of a host, as do the candidates of
-     * one of its ranks (rank_sums.c) */
+     * one of its ranks (ranks/sums.c) */
     const double here = 8 * (6e3 + 4096 / 2.0) + 6e3 + PICKS / 8.0;
     const double exchanged = (double)plan.decode_ns - (double)free_plan.decode_ns + here;
     assert_true(fabs(exchanged / (8 * SUM_NS + STEP_NS) - 1) < 1e-3);

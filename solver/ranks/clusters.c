@@ -1,11 +1,11 @@
 /*
  * clusters.c - clusters that are not here: so many hosts with so many devices of one kind, as a
  * curve of cost against size. A device has the largest share of each operator that the cuts of
- * ranks_cut.c give, at the price of the profile; sums of all devices are priced by formula
- * (rank_sums.c), an accelerator's also with its copies to the host and back. Nothing is planned:
+ * cut.c give, at the price of the profile; sums of all devices are priced by formula
+ * (sums.c), an accelerator's also with its copies to the host and back. Nothing is planned:
  * oato-run divides a model between processors only, and between no more than 8 of them.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
 #include <math.h>

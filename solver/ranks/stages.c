@@ -1,5 +1,5 @@
 /*
- * ranks_stages.c - a plan in which each rank has some of the layers, one behind the other: a token
+ * stages.c - a plan in which each rank has some of the layers, one behind the other: a token
  * passes all of them, and the next chunk of a prompt follows the one before. Between two hosts
  * there is one message a step instead of two sums a layer, so that a slow network costs little; but
  * nothing of a step is divided. A rank's layers are placed on its devices as the plan of one
@@ -8,7 +8,7 @@
  *
  * The cuts begin in proportion to the ranks' speed and move as long as that makes the plan better.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

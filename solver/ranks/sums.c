@@ -1,5 +1,5 @@
 /*
- * rank_sums.c - what a sum of all ranks costs, and the way to make it: by what oato-profile --links
+ * sums.c - what a sum of all ranks costs, and the way to make it: by what oato-profile --links
  * measured for as many ranks on as many hosts; else by a formula from the latency and rate of
  * messages between hosts, which are given, measured, or those of Ethernet.
  */

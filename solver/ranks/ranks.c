@@ -1,14 +1,14 @@
 /*
  * ranks.c - a plan for several ranks, processes that run one model together
  * (kernels/ranks/collective.h). It is the plan of one process with the work of each layer divided
- * (ranks_cut.c). What is left - norms, sums, routers - is small and runs on every rank's host or,
+ * (cut.c). What is left - norms, sums, routers - is small and runs on every rank's host or,
  * if accelerators exchange sums by themselves, on these, so that a layer has two sums of all ranks
- * and nothing else to exchange. Or each rank has some of the layers (ranks_stages.c).
+ * and nothing else to exchange. Or each rank has some of the layers (stages.c).
  *
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
- * devices (ranks_seats.c). A plan that was so made can be priced again by other profiles.
+ * devices (seats.c). A plan that was so made can be priced again by other profiles.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

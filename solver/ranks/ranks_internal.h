@@ -1,5 +1,5 @@
 /*
- * ranks_internal.h - the work of a model divided between ranks: ranks_cut.c cuts it, ranks_work.c
+ * ranks_internal.h - the work of a model divided between ranks: cut.c cuts it, work.c
  * prices what is cut, ranks.c makes plans of it.
  */
 #ifndef OATO_RANKS_INTERNAL_H
@@ -73,7 +73,10 @@ double work_ns(const struct divided_work *w, double ns, double share);
  * being 1. */
 double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns);
 
-/* ranks_seats.c */
+/* exchange.c: how often in turn the ranks of a host compute where its cores are too few for all. */
+int32_t ranks_turns(const struct rank_options *o, int32_t host);
+
+/* seats.c */
 
 /* The seats of o->ranks: those of the plan, or with plan NULL by the options. */
 oato_status seats_find(const struct rank_options *o, const struct planner_options *given,
@@ -102,7 +105,7 @@ int32_t rank_first_device(const struct plan *plan, int32_t rank);
 void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t rank,
                        struct plan *one);
 
-/* ranks_stages.c */
+/* stages.c */
 
 /* A plan in which each rank has some of the layers. o->slowness may be unknown, 0. OATO_EFIT:
  * there are too few layers, or not enough memory. */

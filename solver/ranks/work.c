@@ -1,12 +1,12 @@
 /*
- * ranks_work.c - what operators take that are divided between ranks.
+ * work.c - what operators take that are divided between ranks.
  *
  * A rank needs a record for its part, however small; no record takes less than the shortest
  * operator of the step. A host's operators are timed as they run, with their records: what a step
  * takes beyond them (record_overhead_ns) is that caches are colder and cores disturbed, which grows
  * with the time and not with the records. An accelerator's are timed without their records.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /*
- * ranks_seats.c - what each rank computes with, and what all work of the model would take there.
+ * seats.c - what each rank computes with, and what all work of the model would take there.
  *
  * The accelerators of a host are dealt to its ranks. What ranks divide is where the plan of one
  * process would have it, if each device had room for as much more as the rank gets less; what all
@@ -7,7 +7,7 @@
  * it is on these.
  */
 #include "lowering/lowering.h"
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

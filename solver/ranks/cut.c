@@ -1,11 +1,11 @@
 /*
- * ranks_cut.c - how the work of each layer is divided between ranks: heads with their rows of q, k
+ * cut.c - how the work of each layer is divided between ranks: heads with their rows of q, k
  * and v and their columns of the output product, neurons of the feed-forward block, experts, rows
  * of the logits. Each rank has one share of all that can be cut. Cuts fall where weights can be
  * cut: on whole heads, on multiples of 64 rows and on whole blocks of columns. A rank may be left
  * without a part; then it adds nothing to the sum.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <string.h>
