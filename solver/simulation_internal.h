@@ -177,9 +177,8 @@ void next_done(struct stepping *x, int32_t d, struct home done);
 /* ranks/exchange.c: runs the next record of the device, one of those between ranks, and that of
  * each rank that takes part. False: somebody is not there yet. */
 bool exchange_run(struct stepping *x, int32_t d);
-/* The time on its rank of a part of an operator whose whole takes op_ns there, its record
- * included. */
-double rank_part_ns(struct stepping *x, int32_t d, double op_ns, double share);
+/* What a share of an operator takes on its rank's host with its record: part_ns apart from that. */
+double rank_part_ns(struct stepping *x, int32_t d, double part_ns, double share);
 /* The cores that a record of the host needs are those of other ranks, too: since when it has some;
  * NULL: at any time. */
 struct home *rank_cores(struct stepping *x, int32_t d);

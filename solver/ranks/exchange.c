@@ -223,12 +223,12 @@ static void work_find(const struct stepping *x, int32_t d, struct host_work *wor
     work->factor = all_ns > 0 ? 1 + n * device_of(x, d)->record_overhead_ns / all_ns : 1;
 }
 
-double rank_part_ns(struct stepping *x, int32_t d, double op_ns, double share)
+double rank_part_ns(struct stepping *x, int32_t d, double part_ns, double share)
 {
     struct host_work *work = &x->work[rank_of(x, d)];
     if (!work->factor)
         work_find(x, d, work);
-    const double least_ns = fmin(work->least_ns, op_ns),
+    const double whole_ns = share > 0 ? part_ns / share : 0,
                  turns = x->s->alone ? ranks_turns(&x->s->options, 0) : 1;
-    return (least_ns + share * (op_ns - least_ns)) * work->factor * turns;
+    return (part_ns + (1 - share) * fmin(work->least_ns, whole_ns)) * work->factor * turns;
 }
