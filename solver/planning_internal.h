@@ -63,8 +63,6 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o);
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
-/* The same in a given way by formula, whatever was measured: of any number of ranks. */
-double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, double bytes);
 /* One message between two hosts, or within one. */
 double rank_message_ns(const struct rank_options *o, bool between_hosts, double bytes);
 /* What a step of ranks exchanges beside its sums: rank 0 says what the step is, and receives
@@ -194,11 +192,6 @@ bool plan_is_stored(const struct plan *plan);
 int32_t plan_op_device(const struct plan *plan, const char *op);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
-
-/* problem_of_plan, where only operators of some layers count, as planner_options has them. */
-oato_status problem_of_stage(const struct model *m, const struct profile *profile,
-                             const struct plan *plan, int32_t layer_begin, int32_t layer_end,
-                             struct problem **out, int32_t **place, struct oato_error *err);
 
 /* memory.c: what lowering asks of the rank's devices, which it numbers among themselves; device: of
  * each its number in the rank's profile; bound as placements_create has it. */

@@ -104,6 +104,14 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
     return event_add(x, e, fmax(ns, 0) + device_of(x, d)->record_overhead_ns, reads, n);
 }
 
+/* Of a record, in which ns is a share of an operator. */
+static double record_ns(struct stepping *x, int32_t d, double ns, double share)
+{
+    return x->s->n_ranks > 1 && d == sim_rank_of(x->s, d)->host
+               ? rank_part_ns(x, d, ns, share)
+               : ns + device_of(x, d)->record_overhead_ns;
+}
+
 /* A record of its own where it was measured, else as many additions; of columns that are cut out,
  * one. */
 static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
@@ -131,7 +139,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, record_ns(x, d, c.ns, 1), reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -295,9 +303,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
         reads[n++] = kv_run(x, d, r);
-    const double ns = s->n_ranks > 1 && d == own->host ? rank_part_ns(x, d, c.ns, active)
-                                                       : c.ns + device_of(x, d)->record_overhead_ns;
-    const struct home done = event_add(x, e, ns, reads, n);
+    const struct home done = event_add(x, e, record_ns(x, d, c.ns, active), reads, n);
     if (kv->turn && op.kind == OP_ATTENTION && d == own->host) {
         kv->used[kv->layers++ % KV_ROOMS] = done;
         kv->turn = false;
@@ -428,19 +434,14 @@ static int64_t begin_of_rank(const struct stepping *x, const struct sim_rank *ow
     return max_i64(own->free_ns, told_ns);
 }
 
-/* Until no queue gets any further. Ranks take turns by the record: cores that they share are whose
- * record is next. */
+/* Until no queue gets any further. */
 static void records_run(struct stepping *x)
 {
-    const bool turns = x->s->n_ranks > 1;
     for (bool moved = true; moved && !failed(x);) {
         moved = false;
         for (int32_t d = 0; d < devices_of(x); d++)
-            while (x->next[d] < program_of(x, d)->n_records && record_run(x, d)) {
+            while (x->next[d] < program_of(x, d)->n_records && record_run(x, d))
                 moved = true;
-                if (turns)
-                    break;
-            }
     }
     for (int32_t d = 0; d < devices_of(x) && !failed(x); d++)
         if (x->next[d] < program_of(x, d)->n_records)
@@ -462,6 +463,7 @@ static oato_status stepping_begin(struct stepping *x)
     struct simulation *s = x->s;
     for (int32_t r = 0; r < SIM_RANKS; r++) {
         x->cores[r] = (struct home){0, -1};
+        x->has_cores[r] = -1;
         for (int i = 0; i < KV_ROOMS; i++)
             x->kv[r].used[i] = (struct home){0, -1};
     }

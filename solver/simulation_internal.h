@@ -135,7 +135,8 @@ struct stepping {
     struct home *signals[SIM_DEVICES];  /* by ordinal; event -1: still to come */
     struct home *streamed[SIM_DEVICES]; /* by weight slot */
     struct kv_turns kv[SIM_RANKS];
-    struct home cores[SIM_RANKS];     /* of hosts whose ranks take turns: each set of cores */
+    struct home cores[SIM_RANKS];     /* of hosts whose ranks take turns: each set of cores, */
+    int32_t has_cores[SIM_RANKS];     /* and which one a rank has until it waits; -1: none */
     struct host_work work[SIM_RANKS]; /* of ranks that share operators */
     struct home gathered;             /* on rank 0: the last of what it waits for, */
     int32_t n_gathered;               /* and of how many ranks, */

@@ -9,7 +9,7 @@
  * shortest operator of the step. A host's operators are timed as they run, with their records: what
  * a step takes beyond them (record_overhead_ns) is that caches are colder and cores disturbed,
  * which grows with the time and not with the records. Ranks of a host that has too few cores for
- * all of them take turns by the record.
+ * all of them take turns, each until it waits for others: time slices are longer than that.
  */
 #include "solver/ranks/ranks_internal.h"
 #include "solver/simulation_internal.h"
@@ -74,6 +74,7 @@ static void takes_part(struct stepping *x, int32_t d, double ns, const struct ho
                             .op = x->s->graph.values[r->value].producer,
                             .bytes = (uint64_t)bytes_of(x, r)};
     const struct home done = event_add(x, e, ns, reads, r->n_waits + 1);
+    x->has_cores[rank_of(x, d)] = -1;
     const enum record_kind kind = (enum record_kind)r->kind;
     const uint32_t value = r->value;
     next_done(x, d, done);
@@ -178,7 +179,8 @@ static int32_t ranks_at_once(const struct rank_options *o, int32_t host)
 
 int32_t ranks_turns(const struct rank_options *o, int32_t host)
 {
-    const int32_t n = ranks_of_host(o, host), at_once = ranks_at_once(o, host);
+    const int32_t n = o->ranks > SIM_RANKS ? o->ranks / o->hosts : ranks_of_host(o, host),
+                  at_once = ranks_at_once(o, host);
     return (n + at_once - 1) / at_once;
 }
 
@@ -190,13 +192,13 @@ struct home *rank_cores(struct stepping *x, int32_t d)
     const int32_t host = rank_host(o, rank_of(x, d)), n = ranks_at_once(o, host);
     if (ranks_of_host(o, host) <= n)
         return NULL;
-    int32_t first = 0;
+    int32_t first = 0, *has = &x->has_cores[rank_of(x, d)];
     while (rank_host(o, first) != host)
         first++;
-    struct home *cores = &x->cores[first], *free = cores;
-    for (int32_t i = 1; i < n; i++)
-        free = cores[i].ns < free->ns ? &cores[i] : free;
-    return free;
+    if (*has < 0)
+        for (int32_t i = *has = first; i < first + n; i++)
+            *has = x->cores[i].ns < x->cores[*has].ns ? i : *has;
+    return &x->cores[*has];
 }
 
 static void work_find(const struct stepping *x, int32_t d, struct host_work *work)
@@ -223,12 +225,20 @@ static void work_find(const struct stepping *x, int32_t d, struct host_work *wor
     work->factor = all_ns > 0 ? 1 + n * device_of(x, d)->record_overhead_ns / all_ns : 1;
 }
 
+/* How much longer a share takes beside those of the others on its host, which are as large as long
+ * as they are no more than the whole. */
+static double crowd_of(const struct rank_options *o, double share)
+{
+    const double turns = ranks_turns(o, 0);
+    return share < 1 ? fmax(fmin(turns, 1 / (share * ranks_at_once(o, 0))), 1) : turns;
+}
+
 double rank_part_ns(struct stepping *x, int32_t d, double part_ns, double share)
 {
     struct host_work *work = &x->work[rank_of(x, d)];
     if (!work->factor)
         work_find(x, d, work);
     const double whole_ns = share > 0 ? part_ns / share : 0,
-                 turns = x->s->alone ? ranks_turns(&x->s->options, 0) : 1;
-    return (part_ns + (1 - share) * fmin(work->least_ns, whole_ns)) * work->factor * turns;
+                 crowd = x->s->alone && share > 0 ? crowd_of(&x->s->options, share) : 1;
+    return (part_ns + (1 - share) * fmin(work->least_ns, whole_ns)) * work->factor * crowd;
 }
