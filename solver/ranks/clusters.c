@@ -153,7 +153,7 @@ static oato_status price_way(const struct pricing *x, struct cluster_size *s, st
 {
     struct simulation *sim;
     plan->n_sums = 1;
-    plan->sums[0] = (struct sum_choice){UINT64_MAX, way, s->ranks.wire};
+    plan->sums[0] = (struct sum_choice){UINT64_MAX, way, way ? DT_F32 : s->ranks.wire};
     if (simulation_of_rank(plan, x->m, &s->ranks, true, &sim, x->err))
         return x->err->status;
     s->ns[way][PHASE_PREFILL] = (double)sim->prefill_ns;
