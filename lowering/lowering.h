@@ -336,5 +336,11 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
                   struct oato_error *err);
 void lowered_free(struct lowered *l);
+/* The programs of both phases for the plan's request, of a graph that plan_apply and
+ * sparse_apply_plan have prepared. bound: as placements_create has it; top_logits: as the input has
+ * it. Whatever the status, placements_free and lowered_free release both. */
+oato_status lower_plan(const struct plan *plan, struct graph *g, const struct lowering_facts *facts,
+                       const int32_t *bound, int32_t top_logits, struct placements *places,
+                       struct lowered *out, struct oato_error *err);
 
 #endif

@@ -189,27 +189,25 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
 
 /* ------------------------------------------------------------------------------- one rank --- */
 
-/* The plan's devices of the rank, in `facts` by their places among them; bound as lowering has it.
- */
-static oato_status devices_find(const struct plan *plan, const struct profile *profile,
-                                int32_t rank, struct lowering_facts *facts, struct facts *f,
-                                int32_t *bound, struct oato_error *err)
+oato_status rank_facts(const struct plan *plan, const struct profile *profile,
+                       const struct cost_model *cost, int32_t rank, struct lowering_facts *facts,
+                       int32_t *device, int32_t *bound, struct oato_error *err)
 {
     facts->host = -1;
     for (int32_t d = 0; d < plan->n_devices; d++) {
         bound[d] = -1;
         if (plan->devices[d].rank != rank)
             continue;
-        const int32_t at = profile_device_index(profile, plan->devices[d].id),
-                      n = facts->n_devices++;
+        const int32_t at = profile_device_index(profile, plan->devices[d].id), n = facts->n_devices;
         if (at < 0)
             return plan_device_missing(&plan->devices[d], err);
         const struct profile_device *own = &profile->devices[at];
         if (n == SOLVER_DEVICES)
             return oato_fail(err, OATO_EFILE, "rank %d has more than %d devices", rank,
                              SOLVER_DEVICES);
+        facts->n_devices++;
         bound[d] = n;
-        f->device[n] = at;
+        device[n] = at;
         facts->id[n] = own->id;
         facts->streams[n] = true;
         facts->caches[n] = !own->is_host;
@@ -219,36 +217,8 @@ static oato_status devices_find(const struct plan *plan, const struct profile *p
         return oato_fail(err, OATO_EFILE, "none of the plan's devices is the host of the profile");
     for (int32_t to = 0; to < facts->n_devices; to++)
         for (int32_t from = 0; from < facts->n_devices; from++)
-            facts->reaches[to][from] =
-                cost_of_copy(f->cost, f->device[from], f->device[to], 0) >= 0;
+            facts->reaches[to][from] = cost_of_copy(cost, device[from], device[to], 0) >= 0;
     return OATO_OK;
-}
-
-/* As many candidates as any program asks for that picks them. */
-static oato_status lower_all(const struct plan *plan, struct graph *g,
-                             const struct lowering_facts *facts, const int32_t *bound,
-                             int32_t top_logits, struct lowered *out, struct placements *places,
-                             struct oato_error *err)
-{
-    const struct plan_request *q = &plan->request;
-    const int32_t most = request_max_tokens(q);
-    const struct lowering_input in = {.graph = g,
-                                      .placements = places,
-                                      .facts = facts,
-                                      .limits = {.tokens = {most, q->batch},
-                                                 .rows = {q->batch, q->batch},
-                                                 .seqs = q->batch,
-                                                 .context = q->context},
-                                      .kv = q->kv,
-                                      .top_logits = top_logits};
-    oato_status status = placements_create(plan, g, bound, facts->host, places, err);
-    if (!status)
-        status = sparse_place_plan(g, plan, places, err);
-    if (!status)
-        status = lowered_init(&in, out, err);
-    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
-        status = lower(&in, (enum plan_phase)phase, out, err);
-    return status;
 }
 
 /* Rows of logits, of which a step of both phases keeps those of decode. */
@@ -279,17 +249,15 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
         return oato_fail_memory(err, (size_t)plan->n_devices * sizeof *bound, "the plan");
     oato_status status = cost_create(profile, &f.cost, err);
     if (!status)
-        status = devices_find(plan, profile, rank, &facts, &f, bound, err);
+        status = rank_facts(plan, profile, f.cost, rank, &facts, f.device, bound, err);
     if (!status)
         status = plan_apply(plan, m, &g, err);
     if (status)
         goto out;
     f.graph = &g;
     status = sparse_apply_plan(&g, plan, err);
-    for (int32_t i = 0; i < g.n_ops; i++)
-        g.ops[i].op = graph_op_with_kv(&g.ops[i], q->kv);
     if (!status)
-        status = lower_all(plan, &g, &facts, bound, top_logits, &lowered, &places, err);
+        status = lower_plan(plan, &g, &facts, bound, top_logits, &places, &lowered, err);
     const struct memory_limits limits = {
         .host = facts.host,
         .kv = q->kv,

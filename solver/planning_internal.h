@@ -59,12 +59,10 @@ void problem_options(const struct problem *p, struct planner_options *o,
 
 /* As many ranks on as many hosts, with the same wire, as the plan is for. */
 void ranks_as_planned(const struct plan *plan, struct rank_options *o);
-/* rank_sums.c: latency and rate of messages, if they were measured and nobody gave them. */
+/* ranks/sums.c: latency and rate of messages, if they were measured and nobody gave them. */
 void rank_network(struct rank_options *o);
 /* One sum of so many bytes of F32, as the plan has it made. */
 double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double bytes);
-/* The same in a given way by formula, whatever was measured: of any number of ranks. */
-double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, double bytes);
 /* One message between two hosts, or within one. */
 double rank_message_ns(const struct rank_options *o, bool between_hosts, double bytes);
 /* What a step of ranks exchanges beside its sums: rank 0 says what the step is, and receives
@@ -195,11 +193,11 @@ int32_t plan_op_device(const struct plan *plan, const char *op);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
 
-/* problem_of_plan, where only operators of some layers count, as planner_options has them. */
-oato_status problem_of_stage(const struct model *m, const struct profile *profile,
-                             const struct plan *plan, int32_t layer_begin, int32_t layer_end,
-                             struct problem **out, int32_t **place, struct oato_error *err);
-
+/* memory.c: what lowering asks of the rank's devices, which it numbers among themselves; device: of
+ * each its number in the rank's profile; bound as placements_create has it. */
+oato_status rank_facts(const struct plan *plan, const struct profile *profile,
+                       const struct cost_model *cost, int32_t rank, struct lowering_facts *facts,
+                       int32_t *device, int32_t *bound, struct oato_error *err);
 /* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
  * profile is that of the rank. */
 oato_status memory_of_rank(const struct plan *plan, const struct model *m,

@@ -170,13 +170,6 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
                             const struct plan *plan, struct problem **out, int32_t **place,
                             struct oato_error *err)
 {
-    return problem_of_stage(m, profile, plan, 0, 0, out, place, err);
-}
-
-oato_status problem_of_stage(const struct model *m, const struct profile *profile,
-                             const struct plan *plan, int32_t layer_begin, int32_t layer_end,
-                             struct problem **out, int32_t **place, struct oato_error *err)
-{
     struct problem *p;
     *out = NULL;
     if (plan_check_model(plan, m->gguf, err) || plan_check_neurons(plan, err) ||
@@ -186,8 +179,6 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
-    p->layer_begin = layer_begin;
-    p->layer_end = layer_end;
     p->whole_only = plan_is_stored(plan); /* as it was made */
     p->inputs = plan->inputs;
     p->n_inputs = plan->n_inputs;

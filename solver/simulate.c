@@ -17,71 +17,61 @@ enum { STEPS_ALL = 8 }; /* so many of a kind are all run */
 
 /* ------------------------------------------------------------------------------ the plan --- */
 
-static oato_status find_devices(struct simulation *s, struct oato_error *err)
+/* The link of each device to the host of its rank. */
+static oato_status links_check(const struct simulation *s, const struct sim_rank *r,
+                               struct oato_error *err)
 {
-    s->host = -1;
-    if (s->plan->n_devices > SOLVER_DEVICES)
-        return oato_fail(err, OATO_EFILE, "the plan has %d devices, at most %d are simulated",
-                         s->plan->n_devices, SOLVER_DEVICES);
-    for (int32_t d = 0; d < s->plan->n_devices; d++) {
-        s->device[d] = profile_device_index(s->profile, s->plan->devices[d].id);
-        if (s->device[d] < 0)
-            return plan_device_missing(&s->plan->devices[d], err);
-        for (int32_t other = 0; other < d; other++)
-            if (s->device[other] == s->device[d])
-                return oato_fail(
-                    err, OATO_EFILE,
-                    "the plan's %s of rank %d and of rank %d are the same device in the "
-                    "profile; this version simulates plans of one host",
-                    s->plan->devices[d].id, s->plan->devices[other].rank, s->plan->devices[d].rank);
-        if (s->host < 0 && s->profile->devices[s->device[d]].is_host)
-            s->host = d;
-    }
-    if (s->host < 0)
-        return oato_fail(err, OATO_EFILE, "none of the plan's devices is the host of the profile");
-    for (int32_t d = 0; d < s->plan->n_devices; d++) {
-        const int32_t host = s->device[s->host], other = s->device[d];
-        if (cost_of_copy(s->cost, host, other, 0) < 0 || cost_of_copy(s->cost, other, host, 0) < 0)
+    const int32_t host = s->device[r->host];
+    for (int32_t d = r->first; d < r->first + r->n_devices; d++)
+        if (cost_of_copy(r->cost, host, s->device[d], 0) < 0 ||
+            cost_of_copy(r->cost, s->device[d], host, 0) < 0)
             return oato_fail(err, OATO_EFILE,
                              "the profile has no links between %s and %s; profile both together",
-                             s->plan->devices[s->host].id, s->plan->devices[d].id);
-    }
+                             s->plan->devices[r->host].id, s->plan->devices[d].id);
     return OATO_OK;
 }
 
-/* The programs that the engine would run. Weights count as they lie in the model's file. */
-static oato_status lower_plan(struct simulation *s, struct oato_error *err)
+/* The programs that the rank's engine would run. Weights count as they lie in the model's file;
+ * ranks send each other candidates of logits, as many as plans say. */
+static oato_status rank_lower(struct simulation *s, int32_t rank, struct oato_error *err)
 {
-    const struct plan_request *q = &s->plan->request;
-    int32_t bound[SOLVER_DEVICES];
-    struct lowering_facts facts = {.n_devices = s->plan->n_devices, .host = s->host};
-    for (int32_t d = 0; d < facts.n_devices; d++) {
-        const struct profile_device *own = &s->profile->devices[s->device[d]];
+    struct sim_rank *r = &s->rank[rank];
+    struct lowering_facts facts = {.n_devices = 0};
+    int32_t bound[SIM_DEVICES];
+    while (s->plan->devices[r->first].rank != rank)
+        r->first++;
+    r->profile = s->options.profiles[rank_profile(&s->options, rank)];
+    if (cost_create(r->profile, &r->cost, err) ||
+        rank_facts(s->plan, r->profile, r->cost, rank, &facts, s->device + r->first, bound, err))
+        return err->status;
+    r->n_devices = facts.n_devices;
+    r->host = r->first + facts.host;
+    return links_check(s, r, err) ? err->status
+                                  : lower_plan(s->plan, &s->graph, &facts, bound,
+                                               s->n_ranks > 1 ? CANDIDATES_BYTES / 8 : 0,
+                                               &r->placements, &r->lowered, err);
+}
+
+static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
+{
+    int32_t bound[SIM_DEVICES];
+    s->n_ranks = plan_ranks(s->plan);
+    if (s->plan->n_devices > SIM_DEVICES || s->n_ranks > SIM_RANKS)
+        return oato_fail(err, OATO_EFILE,
+                         "the plan has %d devices of %d ranks, at most %d of %d are simulated",
+                         s->plan->n_devices, s->n_ranks, SIM_DEVICES, SIM_RANKS);
+    s->rank = arena_alloc(&s->arena, (size_t)s->n_ranks, sizeof *s->rank);
+    if (!s->rank)
+        return oato_fail_memory(err, (size_t)s->n_ranks * sizeof *s->rank, "a simulation");
+    for (int32_t r = 0; r < s->n_ranks; r++)
+        s->rank[r].placements.wire = DT_F32;
+    for (int32_t r = 0; r < (s->alone ? 1 : s->n_ranks); r++)
+        if (rank_lower(s, r, err))
+            return err->status;
+    for (int32_t d = 0; d < s->plan->n_devices; d++)
         bound[d] = d;
-        facts.id[d] = own->id;
-        facts.streams[d] = true;
-        facts.caches[d] = !own->is_host;
-        for (int32_t from = 0; from < facts.n_devices; from++)
-            facts.reaches[d][from] = cost_of_copy(s->cost, s->device[from], s->device[d], 0) >= 0;
-    }
-    const struct lowering_input in = {.graph = &s->graph,
-                                      .placements = &s->placements,
-                                      .facts = &facts,
-                                      .limits = {.tokens = {q->ubatch, q->batch},
-                                                 .rows = {q->batch, q->batch},
-                                                 .seqs = q->batch,
-                                                 .context = q->context},
-                                      .kv = q->kv};
-    for (int32_t i = 0; i < s->graph.n_ops; i++)
-        s->graph.ops[i].op = graph_op_with_kv(&s->graph.ops[i], q->kv);
-    oato_status status = placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
-    if (!status)
-        status = sparse_place_plan(&s->graph, s->plan, &s->placements, err);
-    if (!status)
-        status = lowered_init(&in, &s->lowered, err);
-    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
-        status = lower(&in, (enum plan_phase)phase, &s->lowered, err);
-    return status;
+    s->host = s->rank->host;
+    return placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
 }
 
 /* ---------------------------------------------------------------------------- the request --- */
@@ -102,13 +92,14 @@ static struct simulated_step *add_step(struct simulation *s, enum plan_phase pha
     return step;
 }
 
-/* Steps [0, n) of a kind: all, or three that stand for them. */
-static void add_steps(struct simulation *s, enum plan_phase phase, int32_t n, double times)
+/* Steps [from, n) of a kind: all, or three that stand for them. */
+static void add_steps(struct simulation *s, enum plan_phase phase, int32_t from, int32_t n,
+                      double times)
 {
-    const int32_t chosen[] = {0, n / 2, n - 1};
-    for (int32_t i = 0; i < n && n <= STEPS_ALL; i++)
+    const int32_t chosen[] = {from, (from + n) / 2, n - 1};
+    for (int32_t i = from; i < n && n - from <= STEPS_ALL; i++)
         add_step(s, phase, i)->times = times;
-    for (size_t i = 0; i < ARRAY_LEN(chosen) && n > STEPS_ALL; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(chosen) && n - from > STEPS_ALL; i++) {
         struct simulated_step *step = add_step(s, phase, chosen[i]);
         step->times = times;
         for (int side = -1; side <= 1; side += 2) { /* a share of those up to the next one */
@@ -121,21 +112,29 @@ static void add_steps(struct simulation *s, enum plan_phase phase, int32_t n, do
     }
 }
 
-/* The last chunk of a prompt is like no other: it may be short, and wants logits. */
+/* The last chunk of a prompt is like no other: it may be short, and wants logits. Nor are the first
+ * ones where ranks follow each other: rank 0 does not wait for the others yet. A step of decode is
+ * predicted for ranks also where none is asked for. */
 static oato_status list_steps(struct simulation *s, struct oato_error *err)
 {
     const struct plan_request *q = &s->plan->request;
-    const int32_t chunks = request_prefill_steps(q);
-    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 1, sizeof *s->steps);
+    const int32_t chunks = request_prefill_steps(q),
+                  alike = plan_has_stages(s->plan) ? s->n_ranks : 0;
+    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 2 + (size_t)alike, sizeof *s->steps);
     if (!s->steps)
         return oato_fail_memory(err, sizeof *s->steps, "a simulation");
     if (chunks) {
-        add_steps(s, PHASE_PREFILL, chunks - 1, q->batch);
+        const int32_t first = alike < chunks - 1 ? alike : chunks - 1;
+        for (int32_t i = 0; i < first; i++)
+            add_step(s, PHASE_PREFILL, i)->times = q->batch;
+        add_steps(s, PHASE_PREFILL, first, chunks - 1, q->batch);
         add_step(s, PHASE_PREFILL, chunks - 1)->times = q->batch;
     }
     s->middle = -1;
     const int32_t first = s->n_steps;
-    add_steps(s, PHASE_DECODE, q->generate, 1);
+    add_steps(s, PHASE_DECODE, 0, q->generate, 1);
+    if (!q->generate && s->n_ranks > 1)
+        add_step(s, PHASE_DECODE, 0);
     for (int32_t i = first; i < s->n_steps; i++)
         if (s->steps[i].number == q->generate / 2)
             s->middle = i;
@@ -145,12 +144,10 @@ static oato_status list_steps(struct simulation *s, struct oato_error *err)
 static oato_status run_steps(struct simulation *s, struct oato_error *err)
 {
     double ns[PHASE_COUNT] = {0};
-    int64_t now_ns = 0;
     for (int32_t i = 0; i < s->n_steps; i++) {
         struct simulated_step *step = &s->steps[i];
-        if (simulate_step(s, step, now_ns, err))
+        if (simulate_step(s, step, err))
             return err->status;
-        now_ns = step->end_ns;
         ns[step->phase] += (double)(step->end_ns - step->begin_ns) * step->times;
     }
     s->prefill_ns = whole_ns(ns[PHASE_PREFILL]);
@@ -172,9 +169,9 @@ static oato_status find_silences(struct simulation *s, struct oato_error *err)
     return OATO_OK;
 }
 
-oato_status simulation_run(const struct plan *plan, const struct model *m,
-                           const struct profile *profile, struct simulation **out,
-                           struct oato_error *err)
+oato_status simulation_of_rank(const struct plan *plan, const struct model *m,
+                               const struct rank_options *ranks, bool alone,
+                               struct simulation **out, struct oato_error *err)
 {
     *out = NULL;
     if (plan_check_model(plan, m->gguf, err) || plan_check_neurons(plan, err) ||
@@ -184,11 +181,12 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     if (!s)
         return oato_fail_memory(err, sizeof *s, "a simulation");
     s->plan = plan;
-    s->profile = profile;
+    s->alone = alone;
+    s->options = *ranks;
+    s->placements.wire = DT_F32;
     arena_init(&s->arena);
-    if (cost_create(profile, &s->cost, err) || plan_apply(plan, m, &s->graph, err) ||
-        sparse_apply_plan(&s->graph, plan, err) || find_silences(s, err) || find_devices(s, err) ||
-        lower_plan(s, err) || list_steps(s, err) || run_steps(s, err)) {
+    if (plan_apply(plan, m, &s->graph, err) || sparse_apply_plan(&s->graph, plan, err) ||
+        find_silences(s, err) || ranks_lower(s, err) || list_steps(s, err) || run_steps(s, err)) {
         simulation_free(s);
         return err->status;
     }
@@ -196,28 +194,47 @@ oato_status simulation_run(const struct plan *plan, const struct model *m,
     return OATO_OK;
 }
 
+oato_status simulation_run(const struct plan *plan, const struct model *m,
+                           const struct rank_options *ranks, struct simulation **out,
+                           struct oato_error *err)
+{
+    struct rank_options o = *ranks;
+    ranks_as_planned(plan, &o);
+    rank_network(&o);
+    return simulation_of_rank(plan, m, &o, false, out, err);
+}
+
 oato_status simulation_predict(struct plan *plan, const struct model *m,
                                const struct profile *profile, struct oato_error *err)
 {
     struct simulation *s;
-    const oato_status status = simulation_run(plan, m, profile, &s, err);
+    const oato_status status = simulation_run(
+        plan, m, &(struct rank_options){.profiles = {profile}, .n_profiles = 1}, &s, err);
     if (!s)
         return status;
+    simulation_tell(s, plan);
+    simulation_free(s);
+    return OATO_OK;
+}
+
+void simulation_tell(const struct simulation *s, struct plan *plan)
+{
     plan->prefill_ns = (uint64_t)s->prefill_ns;
     if (s->middle >= 0)
         plan->decode_ns = (uint64_t)s->decode_ns;
     plan->request_ns = (uint64_t)ns_add((int64_t)plan->prefill_ns,
                                         ns_times(plan->request.generate, (int64_t)plan->decode_ns));
-    simulation_free(s);
-    return OATO_OK;
 }
 
 void simulation_free(struct simulation *s)
 {
     if (!s)
         return;
-    cost_free(s->cost);
-    lowered_free(&s->lowered);
+    for (int32_t r = 0; r < s->n_ranks && s->rank; r++) {
+        cost_free(s->rank[r].cost);
+        lowered_free(&s->rank[r].lowered);
+        placements_free(&s->rank[r].placements);
+    }
     placements_free(&s->placements);
     graph_free(&s->graph);
     arena_free(&s->arena);

@@ -1,6 +1,6 @@
 /*
  * simulate_step.c - one step of a plan on a virtual clock: the same records that lowering makes for
- * the engine, each with its time from the profile.
+ * the engines of all ranks, each with its time from its rank's profile.
  *
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
@@ -10,6 +10,7 @@
  * for it is read in a circle; then, for an accelerator, it is copied
  *   - copies between devices of the host are free, as are copies and streams without rows in a step
  *   - the host submits to the accelerators, then runs its own queue
+ *   - what ranks exchange begins when the last of them is there (ranks/exchange.c)
  *
  * Nothing here looks at what the planner predicted.
  */
@@ -19,39 +20,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct home { /* since when something can be read, and the event that made it; -1: none */
-    int64_t ns;
-    int32_t event;
-};
-
-struct stepping {
-    struct simulation *s;
-    const struct simulated_step *step;
-    int64_t clock[SIM_QUEUES];            /* when the queue is free */
-    int32_t last[SOLVER_DEVICES];         /* event of each device's own queue */
-    struct home passed[SOLVER_DEVICES];   /* what records that took no time have waited for since */
-    uint32_t next[SOLVER_DEVICES];        /* record of the program */
-    struct home *signals[SOLVER_DEVICES]; /* by ordinal; event -1: still to come */
-    struct home *streamed[SOLVER_DEVICES]; /* by weight slot */
-    struct home kv_used[KV_ROOMS];         /* the layer before in each room of KV in a file */
-    int32_t kv_layers;                     /* so far in turn */
-    bool kv_turn;                          /* one of them is there */
-    struct oato_error *err;
-};
-
 static bool failed(const struct stepping *x)
 {
     return x->err->status != OATO_OK;
-}
-
-static const struct profile_device *device_of(const struct stepping *x, int32_t d)
-{
-    return &x->s->profile->devices[x->s->device[d]];
-}
-
-static const struct lowered_program *program_of(const struct stepping *x, int32_t d)
-{
-    return &x->s->lowered.device[d].phase[x->step->phase];
 }
 
 static void wait_for(struct event *e, const struct home *read)
@@ -62,12 +33,13 @@ static void wait_for(struct event *e, const struct home *read)
     e->waited_for = read->event;
 }
 
-/* Takes so long on its queue, as soon as that is free and all that it reads is there. */
-static struct home event_add(struct stepping *x, struct event e, double ns,
-                             const struct home *reads, int n)
+struct home event_add(struct stepping *x, struct event e, double ns, const struct home *reads,
+                      int n)
 {
     struct simulation *s = x->s;
     const struct home none = {0, -1};
+    const bool computes = e.kind == EVENT_RUN || e.kind == EVENT_MERGE || e.kind == EVENT_STEP;
+    struct home *cores = computes ? rank_cores(x, e.device) : NULL;
     const int32_t queue = event_queue(s, &e);
     if (failed(x))
         return none;
@@ -83,19 +55,21 @@ static struct home event_add(struct stepping *x, struct event e, double ns,
         wait_for(&e, &reads[i]);
     if (e.kind != EVENT_STREAM)
         wait_for(&e, &x->passed[e.device]);
+    if (cores)
+        wait_for(&e, cores);
     e.wait_ns = e.begin_ns - x->clock[queue];
     e.end_ns = ns_add(e.begin_ns, whole_ns(ns));
     x->clock[queue] = e.end_ns;
     s->events[s->n_events] = e;
     if (e.kind != EVENT_STREAM)
         x->last[e.device] = s->n_events;
-    return (struct home){e.end_ns, s->n_events++};
+    const struct home done = {e.end_ns, s->n_events++};
+    if (cores)
+        *cores = done;
+    return done;
 }
 
-/* Takes no time: what waits for it waits for all before it, as does the next record that takes
- * some.
- */
-static struct home pass(struct stepping *x, int32_t d, const struct home *reads, int n)
+struct home event_pass(struct stepping *x, int32_t d, const struct home *reads, int n)
 {
     struct home *passed = &x->passed[d];
     for (int i = 0; i < n; i++)
@@ -104,21 +78,19 @@ static struct home pass(struct stepping *x, int32_t d, const struct home *reads,
     return passed->ns > x->clock[d] ? *passed : (struct home){x->clock[d], x->last[d]};
 }
 
-static int32_t rows_of(const struct stepping *x, const struct program_record *r)
-{
-    return r->rows != ROWS_TOKENS ? x->step->size.rows : x->step->size.tokens;
-}
-
 /* ------------------------------------------------------------------------------- records --- */
 
 static struct home copy_run(struct stepping *x, int32_t d, const struct program_record *r,
                             const struct home *reads, int n)
 {
-    const int32_t host = x->s->host;
-    const int32_t from = r->kind == RECORD_UPLOAD ? host : r->kind == RECORD_PEER ? r->peer : d;
+    const struct sim_rank *own = sim_rank_of(x->s, d);
+    const int32_t host = own->host;
+    const int32_t from = r->kind == RECORD_UPLOAD ? host
+                         : r->kind == RECORD_PEER ? own->first + r->peer
+                                                  : d;
     const int32_t to = r->kind == RECORD_DOWNLOAD ? host : d;
     if (device_of(x, d)->is_host || !rows_of(x, r))
-        return pass(x, d, reads, n);
+        return event_pass(x, d, reads, n);
     const struct event e = {.kind = r->kind == RECORD_UPLOAD     ? EVENT_UPLOAD
                                     : r->kind == RECORD_DOWNLOAD ? EVENT_DOWNLOAD
                                                                  : EVENT_PEER,
@@ -128,8 +100,16 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
                             .op = x->s->graph.values[r->value].producer,
                             .bytes = (uint64_t)rows_of(x, r) * (uint64_t)r->in_width[0] * 4};
     const double ns =
-        cost_of_copy(x->s->cost, x->s->device[from], x->s->device[to], (double)e.bytes);
+        cost_of_copy(own->cost, x->s->device[from], x->s->device[to], (double)e.bytes);
     return event_add(x, e, fmax(ns, 0) + device_of(x, d)->record_overhead_ns, reads, n);
+}
+
+/* Of a record, in which ns is a share of an operator. */
+static double record_ns(struct stepping *x, int32_t d, double ns, double share)
+{
+    return x->s->n_ranks > 1 && d == sim_rank_of(x->s, d)->host
+               ? rank_part_ns(x, d, ns, share)
+               : ns + device_of(x, d)->record_overhead_ns;
 }
 
 /* A record of its own where it was measured, else as many additions; of columns that are cut out,
@@ -138,10 +118,11 @@ static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
                                     const struct program_record *r)
 {
     const struct op_size size = {.rows = rows_of(x, r), .seqs = 1};
-    if (cost_measured(x->s->cost, x->s->device[d], &r->op))
-        return cost_of_op(x->s->cost, x->s->device[d], &r->op, &size);
+    const struct cost_model *cost = sim_rank_of(x->s, d)->cost;
+    if (cost_measured(cost, x->s->device[d], &r->op))
+        return cost_of_op(cost, x->s->device[d], &r->op, &size);
     const struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = r->op.n, .n = r->op.n};
-    struct op_cost c = cost_of_op(x->s->cost, x->s->device[d], &add, &size);
+    struct op_cost c = cost_of_op(cost, x->s->device[d], &add, &size);
     c.ns *= r->n_in > 1 ? r->n_in - 1 : 1;
     c.estimate = true;
     return c;
@@ -150,13 +131,15 @@ static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
 static struct home merge_run(struct stepping *x, int32_t d, const struct program_record *r,
                              const struct home *reads, int n)
 {
+    if (x->swapped[d] && x->swapped[d] == r->value + 1) /* measured with what was exchanged */
+        return event_pass(x, d, reads, n);
     const struct op_cost c = cost_of_merge(x, d, r);
     const struct event e = {.kind = EVENT_MERGE,
                             .device = (int16_t)d,
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, record_ns(x, d, c.ns, 1), reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -170,7 +153,7 @@ static struct home list_run(struct stepping *x, int32_t d, const struct program_
                             const struct home *reads, int n)
 {
     const struct op_size size = {.rows = rows_of(x, r), .seqs = 1};
-    const struct op_cost c = cost_of_op(x->s->cost, x->s->device[d], &r->op, &size);
+    const struct op_cost c = cost_of_op(sim_rank_of(x->s, d)->cost, x->s->device[d], &r->op, &size);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
                             .parts = 1,
@@ -245,39 +228,50 @@ static double cached_share(const struct stepping *x, const struct program_record
 /* Whole on this device in this phase, as are the operators from `first` on before it. */
 static bool stand_together(const struct stepping *x, int32_t d, int32_t first, int32_t last)
 {
-    const struct placement *placed = x->s->placements.phase[x->step->phase];
+    const struct sim_rank *own = sim_rank_of(x->s, d);
+    const struct placement *placed = own->placements.phase[x->step->phase];
     bool together = true;
     for (int32_t i = first; i <= last && together; i++)
-        together = placed[i].n == 1 && placed[i].part[0].device == d;
+        together = placed[i].n == 1 && placed[i].part[0].device == d - own->first;
     return together;
 }
 
 /* Bytes on their way from storage, once `before` is done. */
-static struct home file_run(struct stepping *x, struct event e, const struct home *before)
+static struct home file_run(struct stepping *x, int32_t d, struct event e,
+                            const struct home *before)
 {
-    e.device = (int16_t)x->s->host;
-    const double ns = (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9;
+    const struct sim_rank *own = sim_rank_of(x->s, d);
+    e.device = (int16_t)own->host;
+    const double ns = (double)e.bytes / fmax(profile_storage_rate(own->profile), 1) * 1e9;
     return event_add(x, e, ns, before, 1);
 }
 
+static struct kv_turns *kv_of(struct stepping *x, int32_t d)
+{
+    return &x->kv[sim_rank_of(x->s, d) - x->s->rank];
+}
+
 /* KV of a layer on its way from a file, once the layer before it in its room has been used. */
-static struct home kv_run(struct stepping *x, const struct program_record *r)
+static struct home kv_run(struct stepping *x, int32_t d, const struct program_record *r)
 {
     const struct simulation *s = x->s;
+    struct kv_turns *kv = kv_of(x, d);
     const struct oato_op *store = &s->graph.ops[r->graph_op].op;
     const struct event e = {
         .kind = EVENT_STREAM,
         .parts = 1,
         .op = (int32_t)r->graph_op,
         .bytes = (uint64_t)storage_kv_bytes(&s->graph, store, s->plan->request.kv, &x->step->size)};
-    x->kv_turn = true;
-    return file_run(x, e, &x->kv_used[x->kv_layers % KV_ROOMS]);
+    kv->turn = true;
+    return file_run(x, d, e, &kv->used[kv->layers % KV_ROOMS]);
 }
 
 static struct home op_run(struct stepping *x, int32_t d, const struct program_record *r,
                           struct home *reads, int n)
 {
     struct simulation *s = x->s;
+    const struct sim_rank *own = sim_rank_of(s, d);
+    struct kv_turns *kv = kv_of(x, d);
     const int32_t index = (int32_t)r->graph_op;
     const struct graph_op *o = &s->graph.ops[index];
     const struct placement *placed = &s->placements.phase[x->step->phase][index];
@@ -288,11 +282,12 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
     struct oato_op op = o->op;
     op.sparse = r->op.sparse;
-    struct op_cost c = r->op.sparse ? sparse_cost(s->cost, s->device[d], &op, &size, share, active)
-                                    : cost_of_op(s->cost, s->device[d], &op, &size);
+    struct op_cost c = r->op.sparse
+                           ? sparse_cost(own->cost, s->device[d], &op, &size, share, active)
+                           : cost_of_op(own->cost, s->device[d], &op, &size);
     c.ns *= r->op.sparse ? 1 : active;
     int32_t first;
-    const double saved = cost_of_join(s->cost, s->device[d], &s->graph, index, q->tokens, &first);
+    const double saved = cost_of_join(own->cost, s->device[d], &s->graph, index, q->tokens, &first);
     if (saved > 0 && stand_together(x, d, first, index))
         c.ns = fmax(c.ns - saved * active, 0);
     const struct event e = {.kind = EVENT_RUN,
@@ -303,14 +298,15 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
                             .op = index,
                             .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * active) : 0};
     for (int i = 0; i < r->n_weights; i++)
-        if (r->weight[i] != UINT32_MAX && s->lowered.device[d].slots[r->weight[i]].streamed)
+        if (r->weight[i] != UINT32_MAX &&
+            own->lowered.device[d - own->first].slots[r->weight[i]].streamed)
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
-        reads[n++] = kv_run(x, r);
-    const struct home done = event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
-    if (x->kv_turn && op.kind == OP_ATTENTION && d == s->host) {
-        x->kv_used[x->kv_layers++ % KV_ROOMS] = done;
-        x->kv_turn = false;
+        reads[n++] = kv_run(x, d, r);
+    const struct home done = event_add(x, e, record_ns(x, d, c.ns, active), reads, n);
+    if (kv->turn && op.kind == OP_ATTENTION && d == own->host) {
+        kv->used[kv->layers++ % KV_ROOMS] = done;
+        kv->turn = false;
     }
     return done;
 }
@@ -318,18 +314,20 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
 /* What a device reads from a file: prepared weights. */
 static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct program_record *r)
 {
+    const struct sim_rank *own = sim_rank_of(x->s, d);
     const struct graph_op *o = &x->s->graph.ops[r->graph_op];
     const struct placement *placed = &x->s->placements.phase[x->step->phase][r->graph_op];
     const uint64_t all =
-        cost_prepared_bytes(x->s->cost, x->s->device[d], &o->op, problem_file_bytes(o));
-    const double chosen = d == x->s->host ? storage_share(o, all, x->step->size.tokens) : 1;
+        cost_prepared_bytes(own->cost, x->s->device[d], &o->op, problem_file_bytes(o));
+    const double chosen = d == own->host ? storage_share(o, all, x->step->size.tokens) : 1;
     return (uint64_t)((double)all * placed_share(o, placed, r->part) * chosen);
 }
 
 /* The weights of a record that follows, on their way to their place. */
 static void stream_run(struct stepping *x, int32_t d, const struct program_record *r)
 {
-    const struct lowered_device *low = &x->s->lowered.device[d];
+    const struct sim_rank *own = sim_rank_of(x->s, d);
+    const struct lowered_device *low = &own->lowered.device[d - own->first];
     struct event e = {.kind = EVENT_STREAM,
                       .device = (int16_t)d,
                       .part = r->part,
@@ -340,15 +338,15 @@ static void stream_run(struct stepping *x, int32_t d, const struct program_recor
         return;
     for (int i = 0; i < r->n_weights && !stored; i++)
         e.bytes += r->weight[i] != UINT32_MAX ? low->slots[r->weight[i]].bytes : 0;
-    struct home done = pass(x, d, NULL, 0);
+    struct home done = event_pass(x, d, NULL, 0);
     if (stored) {
         e.bytes = stored_bytes(x, d, r);
-        done = file_run(x, e, &done);
+        done = file_run(x, d, e, &done);
     }
     if (!device_of(x, d)->is_host) {
-        const int32_t from = x->s->device[x->s->host], to = x->s->device[d];
-        const double ns = stored ? cost_of_copy(x->s->cost, from, to, (double)e.bytes)
-                                 : cost_of_stream(x->s->cost, from, to, (double)e.bytes);
+        const int32_t from = x->s->device[own->host], to = x->s->device[d];
+        const double ns = stored ? cost_of_copy(own->cost, from, to, (double)e.bytes)
+                                 : cost_of_stream(own->cost, from, to, (double)e.bytes);
         done = event_add(x, e, fmax(ns, 0), &done, 1);
     }
     for (int i = 0; i < r->n_weights; i++)
@@ -361,49 +359,79 @@ static bool is_kv_copy(const struct program_record *r)
     return r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
 }
 
+bool next_reads(const struct stepping *x, int32_t d, struct home reads[RECORD_WAITS])
+{
+    const struct program_record *r = &program_of(x, d)->records[x->next[d]];
+    const int32_t first = sim_rank_of(x->s, d)->first;
+    bool there = true;
+    for (int i = 0; i < r->n_waits; i++) {
+        reads[i] = x->signals[first + r->wait[i].device][r->wait[i].ordinal];
+        there = there && reads[i].event >= 0;
+    }
+    return there;
+}
+
+void next_done(struct stepping *x, int32_t d, struct home done)
+{
+    const struct program_record *r = &program_of(x, d)->records[x->next[d]++];
+    if (r->signal)
+        x->signals[d][r->signal] = done;
+}
+
 /* Runs the device's next record; false when it waits for one that has not been run yet. */
 static bool record_run(struct stepping *x, int32_t d)
 {
     const struct program_record *r = &program_of(x, d)->records[x->next[d]];
     struct home reads[RECORD_WAITS + RECORD_WEIGHTS], done = {0, -1};
-    for (int i = 0; i < r->n_waits; i++) {
-        reads[i] = x->signals[r->wait[i].device][r->wait[i].ordinal];
-        if (reads[i].event < 0)
-            return false;
-    }
+    if (!next_reads(x, d, reads))
+        return false;
+    if (r->kind >= RECORD_REDUCE)
+        return exchange_run(x, d);
     if (r->kind == RECORD_STREAM)
         stream_run(x, d, r);
     else if (r->kind != RECORD_RUN)
         done = copy_run(x, d, r, reads, r->n_waits);
     else if (is_kv_copy(r)) /* measured as part of a step */
-        done = pass(x, d, reads, r->n_waits);
+        done = event_pass(x, d, reads, r->n_waits);
     else if (r->graph_op == UINT32_MAX && makes_list(r))
         done = list_run(x, d, r, reads, r->n_waits);
     else if (r->graph_op == UINT32_MAX)
         done = merge_run(x, d, r, reads, r->n_waits);
     else
         done = op_run(x, d, r, reads, r->n_waits);
-    if (r->signal)
-        x->signals[d][r->signal] = done;
-    x->next[d]++;
+    next_done(x, d, done);
     return true;
 }
 
 /* ---------------------------------------------------------------------------------- steps --- */
 
+static int32_t devices_of(const struct stepping *x)
+{
+    return x->s->alone ? x->s->rank->n_devices : x->s->plan->n_devices;
+}
+
 /* Every queue begins with what a step costs; the host's last, for it submits to the others. */
-static void steps_begin(struct stepping *x)
+static void rank_begins(struct stepping *x, const struct sim_rank *own)
 {
     struct home before = {0, -1};
-    for (int pass = 0; pass < 2; pass++)
-        for (int32_t d = 0; d < x->s->plan->n_devices; d++) {
+    for (int turn = 0; turn < 2; turn++)
+        for (int32_t d = own->first; d < own->first + own->n_devices; d++) {
             const struct lowered_program *p = program_of(x, d);
             const bool used = p->n_records > (p->n_records && is_kv_copy(p->records));
-            if ((d == x->s->host) != (pass == 1) || (!used && d != x->s->host))
+            if ((d == own->host) != (turn == 1) || (!used && d != own->host))
                 continue;
             const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
             before = event_add(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
         }
+}
+
+/* When it is done with the step before and, on another host, has heard of this one. */
+static int64_t begin_of_rank(const struct stepping *x, const struct sim_rank *own)
+{
+    const struct rank_options *o = &x->s->options;
+    const bool hears = x->s->alone || rank_host(o, (int32_t)(own - x->s->rank));
+    const int64_t told_ns = x->step->begin_ns + whole_ns(hears ? rank_step_ns(o, 0, 0) : 0);
+    return max_i64(own->free_ns, told_ns);
 }
 
 /* Until no queue gets any further. */
@@ -411,11 +439,11 @@ static void records_run(struct stepping *x)
 {
     for (bool moved = true; moved && !failed(x);) {
         moved = false;
-        for (int32_t d = 0; d < x->s->plan->n_devices; d++)
+        for (int32_t d = 0; d < devices_of(x); d++)
             while (x->next[d] < program_of(x, d)->n_records && record_run(x, d))
                 moved = true;
     }
-    for (int32_t d = 0; d < x->s->plan->n_devices && !failed(x); d++)
+    for (int32_t d = 0; d < devices_of(x) && !failed(x); d++)
         if (x->next[d] < program_of(x, d)->n_records)
             oato_fail(x->err, OATO_EFILE,
                       "%s waits for a record that is never run; run oato-plan again",
@@ -430,33 +458,60 @@ static struct home *homes_alloc(size_t n)
     return h;
 }
 
-oato_status simulate_step(struct simulation *s, struct simulated_step *step, int64_t begin_ns,
-                          struct oato_error *err)
+static oato_status stepping_begin(struct stepping *x)
 {
-    struct stepping x = {.s = s, .step = step, .err = err};
-    for (int i = 0; i < KV_ROOMS; i++)
-        x.kv_used[i] = (struct home){0, -1};
+    struct simulation *s = x->s;
+    for (int32_t r = 0; r < SIM_RANKS; r++) {
+        x->cores[r] = (struct home){0, -1};
+        x->has_cores[r] = -1;
+        for (int i = 0; i < KV_ROOMS; i++)
+            x->kv[r].used[i] = (struct home){0, -1};
+    }
+    for (int32_t d = 0; d < devices_of(x); d++) {
+        const struct sim_rank *own = sim_rank_of(s, d);
+        const size_t slots = own->lowered.device[d - own->first].n_slots;
+        x->last[d] = -1;
+        x->signals[d] = homes_alloc((size_t)program_of(x, d)->n_signals + 1);
+        x->streamed[d] = homes_alloc(slots + 1);
+        x->clock[d] = x->clock[d + s->plan->n_devices] = begin_of_rank(x, own);
+        if (!x->signals[d] || !x->streamed[d])
+            return oato_fail_memory(x->err, slots * sizeof(struct home), "a simulation");
+    }
+    return OATO_OK;
+}
+
+/* A rank goes on to its next step when all its queues are done. */
+static void stepping_end(struct stepping *x)
+{
+    struct simulation *s = x->s;
+    for (int32_t d = 0; d < devices_of(x); d++) {
+        struct sim_rank *own = sim_rank_of(s, d);
+        for (int q = 0; q < 2; q++)
+            own->free_ns = max_i64(own->free_ns, x->clock[d + q * s->plan->n_devices]);
+        free(x->signals[d]);
+        free(x->streamed[d]);
+    }
+}
+
+oato_status simulate_step(struct simulation *s, struct simulated_step *step, struct oato_error *err)
+{
+    struct stepping *x = calloc(1, sizeof *x);
+    if (!x)
+        return oato_fail_memory(err, sizeof *x, "a simulation");
+    x->s = s;
+    x->step = step;
+    x->err = err;
     err->status = OATO_OK;
-    for (int32_t d = 0; d < s->plan->n_devices; d++) {
-        x.last[d] = -1;
-        x.signals[d] = homes_alloc((size_t)program_of(&x, d)->n_signals + 1);
-        x.streamed[d] = homes_alloc((size_t)s->lowered.device[d].n_slots + 1);
-        if (!x.signals[d] || !x.streamed[d])
-            oato_fail_memory(err, s->lowered.device[d].n_slots * sizeof(struct home),
-                             "a simulation");
-    }
-    for (int32_t q = 0; q < SIM_QUEUES; q++)
-        x.clock[q] = begin_ns;
-    step->begin_ns = step->end_ns = begin_ns;
+    step->begin_ns = s->rank->free_ns;
     step->first = s->n_events;
-    steps_begin(&x);
-    records_run(&x);
-    step->n = s->n_events - step->first;
-    for (int32_t q = 0; q < SIM_QUEUES; q++)
-        step->end_ns = max_i64(step->end_ns, x.clock[q]);
-    for (int32_t d = 0; d < s->plan->n_devices; d++) {
-        free(x.signals[d]);
-        free(x.streamed[d]);
+    if (!stepping_begin(x)) {
+        for (int32_t r = 0; r < (s->alone ? 1 : s->n_ranks); r++)
+            rank_begins(x, &s->rank[r]);
+        records_run(x);
     }
+    stepping_end(x);
+    step->n = s->n_events - step->first;
+    step->end_ns = s->rank->free_ns;
+    free(x);
     return err->status;
 }

@@ -1,14 +1,15 @@
 /*
- * simulation_internal.h - a plan on a virtual clock: simulate_step.c runs steps, simulate.c sums
- * them up and the reports draw them.
+ * simulation_internal.h - a plan on a virtual clock: simulate_step.c runs the records of a step,
+ * ranks/exchange.c those between ranks, simulate.c sums steps up and the reports draw them.
  */
 #ifndef OATO_SIMULATION_INTERNAL_H
 #define OATO_SIMULATION_INTERNAL_H
 
 #include "lowering/lowering.h"
-#include "solver/planning_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
-enum { SIM_QUEUES = 2 * SOLVER_DEVICES };
+/* Ranks, and the devices of all of them; a device has two queues. */
+enum { SIM_RANKS = 64, SIM_DEVICES = 2 * SIM_RANKS, SIM_QUEUES = 2 * SIM_DEVICES };
 
 enum event_kind {
     EVENT_STEP, /* overhead of a step on a device beyond its records */
@@ -16,8 +17,9 @@ enum event_kind {
     EVENT_MERGE,
     EVENT_UPLOAD,
     EVENT_DOWNLOAD,
-    EVENT_PEER,   /* from another accelerator */
-    EVENT_STREAM, /* copy of streamed weights, by the device's copy engine */
+    EVENT_PEER,     /* from another accelerator */
+    EVENT_STREAM,   /* copy of streamed weights, by the device's copy engine */
+    EVENT_EXCHANGE, /* with other ranks */
     EVENT_KINDS
 };
 
@@ -44,22 +46,40 @@ struct simulated_step {
     int32_t first, n;         /* events */
 };
 
-struct simulation {
-    struct arena arena;
-    const struct plan *plan;       /* borrowed */
+/* A process with its own programs. Its devices follow each other in the plan and are numbered from
+ * 0 in what is lowered. */
+struct sim_rank {
     const struct profile *profile; /* borrowed */
     struct cost_model *cost;
-    struct graph graph;     /* fused as the plan says */
-    struct silence *silent; /* sparse_silences */
-    int32_t host, device[SOLVER_DEVICES];
+    int32_t first, n_devices, host; /* of the plan's devices */
     struct placements placements;
     struct lowered lowered;
+    int64_t free_ns; /* when its last step was done */
+};
+
+struct simulation {
+    struct arena arena;
+    const struct plan *plan; /* borrowed */
+    struct rank_options options;
+    struct graph graph;     /* fused as the plan says */
+    struct silence *silent; /* sparse_silences */
+    int32_t n_ranks;
+    struct sim_rank *rank;
+    int32_t device[SIM_DEVICES]; /* of the plan: its number in its rank's profile */
+    bool alone; /* rank 0's programs only: what it exchanges takes its time and waits for nobody */
+    int32_t host;                 /* rank 0's */
+    struct placements placements; /* of all ranks, by the plan's devices */
     struct simulated_step *steps;
     int32_t n_steps, middle; /* middle: the decode step that plans predict; -1: none */
     struct event *events;
     int32_t n_events;
     size_t cap_events;
     int64_t prefill_ns, decode_ns, request_ns;
+};
+
+struct host_work {   /* on a rank's host, of all whole operators there */
+    double least_ns; /* the shortest; 0: not known yet */
+    double factor;   /* by which all take longer with their records */
 };
 
 /* The load of a device over the steps of a phase. */
@@ -87,9 +107,93 @@ static inline int32_t event_queue(const struct simulation *s, const struct event
     return e->device + (e->kind == EVENT_STREAM ? s->plan->n_devices : 0);
 }
 
-/* Runs one step from `begin_ns` on: appends its events and sets the rest of `step`. */
-oato_status simulate_step(struct simulation *s, struct simulated_step *step, int64_t begin_ns,
+static inline struct sim_rank *sim_rank_of(const struct simulation *s, int32_t device)
+{
+    return &s->rank[s->alone ? 0 : s->plan->devices[device].rank];
+}
+
+/* Since when something can be read, and the event that made it; -1: none. */
+struct home {
+    int64_t ns;
+    int32_t event;
+};
+
+struct kv_turns {               /* of a rank whose layers' KV stays in a file */
+    struct home used[KV_ROOMS]; /* the layer before in each room */
+    int32_t layers;             /* so far in turn */
+    bool turn;                  /* one of them is there */
+};
+
+/* A step while it runs; devices are the plan's. */
+struct stepping {
+    struct simulation *s;
+    const struct simulated_step *step;
+    int64_t clock[SIM_QUEUES];          /* when the queue is free */
+    int32_t last[SIM_DEVICES];          /* event of each device's own queue */
+    struct home passed[SIM_DEVICES];    /* what records that took no time have waited for since */
+    uint32_t next[SIM_DEVICES];         /* record of the program */
+    struct home *signals[SIM_DEVICES];  /* by ordinal; event -1: still to come */
+    struct home *streamed[SIM_DEVICES]; /* by weight slot */
+    struct kv_turns kv[SIM_RANKS];
+    struct home cores[SIM_RANKS];     /* of hosts whose ranks take turns: each set of cores, */
+    int32_t has_cores[SIM_RANKS];     /* and which one a rank has until it waits; -1: none */
+    struct host_work work[SIM_RANKS]; /* of ranks that share operators */
+    struct home gathered;             /* on rank 0: the last of what it waits for, */
+    int32_t n_gathered;               /* and of how many ranks, */
+    double gathered_bytes[2];         /* of this host; of others */
+    uint32_t swapped[SIM_DEVICES];    /* the value that was summed last */
+    struct oato_error *err;
+};
+
+static inline const struct lowered_program *program_of(const struct stepping *x, int32_t d)
+{
+    const struct sim_rank *r = sim_rank_of(x->s, d);
+    return &r->lowered.device[d - r->first].phase[x->step->phase];
+}
+
+static inline const struct profile_device *device_of(const struct stepping *x, int32_t d)
+{
+    return &sim_rank_of(x->s, d)->profile->devices[x->s->device[d]];
+}
+
+/* Rows of the record in this step; ranks have candidates of logits made. */
+static inline int32_t rows_of(const struct stepping *x, const struct program_record *r)
+{
+    return r->rows == ROWS_TOKENS                       ? x->step->size.tokens
+           : r->rows == ROWS_WHOLE && x->s->n_ranks > 1 ? 0
+                                                        : x->step->size.rows;
+}
+
+/* Takes so long on its queue, as soon as that is free and all that it reads is there. */
+struct home event_add(struct stepping *x, struct event e, double ns, const struct home *reads,
+                      int n);
+/* Takes no time: what waits for it waits for all before it, as does the next record that takes
+ * some. */
+struct home event_pass(struct stepping *x, int32_t d, const struct home *reads, int n);
+/* Lists what the device's next record waits for; false: something of it is still to come. */
+bool next_reads(const struct stepping *x, int32_t d, struct home reads[RECORD_WAITS]);
+/* The device's next record has been run. */
+void next_done(struct stepping *x, int32_t d, struct home done);
+
+/* ranks/exchange.c: runs the next record of the device, one of those between ranks, and that of
+ * each rank that takes part. False: somebody is not there yet. */
+bool exchange_run(struct stepping *x, int32_t d);
+/* What a share of an operator takes on its rank's host with its record: part_ns apart from that. */
+double rank_part_ns(struct stepping *x, int32_t d, double part_ns, double share);
+/* The cores that a record of the host needs are those of other ranks, too: since when it has some;
+ * NULL: at any time. */
+struct home *rank_cores(struct stepping *x, int32_t d);
+
+/* Runs one step, on each rank as soon as it is done with the one before: appends its events and
+ * sets the rest of `step`, which lasts as long as rank 0 sees it. */
+oato_status simulate_step(struct simulation *s, struct simulated_step *step,
                           struct oato_error *err);
+/* simulation_run with what is known of the ranks; alone: see struct simulation. */
+oato_status simulation_of_rank(const struct plan *plan, const struct model *m,
+                               const struct rank_options *ranks, bool alone,
+                               struct simulation **out, struct oato_error *err);
+/* Sets the plan's predictions but the objective. */
+void simulation_tell(const struct simulation *s, struct plan *plan);
 /* Over all prefill of the request, or over the decode step at the middle of the generation. */
 struct sim_load simulation_load(const struct simulation *s, enum plan_phase phase, int32_t device);
 

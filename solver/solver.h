@@ -527,13 +527,13 @@ oato_status report_cluster(const struct model *m, const struct profile *profile,
 
 struct simulation; /* a plan's request on a virtual clock, record by record */
 
-/* Runs prefill and decode of the plan's request as the executor would (one queue per device, one
- * copy engine for streamed weights), with the profile's costs of single operators and copies. Of
- * many steps of a kind the first, middle and last are run. Independent of the planner's
- * predictions, except that it assumes the same activity of neurons and experts. Borrows plan and
- * profile. */
+/* Runs prefill and decode of the plan's request as the executor would on all ranks (one queue per
+ * device, one copy engine for streamed weights), with the profiles' costs of single operators and
+ * copies, and of sums and messages between ranks. Of many steps of a kind the first, middle and
+ * last are run. Independent of the planner's predictions, except that it assumes the same activity
+ * of neurons and experts. Of the options profiles and network count. Borrows plan and profiles. */
 oato_status simulation_run(const struct plan *plan, const struct model *m,
-                           const struct profile *profile, struct simulation **out,
+                           const struct rank_options *ranks, struct simulation **out,
                            struct oato_error *err);
 void simulation_free(struct simulation *s);
 /* Sets the plan's predictions from a run on the virtual clock. decode_ns is left alone when no

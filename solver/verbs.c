@@ -69,30 +69,23 @@ static oato_status open_ranks(struct command *c, struct oato_error *err)
     return OATO_OK;
 }
 
-/* A plan for several ranks is priced by the profiles of all, where the verb can; one of a single
- * process by one profile. */
-static oato_status check_ranks(struct command *c, bool can, struct oato_error *err)
+/* A plan for several ranks is priced by the profiles of all; one of a single process by one. */
+static oato_status check_ranks(struct command *c, struct oato_error *err)
 {
-    const int32_t ranks = plan_ranks(&c->the_plan);
-    if (ranks == 1 && c->n_more)
+    if (plan_ranks(&c->the_plan) == 1 && c->n_more)
         return oato_fail(err, OATO_EUSAGE, "%s is for one process; give one profile",
                          c->operands[0]);
-    if (ranks > 1 && c->in.profile && !can)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s is for %d ranks, which this verb cannot price; show, explain and "
-                         "check can, and simulate MODEL.gguf --hosts N does clusters",
-                         c->operands[0], ranks);
-    return ranks > 1 && c->in.profile && c->in.model ? open_ranks(c, err) : OATO_OK;
+    return c->in.profile && c->in.model ? open_ranks(c, err) : OATO_OK;
 }
 
 /* Whether the ranks of the plan are to be priced again. */
 static bool prices_ranks(const struct command *c)
 {
-    return c->ranks.n_profiles;
+    return c->ranks.n_profiles && plan_ranks(&c->the_plan) > 1;
 }
 
 /* Opens the plan given by the first operand, and the inputs. */
-static oato_status open_plan_for(struct command *c, bool ranks, struct oato_error *err)
+static oato_status open_plan(struct command *c, struct oato_error *err)
 {
     if (plan_load(c->operands[0], &c->the_plan, err))
         return err->status;
@@ -100,7 +93,7 @@ static oato_status open_plan_for(struct command *c, bool ranks, struct oato_erro
         return oato_fail_at(err, "%s", c->operands[0]);
     oato_status status = open_inputs(c, err);
     if (!status)
-        status = check_ranks(c, ranks, err);
+        status = check_ranks(c, err);
     c->the_plan.neurons = c->in.neurons;
     if (status || c->in.neurons || !c->in.model || !c->the_plan.neurons_hash)
         return status;
@@ -108,11 +101,6 @@ static oato_status open_plan_for(struct command *c, bool ranks, struct oato_erro
         return err->status;
     c->in.neurons = &c->in.neurons_storage;
     return OATO_OK;
-}
-
-static oato_status open_plan(struct command *c, struct oato_error *err)
-{
-    return open_plan_for(c, false, err);
 }
 
 void command_close(struct command *c)
@@ -396,7 +384,7 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
     struct problem *problem = NULL;
     int32_t *place;
     struct plan now;
-    if (open_plan_for(c, true, err))
+    if (open_plan(c, err))
         return err->status;
     if (prices_ranks(c)) {
         if (ranks_price(&c->the_plan, c->in.model, &c->ranks, &now, err))
@@ -418,7 +406,7 @@ oato_status run_explain(struct command *c, struct text *out, struct oato_error *
 {
     if (!c->model == names_machine(c))
         return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
-    if (open_plan_for(c, true, err))
+    if (open_plan(c, err))
         return err->status;
     if (!prices_ranks(c))
         return report_explain(&c->the_plan, c->in.model, c->in.profile, c->operands[1], c->json,
@@ -450,7 +438,7 @@ oato_status run_check(struct command *c, struct text *out, struct oato_error *er
         c->model = c->operands[1];
     if (names_machine(c) && !c->model)
         return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
-    if (open_plan_for(c, true, err))
+    if (open_plan(c, err))
         return err->status;
     return prices_ranks(c) ? report_check_ranks(&c->the_plan, c->in.model, &c->ranks, c->max_slower,
                                                 c->json, out, err)
@@ -502,7 +490,7 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
         return oato_fail(err, OATO_EUSAGE,
                          "--%s is for clusters: simulate MODEL.gguf --hosts N; a plan has its own",
                          c->of_cluster);
-    if (open_plan(c, err) || simulation_run(&c->the_plan, c->in.model, c->in.profile, &s, err))
+    if (open_plan(c, err) || simulation_run(&c->the_plan, c->in.model, &c->ranks, &s, err))
         return err->status;
     report_simulation(s, c->json, out);
     if (c->trace)

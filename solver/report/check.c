@@ -3,7 +3,7 @@
  * near today's best plan), and how do two plans differ. Both are meant for CI:
  * a table for people, JSON for programs, and the exit status for scripts.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
 #include <inttypes.h>

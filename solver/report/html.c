@@ -332,7 +332,9 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     arena_init(&strings);
     oato_status status = problem_of_plan(m, profile, plan, &problem, &place, err);
     if (!status)
-        status = simulation_run(plan, m, profile, &simulation, err);
+        status =
+            simulation_run(plan, m, &(struct rank_options){.profiles = {profile}, .n_profiles = 1},
+                           &simulation, err);
     if (status)
         goto out;
     const struct page page = {plan, problem, simulation, out, &strings};

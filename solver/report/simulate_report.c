@@ -222,8 +222,8 @@ static int32_t thread_of(const struct event *e)
 
 static void trace_event(const struct simulation *s, const struct event *e, struct text *out)
 {
-    static const char *const kinds[EVENT_KINDS] = {"step",     "run",  "merge", "upload",
-                                                   "download", "peer", "stream"};
+    static const char *const kinds[EVENT_KINDS] = {"step",     "run",  "merge",  "upload",
+                                                   "download", "peer", "stream", "exchange"};
     char name[160];
     const struct graph_op *op = e->op < 0 ? NULL : &s->graph.ops[e->op];
     if (!op)

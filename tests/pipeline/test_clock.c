@@ -1,16 +1,22 @@
 /*
  * test_clock.c - the simulation of a plan against the engine that runs it: on simulated devices so
  * slow that what the processor really takes is lost in their declared costs, the devices' clocks
- * must show what was simulated, wherever the parts are, whatever is streamed.
+ * must show what was simulated, wherever the parts are, whatever is streamed. The same for plans of
+ * 2 and 4 ranks, forks of this process of which each has such a device; their network takes no
+ * time.
  */
 #include "executor/executor.h"
+#include "kernels/ranks/collective.h"
 #include "solver/solver.h"
 #include "tests/executor/harness.h"
+#include "tests/kernels/fork_transport.h"
 
 // clang-format off
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 // clang-format on
@@ -23,16 +29,16 @@ static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6, peer_bytes
 #define SPEC "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s"
 static const char spec[] = SPEC, spec_that_reaches[] = SPEC ",peer=300KB/s";
 
-static struct model *wide_model(uint64_t seed)
+static struct model *wide_model(uint64_t seed, int32_t kv_heads)
 {
     struct oato_error err;
     struct model *m = NULL;
     struct random_model shape = random_model_default();
-    shape.layers = 3;
+    shape.layers = 4;
     shape.width = 256;
     shape.ffn = 1024;
     shape.heads = 4;
-    shape.kv_heads = 2;
+    shape.kv_heads = kv_heads;
     shape.vocab = 320;
     shape.dtype = DT_F32;
     shape.seed = seed;
@@ -43,14 +49,14 @@ static struct model *wide_model(uint64_t seed)
 }
 
 /* The machine as it is declared; a host that takes no time. */
-static void machine(struct profile *p, const struct plan *plan)
+static void machine(struct profile *p, const struct plan *plan, int32_t devices)
 {
     profile_init(p);
-    p->devices = arena_alloc(&p->arena, (size_t)plan->n_devices, sizeof *p->devices);
-    const size_t n = (size_t)plan->n_devices;
+    p->devices = arena_alloc(&p->arena, (size_t)devices, sizeof *p->devices);
+    const size_t n = (size_t)devices;
     p->links = arena_alloc(&p->arena, n * n, sizeof *p->links);
     assert_true(p->devices && p->links);
-    for (int32_t d = 0; d < plan->n_devices; d++) {
+    for (int32_t d = 0; d < devices; d++) {
         p->devices[p->n_devices++] = (struct profile_device){.id = plan->devices[d].id,
                                                              .kind = plan->devices[d].kind,
                                                              .model = "",
@@ -64,7 +70,7 @@ static void machine(struct profile *p, const struct plan *plan)
                                                            .to = way ? 0 : d,
                                                            .latency_ns = latency_ns,
                                                            .bytes_per_s = link_bytes};
-        for (int32_t other = 1; other < plan->n_devices && d; other++)
+        for (int32_t other = 1; other < devices && d; other++)
             if (other != d && !strcmp(plan->devices[d].spec, spec_that_reaches))
                 p->links[p->n_links++] = (struct profile_link){
                     .from = other, .to = d, .latency_ns = latency_ns, .bytes_per_s = peer_bytes};
@@ -155,6 +161,7 @@ static void run(const struct model *m, const struct plan *p, bool timing_only,
     engine_close(e);
 }
 
+/* All ranks have the same machine. */
 static void simulate(const struct model *m, const struct plan *p, double ns[PHASE_COUNT])
 {
     static const char *const names[PHASE_COUNT] = {"prefill", "decode"};
@@ -162,8 +169,10 @@ static void simulate(const struct model *m, const struct plan *p, double ns[PHAS
     struct simulation *s;
     struct profile machine_of;
     struct text t;
-    machine(&machine_of, p);
-    if (simulation_run(p, m, &machine_of, &s, &err))
+    machine(&machine_of, p, p->n_devices / plan_ranks(p));
+    const struct rank_options same = {
+        .profiles = {&machine_of}, .n_profiles = 1, .bytes_per_s = 1e15, .network_given = true};
+    if (simulation_run(p, m, &same, &s, &err))
         fail_msg("%s", err.text);
     text_init(&t);
     report_simulation(s, true, &t);
@@ -183,7 +192,7 @@ static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
     const char *given = getenv("OATO_TEST_SEED");
     struct random r = {given ? strtoull(given, NULL, 10) : now_ns()};
     print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)r.state);
-    struct model *m = wide_model(3);
+    struct model *m = wide_model(3, 2);
     double worst = 0;
     for (int i = 0; i < PLANS; i++) {
         struct plan p;
@@ -209,9 +218,160 @@ static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
     model_close(m);
 }
 
+/* ----------------------------------------------------------------------------------- ranks -- */
+
+/* A device on which everything is, and how it is declared. */
+static void division(struct profile *p)
+{
+    static const struct profile_link links[] = {{.from = 0, .to = 1, .bytes_per_s = 1e15},
+                                                {.from = 1, .to = 0, .bytes_per_s = 1e15}};
+    profile_init(p);
+    p->devices = arena_alloc(&p->arena, 2, sizeof *p->devices);
+    p->links = arena_alloc(&p->arena, 2, sizeof links);
+    assert_true(p->devices && p->links);
+    for (int32_t d = 0; d < 2; d++)
+        p->devices[p->n_devices++] = (struct profile_device){.id = d ? "sim:0" : "cpu:0",
+                                                             .kind = d ? "sim" : "cpu",
+                                                             .model = "",
+                                                             .spec = d ? spec : "",
+                                                             .is_host = !d,
+                                                             .read_bytes_per_s = d ? 1e12 : 1e6,
+                                                             .flops_per_s = d ? 1e12 : 1e6,
+                                                             .memory_bytes = UINT64_C(1) << 28,
+                                                             .free_bytes = UINT64_C(1) << 28,
+                                                             .data_sheet = true};
+    memcpy(p->links, links, sizeof links);
+    p->n_links = 2;
+}
+
+/* What all ranks share: how they send, and what a prompt and a step of decode took each of them. */
+struct together {
+    struct fork_world world;
+    double ns[FORK_RANKS];
+};
+
+static void lost_end(const struct oato_error *err)
+{
+    (void)err;
+    _exit(1);
+}
+
+/* A rank; rank 0 leads. */
+static oato_status rank_run(const struct model *m, const struct plan *p, int rank,
+                            struct together *all, struct oato_error *err)
+{
+    int32_t ids[PROMPT + 1], seq;
+    struct collective *c;
+    struct engine *e;
+    char text[16];
+    snprintf(text, sizeof text, "%d", rank);
+    setenv(FORK_RANK, text, 1);
+    fill_ids(ids, PROMPT + 1, m->shape.vocab, 6);
+    if (collective_open(&c, lost_end, err))
+        return err->status;
+    const struct engine_options o = {.ubatch = PROMPT, .threads = 1, .ranks = c};
+    if (engine_open(m, p, &o, NULL, NULL, &e, err) || engine_join(e, err))
+        return err->status;
+    oato_status status = OATO_OK;
+    if (rank)
+        status = engine_follow(e, err);
+    else if (!(status = engine_seq_create(e, &seq, err)))
+        status = engine_feed(e, seq, ids, PROMPT, LOGITS_LAST, NULL, NULL, err);
+    const struct engine_input in = {rank ? 0 : seq, &ids[PROMPT], 1, LOGITS_LAST, false};
+    if (!rank && !status)
+        status = engine_step(e, &in, 1, err);
+    all->ns[rank] = (double)clock_of(e);
+    engine_close(e);
+    collective_close(c);
+    return status;
+}
+
+static void ranks_run(const struct model *m, const struct plan *p, struct together *all)
+{
+    char text[32];
+    const int n = plan_ranks(p);
+    memset(all, 0, sizeof *all);
+    all->world.ranks = all->world.hosts = n;
+    snprintf(text, sizeof text, "%llx", (unsigned long long)(uintptr_t)&all->world);
+    setenv(FORK_WORLD, text, 1);
+    setenv("OATO_MPI", OATO_FORK_TRANSPORT, 1);
+    for (int rank = 0; rank < n; rank++) {
+        struct oato_error err;
+        const pid_t child = fork();
+        if (!child && rank_run(m, p, rank, all, &err)) {
+            print_error("rank %d: %s\n", rank, err.text);
+            _exit(1);
+        }
+        if (!child)
+            _exit(0);
+        all->world.child[rank] = child;
+    }
+    for (int rank = 0; rank < n; rank++) {
+        int status;
+        assert_int_equal(waitpid(all->world.child[rank], &status, 0), all->world.child[rank]);
+        assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
+    }
+}
+
+/* Where ranks divide every layer equally, all take as long; where each has layers of its own, a
+ * step takes as long as all of them together. */
+static void ranks_compare(const struct model *m, const struct profile *profile,
+                          enum rank_split split, int32_t n, struct together *all)
+{
+    struct rank_options ranks = {.split = split,
+                                 .ranks = n,
+                                 .hosts = n,
+                                 .profiles = {profile},
+                                 .n_profiles = 1,
+                                 .bytes_per_s = 1e15,
+                                 .network_given = true,
+                                 .wire = DT_F32};
+    struct oato_error err;
+    struct plan plan;
+    struct planner_options o;
+    double longest = 0, sum = 0, simulated[PHASE_COUNT];
+    planner_options_init(&o);
+    o.request.prompt = o.request.ubatch = PROMPT;
+    o.request.generate = 1;
+    o.request.context = 4 * PROMPT;
+    if (ranks_plan(m, &o, &ranks, NULL, &plan, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(plan.n_devices, 2 * n);
+    ranks_run(m, &plan, all);
+    for (int32_t r = 0; r < n; r++) {
+        longest = fmax(longest, all->ns[r]);
+        sum += all->ns[r];
+    }
+    simulate(m, &plan, simulated);
+    const double real = split == SPLIT_TENSOR ? longest : sum,
+                 off = (simulated[PHASE_PREFILL] + simulated[PHASE_DECODE]) / real - 1;
+    print_message("%d ranks, %s: %.1f ms, simulated %.2f %% off\n", n,
+                  split == SPLIT_TENSOR ? "parts of layers" : "layers", real * 1e-6, off * 100);
+    assert_true(fabs(off) < 0.03);
+    plan_free(&plan);
+}
+
+static void the_clocks_of_all_ranks_show_what_was_simulated(void **state)
+{
+    (void)state;
+    struct together *all =
+        mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct model *m = wide_model(3, 4);
+    struct profile p;
+    assert_true(all != MAP_FAILED);
+    division(&p);
+    for (int32_t n = 2; n <= 4; n *= 2)
+        for (int split = SPLIT_TENSOR; split <= SPLIT_LAYERS; split++)
+            ranks_compare(m, &p, (enum rank_split)split, n, all);
+    profile_free(&p);
+    model_close(m);
+    munmap(all, sizeof *all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_clocks_of_all_ranks_show_what_was_simulated),
         cmocka_unit_test(the_clocks_of_the_devices_show_what_was_simulated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

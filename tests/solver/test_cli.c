@@ -389,7 +389,7 @@ static void clusters_that_are_not_here_are_simulated(void **state)
     const char *cluster = "simulate m.gguf --hardware rtx2080ti-i7-12700k --hosts 100 --per-host 4";
     char line[256];
     cli_expect(cluster, 0, NULL);
-    assert_non_null(strstr(cli_out, "simulated, by formula: 4 x cuda:0 on each host"));
+    assert_non_null(strstr(cli_out, "simulated: 4 x cuda:0 on each host"));
     assert_non_null(strstr(cli_out, "\n    1       1 "));
     assert_non_null(strstr(cli_out, "\n  100     400 "));
     snprintf(line, sizeof line, "%s --json --wire f16 --batch 4 --devices cpu:0", cluster);

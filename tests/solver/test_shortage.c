@@ -121,7 +121,8 @@ static void expect_all_or_nothing(say *said)
 static oato_status say_simulation(struct text *out, struct oato_error *err)
 {
     struct simulation *s;
-    if (simulation_run(&plan, model, &profile, &s, err))
+    const struct rank_options one = {.profiles = {&profile}, .n_profiles = 1};
+    if (simulation_run(&plan, model, &one, &s, err))
         return err->status;
     report_simulation(s, false, out);
     report_simulation(s, true, out);

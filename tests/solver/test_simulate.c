@@ -84,7 +84,8 @@ static json_t *simulated(const struct plan *plan, const struct profile *p, json_
     json_error_t e;
     struct text t;
     text_init(&t);
-    if (simulation_run(plan, model, p, &s, &err))
+    const struct rank_options one = {.profiles = {p}, .n_profiles = 1};
+    if (simulation_run(plan, model, &one, &s, &err))
         fail_msg("%s", err.text);
     report_simulation(s, true, &t);
     json_t *report = json_loadb(t.data, t.len, 0, &e);
@@ -441,19 +442,20 @@ static void other_models_and_machines_are_refused(void **state)
     struct planner_options o;
     struct plan plan;
     struct simulation *s;
+    const struct rank_options one = {.profiles = {&p}, .n_profiles = 1};
     choose(&p, &o, true);
     make(&p, &o, &plan);
     p.n_links = 0;
-    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
+    assert_int_equal(simulation_run(&plan, model, &one, &s, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "links"));
     p.n_devices = 1;
-    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
+    assert_int_equal(simulation_run(&plan, model, &one, &s, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "sim:0"));
     plan.request.ubatch = 0;
-    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
+    assert_int_equal(simulation_run(&plan, model, &one, &s, &err), OATO_EFILE);
     assert_non_null(strstr(err.text, "ubatch 0"));
     plan.structure_hash++;
-    assert_int_equal(simulation_run(&plan, model, &p, &s, &err), OATO_EFILE);
+    assert_int_equal(simulation_run(&plan, model, &one, &s, &err), OATO_EFILE);
     assert_null(s);
     plan_free(&plan);
     profile_free(&p);

@@ -53,10 +53,9 @@ static int teardown(void **state)
 }
 
 /* The programs of a plan, as the engine and the virtual clock have them. */
-static void lower_plan(const struct plan *plan, const struct model *m, const struct problem *p,
-                       struct graph *graph, struct lowered *out)
+static void programs_of(const struct plan *plan, const struct model *m, const struct problem *p,
+                        struct graph *graph, struct lowered *out)
 {
-    const struct plan_request *q = &plan->request;
     const struct instance *in = &p->instance;
     struct oato_error err = {.text = ""};
     struct placements placements;
@@ -69,23 +68,9 @@ static void lower_plan(const struct plan *plan, const struct model *m, const str
         for (int32_t from = 0; from < plan->n_devices; from++)
             facts.reaches[d][from] = in->is_host[d] || in->is_host[from] || in->direct[from][d];
     }
-    const struct lowering_input input = {.graph = graph,
-                                         .placements = &placements,
-                                         .facts = &facts,
-                                         .limits = {.tokens = {q->ubatch, q->batch},
-                                                    .rows = {q->batch, q->batch},
-                                                    .seqs = q->batch,
-                                                    .context = q->context},
-                                         .kv = q->kv};
     oato_status status = plan_apply(plan, m, graph, &err);
-    for (int32_t i = 0; i < graph->n_ops && !status; i++)
-        graph->ops[i].op = graph_op_with_kv(&graph->ops[i], q->kv);
     if (!status)
-        status = placements_create(plan, graph, bound, in->host, &placements, &err);
-    if (!status)
-        status = lowered_init(&input, out, &err);
-    for (int phase = 0; phase < PHASE_COUNT && !status; phase++)
-        status = lower(&input, (enum plan_phase)phase, out, &err);
+        status = lower_plan(plan, graph, &facts, bound, 0, &placements, out, &err);
     if (status)
         fail_msg("%s", err.text);
     placements_free(&placements);
@@ -121,7 +106,7 @@ static bool check_plan(const struct model *m, const struct profile *p,
     struct lowered lowered;
     if (planner_make(m, p, o, &plan, &problem, &err))
         fail_msg("%s", err.text);
-    lower_plan(&plan, m, problem, &graph, &lowered);
+    programs_of(&plan, m, problem, &graph, &lowered);
     const int32_t host = problem->instance.host;
     const uint64_t streamed = check_streams(&plan, &graph);
     for (int32_t d = 0; d < plan.n_devices; d++) {

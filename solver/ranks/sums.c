@@ -1,5 +1,5 @@
 /*
- * rank_sums.c - what a sum of all ranks costs, and the way to make it: by what oato-profile --links
+ * sums.c - what a sum of all ranks costs, and the way to make it: by what oato-profile --links
  * measured for as many ranks on as many hosts; else by a formula from the latency and rate of
  * messages between hosts, which are given, measured, or those of Ethernet.
  */
@@ -152,7 +152,7 @@ static double allreduce_ns(const struct rank_options *o, double bytes)
     return fmin(doubling, 2.0 * (o->ranks - 1) * hop);
 }
 
-double rank_sum_formula_ns(const struct rank_options *o, enum sum_way way, double bytes)
+static double way_formula_ns(const struct rank_options *o, enum sum_way way, double bytes)
 {
     const int away = rounds_of(o->hosts), here = rounds_of(o->ranks / o->hosts);
     switch (way) {
@@ -206,7 +206,7 @@ double rank_sum_ns(const struct rank_options *o, const struct plan *plan, double
     const struct points x = sums_of(o, way);
     if (is_measured(o, &x))
         return line_at(&x, bytes);
-    return way == SUM_ACCELERATORS ? rank_sum_formula_ns(o, way, bytes) : formula_ns(o, bytes);
+    return way_formula_ns(o, way, bytes);
 }
 
 oato_status rank_sums_choose(const struct rank_options *o, struct plan *plan,

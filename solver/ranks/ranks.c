@@ -1,14 +1,16 @@
 /*
  * ranks.c - a plan for several ranks, processes that run one model together
  * (kernels/ranks/collective.h). It is the plan of one process with the work of each layer divided
- * (ranks_cut.c). What is left - norms, sums, routers - is small and runs on every rank's host or,
+ * (cut.c). What is left - norms, sums, routers - is small and runs on every rank's host or,
  * if accelerators exchange sums by themselves, on these, so that a layer has two sums of all ranks
- * and nothing else to exchange. Or each rank has some of the layers (ranks_stages.c).
+ * and nothing else to exchange. Or each rank has some of the layers (stages.c).
  *
  * Each rank has a share of its own of all that can be cut, in proportion to the speed of its
- * devices (ranks_seats.c). A plan that was so made can be priced again by other profiles.
+ * devices (seats.c). What a plan takes is the simulation of all ranks (exchange.c), by whatever
+ * profiles.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
+#include "solver/simulation_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,8 +47,7 @@ static oato_status plan_room(struct dealing *x, struct plan *plan)
     plan->devices = arena_alloc(x->arena, (size_t)x->first[ranks], sizeof *plan->devices);
     plan->parts = arena_alloc(x->arena, n * ranks, sizeof *plan->parts);
     plan->kv = arena_alloc(x->arena, n * ranks, sizeof *plan->kv);
-    plan->costs = arena_alloc(x->arena, n * ranks * PHASE_COUNT, sizeof *plan->costs);
-    return plan->devices && plan->parts && plan->kv && plan->costs
+    return plan->devices && plan->parts && plan->kv
                ? OATO_OK
                : oato_fail_memory(x->err, n * ranks * sizeof *plan->parts, "the plan");
 }
@@ -66,7 +67,7 @@ static void bytes_needed(const struct dealing *x, int32_t rank, double need[SOLV
     }
 }
 
-static void fill_device(const struct profile_device *from, struct plan_device *to)
+void device_fill(const struct profile_device *from, struct plan_device *to)
 {
     snprintf(to->id, sizeof to->id, "%s", from->id);
     snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
@@ -74,33 +75,17 @@ static void fill_device(const struct profile_device *from, struct plan_device *t
     snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
 }
 
-static oato_status does_not_fit(const struct dealing *x, const struct plan_device *d)
-{
-    return oato_fail(x->err, OATO_EFIT,
-                     "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, or a "
-                     "smaller --context",
-                     d->rank, (double)d->planned_bytes / 0x1p20, (double)d->budget_bytes / 0x1p20,
-                     d->id);
-}
-
-static oato_status fill_devices(struct dealing *x, struct plan *plan)
+static void fill_devices(const struct dealing *x, struct plan *plan)
 {
     plan->n_devices = x->first[x->o->ranks];
-    for (int32_t r = 0; r < x->o->ranks; r++) {
-        double need[SOLVER_DEVICES] = {0};
-        bytes_needed(x, r, need);
+    for (int32_t r = 0; r < x->o->ranks; r++)
         for (int32_t d = 0; d < x->seats[r].n; d++) {
             struct plan_device *to = &plan->devices[x->first[r] + d];
-            fill_device(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
+            device_fill(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
             to->rank = r;
             to->host = rank_host(x->o, r);
             to->budget_bytes = seat_budget(x->o, x->given, x->seats, r, d);
-            to->planned_bytes = (uint64_t)need[d];
-            if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
-                return does_not_fit(x, to);
         }
-    }
-    return OATO_OK;
 }
 
 static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char *name)
@@ -126,124 +111,82 @@ static void fill_op(struct dealing *x, struct plan *plan, int32_t i, const char 
     }
 }
 
-/* What the ranks' parts of an operator take: by a rank's own speed, and longer where other ranks of
- * the host compute meanwhile. */
-static void op_times(const struct dealing *x, int32_t i, enum plan_phase phase,
-                     double ns[SOLVER_DEVICES])
-{
-    double alone_ns[SOLVER_DEVICES]; /* on the cores of its host */
-    for (int32_t r = 0; r < x->o->ranks; r++) {
-        const int32_t d = device_of_op(x, r, i);
-        const double share = share_of(x, i, r);
-        ns[r] = share > 0 ? work_ns(&whole_of(x, r)->work[phase][d],
-                                    op_price_ns(price_of(x, r, i), phase), share)
-                          : 0;
-        alone_ns[r] = d ? 0 : ns[r];
-    }
-    for (int32_t r = 0; r < x->o->ranks; r++)
-        if (alone_ns[r] > 0)
-            ns[r] *= ranks_crowd(x->o, rank_host(x->o, r), alone_ns);
-}
-
-/* Whether all ranks wait for each other behind the operator. */
-static bool ends_together(const struct dealing *x, int32_t i)
-{
-    const struct cut_op *c = &x->op[i];
-    return c->cut && (c->axis == AXIS_K || x->g->ops[i].out[0] == x->g->logits ||
-                      x->g->ops[i].op.kind == OP_EXPERT_DOWN);
-}
-
-/* Fills in the operators of a phase; all of them take *ns. */
-static oato_status fill_costs(struct dealing *x, struct plan *plan, enum plan_phase phase,
-                              double *ns)
-{
-    double since[SOLVER_DEVICES] = {0}; /* by rank, since the last sum */
-    *ns = 0;
-    for (int32_t i = 0; i < x->g->n_ops; i++) {
-        double took[SOLVER_DEVICES], longest = 0;
-        const char *name = arena_string(x->arena, x->g->ops[i].name);
-        if (!name)
-            return oato_fail_memory(x->err, 64, "the plan");
-        op_times(x, i, phase, took);
-        for (int32_t r = 0; r < x->o->ranks; r++) {
-            since[r] += took[r];
-            longest = fmax(longest, since[r]);
-            if (took[r] > 0)
-                plan->costs[plan->n_costs++] =
-                    (struct plan_cost){.op = name,
-                                       .phase = phase,
-                                       .device = x->first[r] + device_of_op(x, r, i),
-                                       .ns = (uint64_t)took[r],
-                                       .estimate = price_of(x, r, i)->estimate || x->op[i].cut};
-        }
-        if (!ends_together(x, i) && i + 1 < x->g->n_ops)
-            continue;
-        *ns += longest;
-        memset(since, 0, sizeof since);
-    }
-    return OATO_OK;
-}
-
-/* What the slowest rank takes beyond operators, sums and messages: its copies, and what a step
- * takes once. Of logits that ranks divide each copies its candidates. */
-static double rest_ns(const struct dealing *x, enum plan_phase phase)
-{
-    const struct graph_value *logits = &x->g->values[x->g->logits];
-    double most = 0;
-    for (int32_t r = 0; r < x->o->ranks; r++) {
-        const struct whole *w = whole_of(x, r);
-        const int32_t d = device_of_op(x, r, logits->producer);
-        double ns = w->rest_ns[phase];
-        if (d) {
-            const struct price copy = request_copy(w->problem, logits, d, 0, phase);
-            const double picks = CANDIDATES_BYTES / (logits->width * (double)sizeof(float));
-            ns -= fmax(1 - picks, 0) *
-                  (double)(phase == PHASE_DECODE ? copy.decode_ns : copy.prefill_ns);
-        }
-        most = fmax(most, ns);
-    }
-    return most;
-}
-
-/* Time of all messages of a step of so many tokens. */
-static double messages_ns(const struct dealing *x, const struct plan *plan, double tokens,
-                          double rows)
-{
-    const struct graph_value *logits = &x->g->values[x->g->logits];
-    const double width = x->g->values[x->g->ops[0].out[0]].width * sizeof(float);
-    double remote = 0, local = 0;
-    for (int32_t r = 1; r < x->o->ranks && x->op[logits->producer].cut; r++)
-        *(rank_host(x->o, r) ? &remote : &local) +=
-            share_of(x, logits->producer, r) > 0 ? CANDIDATES_BYTES * rows : 0;
-    return x->n_sums[0] * rank_sum_ns(x->o, plan, width * tokens) +
-           x->n_sums[1] * rank_sum_ns(x->o, plan, width * rows) +
-           rank_logits_ns(x->o, remote, local);
-}
-
 int64_t ranks_objective(const struct plan *p)
 {
     return request_price(&p->request, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
 }
 
-static oato_status fill_predictions(struct dealing *x, struct plan *plan)
+/* ----------------------------------------------------------------------- what it takes --- */
+
+/* The steps that the plan predicts, operator by operator. */
+static oato_status fill_costs(const struct simulation *s, struct plan *plan, struct oato_error *err)
 {
-    const struct plan_request *q = &plan->request;
-    double ns[PHASE_COUNT];
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        if (fill_costs(x, plan, (enum plan_phase)phase, &ns[phase]))
-            return x->err->status;
-        ns[phase] += rest_ns(x, (enum plan_phase)phase);
+    const size_t ops = (size_t)s->graph.n_ops, rows = ops * (size_t)plan->n_devices;
+    struct plan_cost *all = arena_alloc(&plan->arena, rows * PHASE_COUNT, sizeof *all);
+    double *ns = arena_alloc(&plan->arena, rows * PHASE_COUNT, sizeof *ns);
+    if (!all || !ns)
+        return oato_fail_memory(err, rows * PHASE_COUNT * sizeof *all, "the plan");
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        const struct simulated_step *step = &s->steps[i];
+        const double times = step->phase == PHASE_DECODE ? i == s->middle : step->times;
+        for (int32_t k = step->first; k < step->first + step->n; k++) {
+            const struct event *e = &s->events[k];
+            const size_t at =
+                ((size_t)step->phase * ops + (size_t)e->op) * (size_t)plan->n_devices +
+                (size_t)e->device;
+            if (e->kind != EVENT_RUN)
+                continue;
+            ns[at] += times * (double)(e->end_ns - e->begin_ns);
+            all[at].estimate = all[at].estimate || e->estimate;
+        }
     }
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        const struct request_step s = request_prefill_step(q, i);
-        ns[PHASE_PREFILL] += (double)s.times * messages_ns(x, plan, s.tokens, s.rows);
+    plan->costs = all;
+    plan->n_costs = 0;
+    for (size_t at = 0; at < rows * PHASE_COUNT; at++) {
+        const size_t op = at / (size_t)plan->n_devices;
+        const struct plan_cost cost = {
+            .op = ns[at] > 0 ? arena_string(&plan->arena, s->graph.ops[op % ops].name) : "",
+            .phase = (enum plan_phase)(op / ops),
+            .device = (int32_t)(at % (size_t)plan->n_devices),
+            .ns = (uint64_t)whole_ns(ns[at]),
+            .estimate = all[at].estimate};
+        if (!cost.op)
+            return oato_fail_memory(err, 64, "the plan");
+        if (ns[at] > 0)
+            all[plan->n_costs++] = cost;
     }
-    ns[PHASE_DECODE] += messages_ns(x, plan, q->batch, q->batch);
-    plan->prefill_ns = (uint64_t)fmax(ns[PHASE_PREFILL], 0);
-    plan->decode_ns = (uint64_t)fmax(ns[PHASE_DECODE], 0);
-    plan->request_ns = plan->prefill_ns + (uint64_t)q->generate * plan->decode_ns;
-    plan->objective_ns = (uint64_t)ranks_objective(plan);
     return OATO_OK;
+}
+
+oato_status ranks_predict(struct plan *plan, const struct model *m, const struct rank_options *o,
+                          bool may_exceed, struct oato_error *err)
+{
+    struct simulation *s;
+    uint64_t *need = arena_alloc(&plan->arena, (size_t)plan->n_devices, sizeof *need);
+    if (!need)
+        return oato_fail_memory(err, (size_t)plan->n_devices * sizeof *need, "the plan");
+    for (int32_t r = 0; r < o->ranks; r++)
+        if (memory_of_rank(plan, m, o->profiles[rank_profile(o, r)], r, need, err))
+            return err->status;
+    for (int32_t i = 0; i < plan->n_devices; i++) {
+        struct plan_device *d = &plan->devices[i];
+        d->planned_bytes = need[i];
+        if (need[i] > d->budget_bytes && !may_exceed)
+            return oato_fail(
+                err, OATO_EFIT,
+                "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, or "
+                "a smaller --context",
+                d->rank, (double)need[i] / 0x1p20, (double)d->budget_bytes / 0x1p20, d->id);
+    }
+    if (simulation_of_rank(plan, m, o, false, &s, err))
+        return err->status;
+    simulation_tell(s, plan);
+    plan->objective_ns = (uint64_t)ranks_objective(plan);
+    plan->solver = "ranks";
+    plan->bound_ns = 0;
+    const oato_status status = fill_costs(s, plan, err);
+    simulation_free(s);
+    return status;
 }
 
 /* One host's processor alone. Other baselines had more room in accelerators than there is. */
@@ -256,41 +199,21 @@ static void baselines_keep(struct plan *plan)
     plan->n_baselines = n;
 }
 
-/* States what the ranks' programs take, which may be more than the sum of their shares. */
-static oato_status fill_memory(const struct dealing *x, const struct model *m, struct plan *plan)
-{
-    uint64_t *need = arena_alloc(&plan->arena, (size_t)plan->n_devices, sizeof *need);
-    if (!need)
-        return oato_fail_memory(x->err, (size_t)plan->n_devices * sizeof *need, "the plan");
-    for (int32_t r = 0; r < x->o->ranks; r++)
-        if (memory_of_rank(plan, m, x->seats[r].profile, r, need, x->err))
-            return x->err->status;
-    for (int32_t d = 0; d < plan->n_devices; d++) {
-        struct plan_device *to = &plan->devices[d];
-        if (need[d] > to->planned_bytes)
-            to->planned_bytes = need[d];
-        if (to->planned_bytes > to->budget_bytes && !x->may_exceed)
-            return does_not_fit(x, to);
-    }
-    return OATO_OK;
-}
-
 /* Replaces the placement of the plan, all of it of one process. */
 static oato_status plan_divide(struct dealing *x, const struct model *m, struct plan *plan)
 {
     plan->n_parts = plan->n_kv = plan->n_costs = 0;
     baselines_keep(plan);
-    if (plan_room(x, plan) || fill_devices(x, plan) || rank_sums_choose(x->o, plan, x->err))
+    if (plan_room(x, plan) || rank_sums_choose(x->o, plan, x->err))
         return x->err->status;
+    fill_devices(x, plan);
     for (int32_t i = 0; i < x->g->n_ops; i++) {
         const char *name = arena_string(x->arena, x->g->ops[i].name);
         if (!name)
             return oato_fail_memory(x->err, 64, "the plan");
         fill_op(x, plan, i, name);
     }
-    plan->solver = "ranks";
-    plan->bound_ns = 0;
-    return fill_memory(x, m, plan) ? x->err->status : fill_predictions(x, plan);
+    return ranks_predict(plan, m, x->o, false, x->err);
 }
 
 static oato_status options_check(const struct model *m, const struct rank_options *o,
@@ -528,32 +451,22 @@ void ranks_as_planned(const struct plan *plan, struct rank_options *o)
     o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;
 }
 
-/* The same of a plan in which ranks divide every layer. */
-static oato_status tensor_price_again(const struct model *m, const struct plan *plan,
-                                      struct rank_options *o, const struct seat *seats,
-                                      struct plan *now, struct oato_error *err)
+/* The devices of today, of which no more may be used than was planned. */
+static oato_status devices_again(const struct plan *plan, const struct rank_options *o,
+                                 const struct seat *seats, struct plan *now, struct oato_error *err)
 {
-    struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
-    struct dealing x = {.o = o,
-                        .seats = seats,
-                        .wholes = wholes,
-                        .arena = &now->arena,
-                        .may_exceed = true,
-                        .err = err};
-    oato_status status = wholes_as_planned(m, plan, seats, o, wholes, err);
-    if (!status) {
-        x.g = &wholes[0].problem->graph;
-        err->status = OATO_OK;
-        status = dealing_room(&x, x.arena) ? dealing_cut_as(&x, plan)
-                                           : oato_fail_memory(err, sizeof x, "the plan");
-    }
-    if (!status && !(status = plan_room(&x, now)) && !(status = fill_devices(&x, now))) {
-        now->parts = plan->parts;
-        now->kv = plan->kv;
-        status = fill_memory(&x, m, now) ? err->status : fill_predictions(&x, now);
-    }
-    wholes_free(wholes, o->ranks);
-    return status;
+    const size_t n = (size_t)plan->n_devices;
+    now->devices = arena_alloc(&now->arena, n, sizeof *now->devices);
+    if (!now->devices)
+        return oato_fail_memory(err, n * sizeof *now->devices, "the plan");
+    memcpy(now->devices, plan->devices, n * sizeof *now->devices);
+    for (int32_t r = 0, i = 0; r < o->ranks; r++)
+        for (int32_t d = 0; d < seats[r].n; d++, i++) {
+            device_fill(&seats[r].profile->devices[seats[r].device[d]], &now->devices[i]);
+            now->devices[i].budget_bytes =
+                least_bytes(plan->devices[i].budget_bytes, seat_budget(o, NULL, seats, r, d));
+        }
+    return OATO_OK;
 }
 
 oato_status ranks_price(const struct plan *plan, const struct model *m,
@@ -567,14 +480,10 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
         return err->status;
     *now = *plan;
     arena_init(&now->arena);
-    now->n_costs = 0;
     rank_network(&o);
-    const oato_status status = plan_has_stages(plan)
-                                   ? stages_price_again(m, plan, &o, seats, now, err)
-                                   : tensor_price_again(m, plan, &o, seats, now, err);
-    for (int32_t d = 0; d < plan->n_devices && !status; d++)
-        now->devices[d].budget_bytes =
-            least_bytes(plan->devices[d].budget_bytes, now->devices[d].budget_bytes);
+    oato_status status = devices_again(plan, &o, seats, now, err);
+    if (!status)
+        status = ranks_predict(now, m, &o, true, err);
     if (status)
         arena_free(&now->arena);
     return status;

@@ -1,11 +1,14 @@
 /*
- * ranks_internal.h - the work of a model divided between ranks: ranks_cut.c cuts it, ranks_work.c
- * prices what is cut, ranks.c makes plans of it.
+ * ranks_internal.h - the work of a model divided between ranks: cut.c cuts it, ranks.c makes plans
+ * of it.
  */
 #ifndef OATO_RANKS_INTERNAL_H
 #define OATO_RANKS_INTERNAL_H
 
 #include "solver/planning_internal.h"
+
+/* Room for whatever is planned there. */
+static const uint64_t PLENTY = UINT64_C(1) << 46;
 
 /* An operator that is divided: rank r has [cut[r], cut[r + 1]) * each of the axis. */
 struct cut_op {
@@ -23,21 +26,12 @@ struct seat {
     int32_t like; /* the first rank whose devices are the same but for their numbers */
 };
 
-/* All operators of a phase on one device, as they are priced undivided. */
-struct divided_work {
-    double record_ns;      /* of each operator's price what is for its records */
-    double all_ns, own_ns; /* of all, with and without that */
-    double least_ns;       /* of the shortest */
-};
-
 /* All work of the model on the devices of a seat. */
 struct whole {
     struct plan plan;
     struct problem *problem; /* NULL: not made */
     int32_t *device;         /* of the seat, per operator */
-    struct divided_work work[PHASE_COUNT][SOLVER_DEVICES];
-    double rest_ns[PHASE_COUNT]; /* what the request takes beyond operators */
-    double on_host;              /* of what operators take the share that the host's cores take */
+    double on_host;          /* of what operators take the share that the host's cores take */
 };
 
 struct dealing {
@@ -51,8 +45,6 @@ struct dealing {
     struct cut_op *op;                   /* by operator */
     int32_t **heads;                     /* by layer of KV: its cut, once it is known */
     struct arena *arena;                 /* the plan's */
-    int32_t n_sums[2]; /* sums of all ranks in a step; [1]: only of the rows with logits */
-    bool may_exceed;   /* a rank that needs more memory than it may use is no error */
     struct oato_error *err;
 };
 
@@ -61,19 +53,11 @@ bool dealing_room(struct dealing *x, struct arena *a);
 /* Cuts by the ranks' shares; what cannot be cut is left to every rank. x->op and x->heads are
  * allocated, and zero. */
 oato_status dealing_cut(struct dealing *x);
-/* Cuts as the parts of a plan for as many ranks say; x->heads is not used. */
-oato_status dealing_cut_as(struct dealing *x, const struct plan *plan);
 
-void work_add(struct divided_work *w, double ns);
-/* What an operator of that price takes where there is a share of it; added up with share 1, what
- * all take. */
-double work_ns(const struct divided_work *w, double ns, double share);
-/* The ranks of a host share its cores, and none moves to another one while it computes its part of
- * an operator: when the last one is done, the longest of alone_ns (by rank; what each takes alone)
- * being 1. */
-double ranks_crowd(const struct rank_options *o, int32_t host, const double *alone_ns);
+/* exchange.c: how often in turn the ranks of a host compute where its cores are too few for all. */
+int32_t ranks_turns(const struct rank_options *o, int32_t host);
 
-/* ranks_seats.c */
+/* seats.c */
 
 /* The seats of o->ranks: those of the plan, or with plan NULL by the options. */
 oato_status seats_find(const struct rank_options *o, const struct planner_options *given,
@@ -87,38 +71,35 @@ uint64_t seat_budget(const struct rank_options *o, const struct planner_options 
 oato_status wholes_make(const struct model *m, const struct planner_options *given,
                         const struct seat *seats, const double *room, struct rank_options *o,
                         struct whole *wholes, struct oato_error *err);
-/* The same as the plan says where its operators are, with its fusions. */
-oato_status wholes_as_planned(const struct model *m, const struct plan *plan,
-                              const struct seat *seats, struct rank_options *o,
-                              struct whole *wholes, struct oato_error *err);
 void wholes_free(struct whole *wholes, int32_t ranks);
 
 /* Options to plan for the seat's devices, which the list names; budgets are not set. */
 void seat_options(const struct seat *seat, const struct planner_options *given,
                   const struct plan *cover, char devices[DEVICES_SIZE], struct planner_options *to);
-/* The first of the rank's devices in the plan. */
-int32_t rank_first_device(const struct plan *plan, int32_t rank);
-/* The rank's devices, as the only ones of `one`, which has room for them. */
-void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t rank,
-                       struct plan *one);
 
-/* ranks_stages.c */
+/* stages.c */
 
 /* A plan in which each rank has some of the layers. o->slowness may be unknown, 0. OATO_EFIT:
  * there are too few layers, or not enough memory. */
 oato_status stages_plan(const struct model *m, const struct planner_options *given,
                         const struct rank_options *o, const struct seat *seats, struct plan *out,
                         struct oato_error *err);
-/* Fills in predictions, costs and devices of `now`, a copy of such a plan with an arena of its own.
- */
-oato_status stages_price_again(const struct model *m, const struct plan *plan,
-                               const struct rank_options *o, const struct seat *seats,
-                               struct plan *now, struct oato_error *err);
+
+/* Whether one rank may have the layers before this one, and another the rest. */
+bool layers_can_be_cut(const struct graph *g, int32_t layer);
+/* Takes away the plan's fusions over a cut, where a rank's layers end and the next one's begin. */
+void fusions_cut(const struct graph *g, const int32_t *cut, int32_t ranks, struct plan *cover);
 
 /* ranks.c */
 
 /* What the plan's request is minimised for, by its predictions. */
 int64_t ranks_objective(const struct plan *p);
+/* Names the profile's device. */
+void device_fill(const struct profile_device *from, struct plan_device *to);
+/* States what the programs of a plan for ranks take, in memory and time, and the costs of its
+ * operators. OATO_EFIT: more memory than its devices may use, unless that may be exceeded. */
+oato_status ranks_predict(struct plan *plan, const struct model *m, const struct rank_options *o,
+                          bool may_exceed, struct oato_error *err);
 /* The slowness of each profile's host alone, the first's being 1. */
 oato_status ranks_slowness(const struct model *m, const struct planner_options *given,
                            const struct rank_options *options, double *slowness,

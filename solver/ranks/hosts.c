@@ -1,9 +1,9 @@
 /*
- * ranks_hosts.c - which hosts are worth using. One host alone has no sums to wait for and uses its
+ * hosts.c - which hosts are worth using. One host alone has no sums to wait for and uses its
  * accelerators, too; a slow host, or a slow network, can cost more than it gives. So the fastest
  * hosts are planned for, one more each time, and the best of these plans is taken.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <string.h>
 

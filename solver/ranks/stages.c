@@ -1,5 +1,5 @@
 /*
- * ranks_stages.c - a plan in which each rank has some of the layers, one behind the other: a token
+ * stages.c - a plan in which each rank has some of the layers, one behind the other: a token
  * passes all of them, and the next chunk of a prompt follows the one before. Between two hosts
  * there is one message a step instead of two sums a layer, so that a slow network costs little; but
  * nothing of a step is divided. A rank's layers are placed on its devices as the plan of one
@@ -8,7 +8,7 @@
  *
  * The cuts begin in proportion to the ranks' speed and move as long as that makes the plan better.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,36 +45,8 @@ bool plan_has_stages(const struct plan *p)
     return stages;
 }
 
-/* ------------------------------------------------------------------------------ prices ---- */
-
-/* ns: of each rank's layers. */
-static void stages_price(const struct rank_options *o, const struct graph *g,
-                         double ns[][PHASE_COUNT], struct plan *to)
-{
-    const struct plan_request *q = &to->request;
-    const struct prefill_total prompt = request_prefill_total(q);
-    const double width = g->values[g->ops[0].out[0]].width * sizeof(float);
-    const double chunks = fmax(prompt.steps, 1);
-    double slowest = 0, one = 0, decode = 0;
-    for (int32_t r = 0; r < o->ranks; r++) {
-        const bool away = r && rank_host(o, r) != rank_host(o, r - 1);
-        const double prefill = r ? rank_message_ns(o, away, width * prompt.tokens / chunks) : 0;
-        slowest = fmax(slowest, fmax(prefill, ns[r][PHASE_PREFILL] / chunks));
-        one += prefill + ns[r][PHASE_PREFILL] / chunks;
-        decode += ns[r][PHASE_DECODE] + (r ? rank_message_ns(o, away, width * q->batch) : 0);
-    }
-    /* what rank 0 tells the others they read while it computes */
-    const bool back = rank_host(o, o->ranks - 1) > 0;
-    one += rank_message_ns(o, back, CANDIDATES_BYTES * prompt.rows / chunks);
-    to->prefill_ns = (uint64_t)(one + (chunks - 1) * slowest);
-    to->decode_ns =
-        (uint64_t)(decode + rank_message_ns(o, back, (double)CANDIDATES_BYTES * q->batch));
-    to->request_ns = to->prefill_ns + (uint64_t)q->generate * to->decode_ns;
-    to->objective_ns = (uint64_t)ranks_objective(to);
-}
-
 /* Layers that keep each other's KV stay together. */
-static bool cut_is_possible(const struct graph *g, int32_t layer)
+bool layers_can_be_cut(const struct graph *g, int32_t layer)
 {
     for (int32_t i = 0; i < g->n_ops; i++)
         for (int32_t j = 0; j < i; j++)
@@ -130,20 +102,26 @@ static const struct tried *stage_try(struct cutting *x, int32_t rank, int32_t be
     return t;
 }
 
-/* The objective; what does not fit is worse than all that does, by its layers. Negative: an error.
- */
+/* How good cuts are, the least being best; what does not fit is worse than all that does, by its
+ * layers. Messages are the same whatever the cuts, so the stages' own times decide: a token passes
+ * all, and chunks of a prompt follow each other by the slowest. Negative: an error. */
 static double cuts_try(struct cutting *x, const int32_t *cut)
 {
-    double ns[SOLVER_DEVICES][PHASE_COUNT], too_many = 0;
-    struct plan price = {.request = x->given->request};
+    const struct plan_request *q = &x->given->request;
+    const double chunks = fmax(request_prefill_total(q).steps, 1);
+    double too_many = 0, slowest_ns = 0, all_ns[PHASE_COUNT] = {0};
     for (int32_t r = 0; r < x->o->ranks; r++) {
         const struct tried *t = stage_try(x, r, cut[r], cut[r + 1]);
         if (!t)
             return -1;
         too_many += t->fits ? 0 : 1 + cut[r + 1] - cut[r];
-        memcpy(ns[r], t->ns, sizeof t->ns);
+        slowest_ns = fmax(slowest_ns, t->ns[PHASE_PREFILL] / chunks);
+        all_ns[PHASE_PREFILL] += t->ns[PHASE_PREFILL] / chunks;
+        all_ns[PHASE_DECODE] += t->ns[PHASE_DECODE];
     }
-    stages_price(x->o, x->g, ns, &price);
+    const double prefill_ns = all_ns[PHASE_PREFILL] + (chunks - 1) * slowest_ns;
+    const struct price price =
+        request_price(q, whole_ns(prefill_ns), whole_ns(all_ns[PHASE_DECODE]));
     return too_many > 0 ? too_many * 1e18 : (double)price.objective_ns;
 }
 
@@ -152,7 +130,7 @@ static double cuts_try(struct cutting *x, const int32_t *cut)
 static bool cut_is_allowed(const struct cutting *x, const int32_t *cut, int32_t r, int32_t to)
 {
     return to > fmax(cut[r - 1], 0) && to < (r + 1 == x->o->ranks ? x->g->n_layers : cut[r + 1]) &&
-           cut_is_possible(x->g, to);
+           layers_can_be_cut(x->g, to);
 }
 
 /* In proportion to speed; false: there are not enough layers between which one can cut. */
@@ -169,9 +147,9 @@ static bool cuts_begin(const struct cutting *x, int32_t *cut)
         int32_t at = (int32_t)lround(sum / all * layers);
         const int32_t least = r > 1 ? cut[r - 1] + 1 : 1, most = layers - (ranks - r);
         at = at < least ? least : at > most ? most : at;
-        while (at < most && !cut_is_possible(x->g, at))
+        while (at < most && !layers_can_be_cut(x->g, at))
             at++;
-        if (at < least || !cut_is_possible(x->g, at))
+        if (at < least || !layers_can_be_cut(x->g, at))
             return false;
         cut[r] = at;
     }
@@ -217,10 +195,8 @@ static int32_t members_of(const struct plan_fusion *f)
     return op_fusions[i].n_members;
 }
 
-/* Takes away fusions over a cut, of a layer's last sum with the next one's norm: two values would
- * pass instead of the sum. */
-static void fusions_cut(const struct graph *g, const int32_t *cut, int32_t ranks,
-                        struct plan *cover)
+/* Of a layer's last sum with the next one's norm: two values would pass instead of the sum. */
+void fusions_cut(const struct graph *g, const int32_t *cut, int32_t ranks, struct plan *cover)
 {
     int32_t n = 0, at = 0;
     for (int32_t k = 0; k < cover->n_fusions; k++) {
@@ -241,8 +217,7 @@ static oato_status room_make(struct plan *to, size_t ops, size_t devices, struct
     to->devices = arena_alloc(&to->arena, devices, sizeof *to->devices);
     to->parts = arena_alloc(&to->arena, 2 * ops * devices, sizeof *to->parts);
     to->kv = arena_alloc(&to->arena, ops, sizeof *to->kv);
-    to->costs = arena_alloc(&to->arena, ops * devices * PHASE_COUNT, sizeof *to->costs);
-    return to->devices && to->parts && to->kv && to->costs
+    return to->devices && to->parts && to->kv
                ? OATO_OK
                : oato_fail_memory(err, ops * devices * sizeof *to->parts, "the plan");
 }
@@ -268,17 +243,6 @@ static oato_status stage_add(struct plan *to, const struct plan *from, const str
         part.home += part.home >= 0 ? first : 0;
         to->parts[to->n_parts++] = part;
         if (!part.op)
-            return oato_fail_memory(err, 64, "the plan");
-    }
-    for (int32_t k = 0; k < from->n_costs; k++) {
-        struct plan_cost cost = from->costs[k];
-        layer_of(&p->graph, cost.op, &at);
-        if (!problem_counts(p, at))
-            continue;
-        cost.op = arena_string(&to->arena, cost.op);
-        cost.device += first;
-        to->costs[to->n_costs++] = cost;
-        if (!cost.op)
             return oato_fail_memory(err, 64, "the plan");
     }
     for (int32_t k = 0; k < from->n_kv; k++)
@@ -312,7 +276,6 @@ static const char *classes_join(struct arena *a, const char *list, const char *m
 
 static oato_status stages_join(struct cutting *x, const int32_t *cut, struct plan *out)
 {
-    double ns[SOLVER_DEVICES][PHASE_COUNT];
     oato_status status = OATO_OK;
     size_t devices = 0;
     for (int32_t r = 0; r < x->o->ranks; r++)
@@ -330,8 +293,6 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
             oato_fail_at(x->err, "rank %d", r);
             break;
         }
-        ns[r][PHASE_PREFILL] = (double)p->planned.prefill_ns;
-        ns[r][PHASE_DECODE] = (double)p->planned.decode_ns;
         if (!r) { /* request, names, fusions */
             *out = own;
             status = room_make(out, (size_t)x->g->n_ops + 1, devices, x->err);
@@ -349,14 +310,11 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
         if (r)
             plan_free(&own);
     }
-    if (status) {
+    if (!status)
+        status = ranks_predict(out, x->m, x->o, false, x->err);
+    if (status)
         plan_free(out);
-        return status;
-    }
-    out->solver = "ranks";
-    out->bound_ns = 0;
-    stages_price(x->o, x->g, ns, out);
-    return OATO_OK;
+    return status;
 }
 
 oato_status stages_plan(const struct model *m, const struct planner_options *given,
@@ -391,109 +349,5 @@ oato_status stages_plan(const struct model *m, const struct planner_options *giv
         plan_free(&cover);
     }
     free(x.tried);
-    return status;
-}
-
-/* ------------------------------------------------------------------------- priced again --- */
-
-/* The rank's part of the plan as one of its own, and which layers it has. */
-static oato_status stage_of(const struct plan *plan, const struct graph *g,
-                            const struct seat *seats, int32_t rank, struct plan *one,
-                            int32_t *begin, int32_t *end, struct oato_error *err)
-{
-    const int32_t first = rank_first_device(plan, rank);
-    int32_t at = 0;
-    *one = *plan;
-    arena_init(&one->arena);
-    if (room_make(one, (size_t)g->n_ops + 1, (size_t)plan->n_devices, err))
-        return err->status;
-    seat_take_devices(plan, &seats[rank], rank, one);
-    *begin = INT32_MAX;
-    *end = INT32_MIN;
-    for (int32_t k = 0; k < plan->n_parts; k++) {
-        struct plan_part part = plan->parts[k];
-        const int32_t layer = layer_of(g, part.op, &at);
-        if (plan->devices[part.device].rank != rank)
-            continue;
-        *begin = layer < *begin ? layer : *begin;
-        *end = layer >= *end ? layer + 1 : *end;
-        part.device -= first;
-        part.home -= part.home >= 0 ? first : 0;
-        one->parts[one->n_parts++] = part;
-    }
-    for (int32_t k = 0; k < plan->n_kv; k++)
-        if (plan->devices[plan->kv[k].device].rank == rank) {
-            one->kv[one->n_kv] = plan->kv[k];
-            one->kv[one->n_kv++].device -= first;
-        }
-    return OATO_OK;
-}
-
-/* What the stage of a plan that is priced again takes. */
-static oato_status stage_memory(const struct model *m, struct plan *one, const struct problem *p,
-                                const int32_t *place, struct oato_error *err)
-{
-    uint64_t need[SOLVER_DEVICES];
-    problem_memory(p, place, need);
-    const oato_status status = memory_of_plan(one, m, p, need, err);
-    for (int32_t d = 0; d < one->n_devices && !status; d++)
-        one->devices[d].planned_bytes = need[d];
-    return status;
-}
-
-static oato_status stage_price_again(const struct model *m, const struct plan *plan,
-                                     const struct graph *g, const struct rank_options *o,
-                                     const struct seat *seats, int32_t rank, struct plan *now,
-                                     double ns[PHASE_COUNT], struct oato_error *err)
-{
-    struct plan one;
-    struct problem *p = NULL;
-    int32_t begin = 0, end = 0, *place;
-    oato_status status = stage_of(plan, g, seats, rank, &one, &begin, &end, err);
-    if (!status)
-        status = problem_of_stage(m, seats[rank].profile, &one, begin, end, &p, &place, err);
-    if (!status) {
-        const struct price price = instance_price(&p->instance, place);
-        const int32_t first = now->n_devices;
-        ns[PHASE_PREFILL] = (double)price.prefill_ns;
-        ns[PHASE_DECODE] = (double)price.decode_ns;
-        status = stage_memory(m, &one, p, place, err);
-        one.parts = arena_alloc(&one.arena, (size_t)g->n_ops + 1, sizeof *one.parts);
-        one.n_parts = 0; /* names of all operators, for their costs */
-        for (int32_t i = 0; i < g->n_ops && one.parts; i++)
-            one.parts[one.n_parts++] = (struct plan_part){.op = g->ops[i].name};
-        if (one.parts && !status) {
-            plan_fill_costs(&one, p, place);
-            one.n_parts = one.n_kv = 0;
-            status = stage_add(now, &one, p, rank, rank_host(o, rank), err);
-        } else if (!status) {
-            status = oato_fail_memory(err, 64, "the plan");
-        }
-        for (int32_t d = 0; d < seats[rank].n && !status; d++)
-            now->devices[first + d].budget_bytes = seat_budget(o, NULL, seats, rank, d);
-        problem_free(p);
-    }
-    arena_free(&one.arena);
-    return status;
-}
-
-oato_status stages_price_again(const struct model *m, const struct plan *plan,
-                               const struct rank_options *o, const struct seat *seats,
-                               struct plan *now, struct oato_error *err)
-{
-    double ns[SOLVER_DEVICES][PHASE_COUNT];
-    struct graph g;
-    if (plan_apply(plan, m, &g, err))
-        return err->status;
-    oato_status status = room_make(now, (size_t)g.n_ops + 1, (size_t)plan->n_devices, err);
-    for (int32_t r = 0; r < o->ranks && !status; r++)
-        status = stage_price_again(m, plan, &g, o, seats, r, now, ns[r], err);
-    now->parts = plan->parts;
-    now->n_parts = plan->n_parts;
-    now->kv = plan->kv;
-    now->n_kv = plan->n_kv;
-    if (!status)
-        stages_price(o, &g, ns, now);
-    graph_free(&g);
     return status;
 }

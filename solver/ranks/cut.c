@@ -1,11 +1,11 @@
 /*
- * ranks_cut.c - how the work of each layer is divided between ranks: heads with their rows of q, k
+ * cut.c - how the work of each layer is divided between ranks: heads with their rows of q, k
  * and v and their columns of the output product, neurons of the feed-forward block, experts, rows
  * of the logits. Each rank has one share of all that can be cut. Cuts fall where weights can be
  * cut: on whole heads, on multiples of 64 rows and on whole blocks of columns. A rank may be left
  * without a part; then it adds nothing to the sum.
  */
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -147,15 +147,6 @@ static void pair_cut(struct dealing *x, int32_t i)
     op_cut(x, i + 1, experts ? AXIS_EXPERTS : AXIS_K, cut, 1);
 }
 
-static void sums_count(struct dealing *x)
-{
-    const struct graph *g = x->g;
-    for (int32_t i = 0; i < g->n_ops; i++)
-        if (x->op[i].cut && (x->op[i].axis == AXIS_K || (x->op[i].axis == AXIS_EXPERTS &&
-                                                         g->ops[i].op.kind == OP_EXPERT_DOWN)))
-            x->n_sums[g->values[g->ops[i].out[0]].rows == ROWS_LOGITS]++;
-}
-
 bool dealing_room(struct dealing *x, struct arena *a)
 {
     x->op = arena_alloc(a, (size_t)x->g->n_ops + 1, sizeof *x->op);
@@ -175,7 +166,6 @@ oato_status dealing_cut(struct dealing *x)
         else if (o->op.kind == OP_MUL_MAT && o->out[0] == g->logits)
             op_cut(x, i, AXIS_ROWS, cut_make(x, o->op.n, MULTIPLE), 1);
     }
-    sums_count(x);
     return x->err->status;
 }
 
@@ -195,33 +185,5 @@ oato_status ranks_divided(const struct graph *g, int32_t ranks, struct arena *a,
         return err->status;
     for (size_t i = 0; i < n; i++)
         (*divided)[i] = x.op[i].cut;
-    return OATO_OK;
-}
-
-/* The cuts of a plan for as many ranks. Parts of one operator follow each other, by rank. */
-oato_status dealing_cut_as(struct dealing *x, const struct plan *plan)
-{
-    for (int32_t k = 0, i = 0; k < plan->n_parts;) {
-        const struct plan_part *first = &plan->parts[k];
-        int32_t *cut = arena_alloc(x->arena, (size_t)x->o->ranks + 1, sizeof *cut);
-        if (!cut)
-            return oato_fail_memory(x->err, sizeof *cut, "the plan");
-        for (int32_t n = x->g->n_ops; n > 0 && strcmp(x->g->ops[i].name, first->op) != 0; n--)
-            i = (i + 1) % x->g->n_ops;
-        for (int32_t r = 0; r < x->o->ranks; r++) {
-            cut[r + 1] = cut[r];
-            for (; k < plan->n_parts && !strcmp(plan->parts[k].op, first->op) &&
-                   plan->devices[plan->parts[k].device].rank == r;
-                 k++)
-                cut[r + 1] = (int32_t)plan->parts[k].end;
-        }
-        if (cut[x->o->ranks] <= 0 || (k < plan->n_parts && !strcmp(plan->parts[k].op, first->op)))
-            return oato_fail(x->err, OATO_EFILE,
-                             "%s is split between ranks in a way that this version cannot price; "
-                             "run oato-plan again",
-                             first->op);
-        op_cut(x, i, first->axis, cut, 1);
-    }
-    sums_count(x);
     return OATO_OK;
 }

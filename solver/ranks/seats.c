@@ -1,19 +1,16 @@
 /*
- * ranks_seats.c - what each rank computes with, and what all work of the model would take there.
+ * seats.c - what each rank computes with, and what all work of the model would take there.
  *
  * The accelerators of a host are dealt to its ranks. What ranks divide is where the plan of one
  * process would have it, if each device had room for as much more as the rank gets less; what all
  * of them do stays on their hosts: these hold the sums, and it is little. Where accelerators sum,
  * it is on these.
  */
-#include "lowering/lowering.h"
-#include "solver/ranks_internal.h"
+#include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const uint64_t PLENTY = UINT64_C(1) << 46;
 
 /* -------------------------------------------------------------------------------- seats --- */
 
@@ -134,36 +131,18 @@ uint64_t seat_budget(const struct rank_options *o, const struct planner_options 
 
 /* ------------------------------------------------------------------------------- wholes --- */
 
-static void work_fill(struct whole *w)
+/* The share of a request's work that the host does. */
+static double host_share(const struct whole *w)
 {
-    const struct problem *p = w->problem;
-    const struct plan_request *q = &p->request;
-    const double steps = request_prefill_total(q).steps;
+    const struct plan_request *q = &w->plan.request;
     double host_ns = 0, all_ns = 0;
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct divided_work *work = w->work[phase];
-        double sum = 0;
-        memset(work, 0, sizeof w->work[phase]);
-        for (int32_t d = 0; d < p->n_devices; d++)
-            work[d].record_ns = d ? 0
-                                  : p->profile->devices[p->device[d]].record_overhead_ns *
-                                        (phase == PHASE_PREFILL ? steps : 1);
-        for (int32_t i = 0; i < p->graph.n_ops; i++) {
-            const double ns =
-                op_price_ns(&p->price[i * p->n_devices + w->device[i]], (enum plan_phase)phase);
-            work_add(&work[w->device[i]], ns);
-            sum += ns;
-        }
-        for (int32_t d = 1; d < p->n_devices; d++)
-            work[d].least_ns = p->profile->devices[p->device[d]].record_overhead_ns *
-                               (phase == PHASE_PREFILL ? steps : 1);
-        const double times = phase == PHASE_DECODE ? q->generate : 1;
-        const uint64_t took = phase == PHASE_DECODE ? w->plan.decode_ns : w->plan.prefill_ns;
-        w->rest_ns[phase] = (double)took - sum;
-        host_ns += times * work[0].all_ns;
-        all_ns += times * sum;
+    for (int32_t i = 0; i < w->plan.n_costs; i++) {
+        const struct plan_cost *c = &w->plan.costs[i];
+        const double ns = (double)c->ns * (c->phase == PHASE_DECODE ? q->generate : 1);
+        host_ns += c->device ? 0 : ns;
+        all_ns += ns;
     }
-    w->on_host = all_ns > 0 ? host_ns / all_ns : 1;
+    return all_ns > 0 ? host_ns / all_ns : 1;
 }
 
 static oato_status whole_finish(struct whole *w, struct oato_error *err)
@@ -174,7 +153,7 @@ static oato_status whole_finish(struct whole *w, struct oato_error *err)
         return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *w->device, "the plan");
     for (int32_t i = 0; i < p->graph.n_ops; i++)
         w->device[i] = plan_op_device(&w->plan, p->graph.ops[i].name);
-    work_fill(w);
+    w->on_host = host_share(w);
     return OATO_OK;
 }
 
@@ -262,16 +241,14 @@ void wholes_free(struct whole *wholes, int32_t ranks)
 static void shares_find(const struct seat *seats, const struct whole *wholes,
                         struct rank_options *o)
 {
-    double equal_ns[SOLVER_DEVICES];
     for (int32_t r = 0; r < o->ranks; r++) {
         const struct plan *own = &wholes[seats[r].like].plan;
-        equal_ns[r] = 1;
         o->slowness[r] = (double)own->objective_ns / fmax((double)wholes[0].plan.objective_ns, 1);
     }
     for (int32_t r = 0; r < o->ranks; r++) {
-        const double crowd = ranks_crowd(o, rank_host(o, r), equal_ns),
+        const double turns = ranks_turns(o, rank_host(o, r)),
                      on_host = wholes[seats[r].like].on_host;
-        o->share[r] = 1 / fmax(o->slowness[r] * (1 + on_host * (crowd - 1)), 1e-6);
+        o->share[r] = 1 / fmax(o->slowness[r] * (1 + on_host * (turns - 1)), 1e-6);
     }
 }
 
@@ -293,127 +270,5 @@ oato_status wholes_make(const struct model *m, const struct planner_options *giv
                 return err->status;
         shares_find(seats, wholes, o);
     }
-    return OATO_OK;
-}
-
-/* ---------------------------------------------------------------------- as it was planned --- */
-
-int32_t rank_first_device(const struct plan *plan, int32_t rank)
-{
-    int32_t first = 0;
-    while (plan->devices[first].rank != rank)
-        first++;
-    return first;
-}
-
-void seat_take_devices(const struct plan *plan, const struct seat *seat, int32_t rank,
-                       struct plan *one)
-{
-    one->n_devices = seat->n;
-    for (int32_t d = 0; d < seat->n; d++) {
-        struct plan_device *to = &one->devices[d];
-        *to = plan->devices[rank_first_device(plan, rank) + d];
-        snprintf(to->id, sizeof to->id, "%s", seat->profile->devices[seat->device[d]].id);
-        to->rank = to->host = 0;
-    }
-}
-
-/* The device of the seat on which ranks like this one have their parts of the operator; of one that
- * is not divided, as lowering has it. */
-static int32_t planned_device(const struct plan *plan, const struct seat *seats, int32_t like,
-                              const struct graph_op *o)
-{
-    bool divided = false;
-    for (int32_t k = 0; k < plan->n_parts; k++) {
-        const int32_t device = plan->parts[k].device, rank = plan->devices[device].rank;
-        if (strcmp(plan->parts[k].op, o->name) != 0)
-            continue;
-        divided = true;
-        if (seats[rank].like == like)
-            return device - rank_first_device(plan, rank);
-    }
-    return !divided && plan_joins(plan) && op_weight_use(&o->op) != WEIGHT_LOOKUP;
-}
-
-/* The profile with room for the whole model. */
-static oato_status profile_widen(const struct profile *p, struct arena *a, struct profile **out,
-                                 struct oato_error *err)
-{
-    struct profile_device *d = arena_alloc(a, (size_t)p->n_devices + 1, sizeof *d);
-    *out = arena_alloc(a, 1, sizeof **out);
-    if (!*out || !d)
-        return oato_fail_memory(err, (size_t)p->n_devices * sizeof *d, "the plan");
-    memcpy(d, p->devices, (size_t)p->n_devices * sizeof *d);
-    for (int32_t i = 0; i < p->n_devices; i++)
-        d[i].memory_bytes = d[i].free_bytes = PLENTY;
-    **out = *p;
-    (*out)->devices = d;
-    return OATO_OK;
-}
-
-/* The plan of one process that has all of what ranks like this one divide. */
-static oato_status one_fill(const struct model *m, const struct plan *plan,
-                            const struct seat *seats, int32_t rank, struct plan *one,
-                            struct oato_error *err)
-{
-    const struct seat *seat = &seats[rank];
-    struct graph g;
-    *one = *plan;
-    arena_init(&one->arena);
-    one->n_parts = one->n_kv = one->n_costs = one->n_sums = 0;
-    if (plan_apply(plan, m, &g, err))
-        return err->status;
-    const size_t n = (size_t)g.n_ops;
-    one->devices = arena_alloc(&one->arena, (size_t)seat->n, sizeof *one->devices);
-    one->parts = arena_alloc(&one->arena, n + 1, sizeof *one->parts);
-    one->kv = arena_alloc(&one->arena, n + 1, sizeof *one->kv);
-    if (one->devices)
-        seat_take_devices(plan, seat, rank, one);
-    for (int32_t d = 0; d < seat->n && one->devices; d++)
-        one->devices[d].budget_bytes = PLENTY;
-    for (size_t i = 0; i < n && one->parts && one->kv; i++) {
-        const struct graph_op *o = &g.ops[i];
-        const int32_t d = planned_device(plan, seats, rank, o);
-        struct plan_part *part = &one->parts[one->n_parts++];
-        *part = (struct plan_part){.op = arena_string(&one->arena, o->name),
-                                   .axis = AXIS_ROWS,
-                                   .end = o->op.n,
-                                   .phases = (1u << PHASE_COUNT) - 1,
-                                   .device = d,
-                                   .home = d};
-        if (!part->op)
-            one->parts = NULL;
-        if (o->op.kind == OP_KV_STORE)
-            one->kv[one->n_kv++] =
-                (struct plan_kv){.layer = o->kv_layer, .head_end = o->op.kv_heads, .device = d};
-    }
-    graph_free(&g);
-    return one->devices && one->parts && one->kv
-               ? OATO_OK
-               : oato_fail_memory(err, n * sizeof *one->parts, "the plan");
-}
-
-static oato_status whole_as_planned(const struct model *m, const struct plan *plan,
-                                    const struct seat *seats, int32_t rank, struct whole *w,
-                                    struct oato_error *err)
-{
-    struct profile *wide;
-    int32_t *place;
-    if (one_fill(m, plan, seats, rank, &w->plan, err) ||
-        profile_widen(seats[rank].profile, &w->plan.arena, &wide, err) ||
-        problem_of_plan(m, wide, &w->plan, &w->problem, &place, err))
-        return err->status;
-    w->plan.objective_ns = (uint64_t)instance_price(&w->problem->instance, place).objective_ns;
-    return simulation_predict(&w->plan, m, wide, err) ? err->status : whole_finish(w, err);
-}
-
-oato_status wholes_as_planned(const struct model *m, const struct plan *plan,
-                              const struct seat *seats, struct rank_options *o,
-                              struct whole *wholes, struct oato_error *err)
-{
-    for (int32_t r = 0; r < o->ranks; r++)
-        if (seats[r].like == r && whole_as_planned(m, plan, seats, r, &wholes[r], err))
-            return err->status;
-    shares_find(seats, wholes, o);
     return OATO_OK;
 }
