@@ -546,8 +546,10 @@ void report_simulation(const struct simulation *s, bool json, struct text *out);
 void report_trace(const struct simulation *s, struct text *out);
 
 /* The plan as one HTML file without scripts or links: placement, memory, simulated time lines,
- * most expensive operators and, with frontier, speed against memory (which makes more plans). */
-oato_status report_html(const struct plan *p, const struct model *m, const struct profile *profile,
-                        bool frontier, struct text *out, struct oato_error *err);
+ * most expensive operators and, with frontier and for one process, speed against memory (which
+ * makes more plans). Of the options profiles and network count. */
+oato_status report_html(const struct plan *p, const struct model *m,
+                        const struct rank_options *ranks, bool frontier, struct text *out,
+                        struct oato_error *err);
 
 #endif
