@@ -516,8 +516,8 @@ oato_status report_check_ranks(const struct plan *p, const struct model *m,
                                const struct rank_options *ranks, double max_slower, bool json,
                                struct text *out, struct oato_error *err);
 
-/* What clusters of one device up to so many hosts of the profile's would take, by formula, with
- * sums of all devices made in three ways. given->devices: the kind of device (NULL: the first
+/* What clusters of one device up to so many hosts of the profile's would take, with sums of all
+ * devices made in three ways. given->devices: the kind of device (NULL: the first
  * accelerator, else the host); budgets, solver and sparsity do not count. */
 oato_status report_cluster(const struct model *m, const struct profile *profile,
                            const struct planner_options *given, const struct cluster_options *o,
