@@ -379,7 +379,7 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
         cli_expect("simulate hosts.plan -m m.gguf -p slow.yaml -p p.yaml --network 1kB/s", 0, NULL);
         assert_null(strstr(cli_out, " 1.0000\n"));
         cli_expect("explain hosts.plan -m m.gguf -p slow.yaml -p p.yaml", 0, NULL);
-        assert_non_null(strstr(cli_out, "cpu:0 of rank 1 on host 1"));
+        assert_non_null(strstr(cli_out, ":0 of rank 1 on host 1"));
         cli_expect("report hosts.plan -m m.gguf -p slow.yaml -p p.yaml -o hosts.html", 0, NULL);
         cli_expect("show hosts.plan", 0, NULL);
         assert_non_null(strstr(cli_out, i ? "sums of ranks" : "layers of ranks"));
