@@ -262,8 +262,8 @@ struct sim_load simulation_load(const struct simulation *s, enum plan_phase phas
                 load.stream_ns += ns;
                 continue;
             }
-            const bool copies =
-                e->kind == EVENT_UPLOAD || e->kind == EVENT_DOWNLOAD || e->kind == EVENT_PEER;
+            const bool copies = e->kind == EVENT_UPLOAD || e->kind == EVENT_DOWNLOAD ||
+                                e->kind == EVENT_PEER || e->kind == EVENT_EXCHANGE;
             *(copies ? &load.copy_ns : &load.run_ns) += ns;
             if (e->waited_for >= 0)
                 load.wait_ns[event_queue(s, &s->events[e->waited_for])] +=

@@ -84,7 +84,7 @@ struct host_work {   /* on a rank's host, of all whole operators there */
 
 /* The load of a device over the steps of a phase. */
 struct sim_load {
-    double run_ns, copy_ns, stream_ns; /* run: merges and step overhead included */
+    double run_ns, copy_ns, stream_ns; /* run: merges and step overhead included; copy: exchanges */
     double wait_ns[SIM_QUEUES];        /* [d]: for device d's queue, [n + d]: for its copy engine */
     double span_ns;                    /* of the phase: the rest is idle time at the end */
 };

@@ -516,8 +516,8 @@ oato_status report_check_ranks(const struct plan *p, const struct model *m,
                                const struct rank_options *ranks, double max_slower, bool json,
                                struct text *out, struct oato_error *err);
 
-/* What clusters of one device up to so many hosts of the profile's would take, by formula, with
- * sums of all devices made in three ways. given->devices: the kind of device (NULL: the first
+/* What clusters of one device up to so many hosts of the profile's would take, with sums of all
+ * devices made in three ways. given->devices: the kind of device (NULL: the first
  * accelerator, else the host); budgets, solver and sparsity do not count. */
 oato_status report_cluster(const struct model *m, const struct profile *profile,
                            const struct planner_options *given, const struct cluster_options *o,
@@ -546,8 +546,10 @@ void report_simulation(const struct simulation *s, bool json, struct text *out);
 void report_trace(const struct simulation *s, struct text *out);
 
 /* The plan as one HTML file without scripts or links: placement, memory, simulated time lines,
- * most expensive operators and, with frontier, speed against memory (which makes more plans). */
-oato_status report_html(const struct plan *p, const struct model *m, const struct profile *profile,
-                        bool frontier, struct text *out, struct oato_error *err);
+ * most expensive operators and, with frontier and for one process, speed against memory (which
+ * makes more plans). Of the options profiles and network count. */
+oato_status report_html(const struct plan *p, const struct model *m,
+                        const struct rank_options *ranks, bool frontier, struct text *out,
+                        struct oato_error *err);
 
 #endif

@@ -502,7 +502,7 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
 oato_status run_report(struct command *c, struct text *out, struct oato_error *err)
 {
     if (open_plan(c, err) ||
-        report_html(&c->the_plan, c->in.model, c->in.profile, !c->no_frontier, &c->file, err) ||
+        report_html(&c->the_plan, c->in.model, &c->ranks, !c->no_frontier, &c->file, err) ||
         save_file(c, c->output, err))
         return err->status;
     text_printf(out, "wrote %s\n", c->output);

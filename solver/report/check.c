@@ -285,8 +285,8 @@ static oato_status judge_ranks(struct verdict *v, const struct plan *plan, const
         return status;
     for (int32_t d = 0; d < now.n_devices; d++) {
         const struct plan_device *own = &now.devices[d];
-        char what[64];
-        snprintf(what, sizeof what, "memory of %s of rank %d", own->id, own->rank);
+        char what[80];
+        snprintf(what, sizeof what, "memory of %s", device_name(plan, d).text);
         judge(v, what, own->planned_bytes <= own->budget_bytes, "MiB",
               as_mib((double)own->planned_bytes), as_mib((double)own->budget_bytes));
     }
@@ -419,13 +419,13 @@ static void where(const struct parts_by_op *x, const char *op, char out[WHERE_SI
             continue;
         }
         n += (size_t)snprintf(out + n, WHERE_SIZE - n, "%s%s", n ? " + " : "",
-                              p->devices[t->device].id);
+                              device_name(p, t->device).text);
         if (parts > 1 && n < WHERE_SIZE)
             n += (size_t)snprintf(out + n, WHERE_SIZE - n, " %" PRId64 "-%" PRId64, t->begin,
                                   t->end);
     }
     if (streams >= 0 && n < WHERE_SIZE)
-        snprintf(out + n, WHERE_SIZE - n, ", prefill on %s", p->devices[streams].id);
+        snprintf(out + n, WHERE_SIZE - n, ", prefill on %s", device_name(p, streams).text);
 }
 
 /* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for

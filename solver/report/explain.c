@@ -276,7 +276,8 @@ static void sparse_text(const struct explain *x, int32_t op)
 /* A cache of the operator's experts. Without a model its memory is not known. */
 static void cache_text(const struct explain *x, const struct plan_cache *c, const char *indent)
 {
-    const char *id = x->plan->devices[c->device].id;
+    const struct device_name name = device_name(x->plan, c->device);
+    const char *id = name.text;
     const uint64_t bytes = x->problem ? cache_bytes(x->problem, c) : 0;
     if (x->json) {
         json_open(x->out, "cache", '{');
@@ -483,7 +484,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
 {
     const struct plan *p = x->plan;
     struct text *out = x->out;
-    const int width = plan_ranks(p) > 1 ? 14 : 8;
+    const int width = device_width(p);
     bool found = false;
     if (!x->json)
         text_printf(out, "%-28s %-*s %-8s %12s %12s\n", "operator", width, "device", "phase",
@@ -494,18 +495,13 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
             continue;
         found = true;
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";
-        char device[32];
-        if (plan_ranks(p) > 1)
-            snprintf(device, sizeof device, "rank %d %s", p->devices[c->device].rank,
-                     p->devices[c->device].id);
-        else
-            snprintf(device, sizeof device, "%s", p->devices[c->device].id);
+        const struct device_name device = device_name(p, c->device);
         if (x->json)
             json_add_object(out, NULL, JSON("op", c->op), JSON("phase", phase),
-                            JSON("device", device), JSON("ns", c->ns),
+                            JSON("device", device.text), JSON("ns", c->ns),
                             JSON("copies_ns", c->transfer_ns), JSON("estimate", c->estimate));
         else
-            text_printf(out, "%-28s %-*s %-8s %12.4f%c %11.4f\n", c->op, width, device, phase,
+            text_printf(out, "%-28s %-*s %-8s %12.4f%c %11.4f\n", c->op, width, device.text, phase,
                         as_ms((double)c->ns), c->estimate ? '~' : ' ',
                         as_ms((double)c->transfer_ns));
     }

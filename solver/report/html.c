@@ -124,7 +124,7 @@ static void write_keys(const struct page *page, bool models)
         text_printf(page->out,
                     "<span class=\"key\" style=\"background:var(--d%d)\"></span>%s <span "
                     "class=\"soft\">%s</span> ",
-                    html_colour(page, d), html_text(page, p->devices[d].id),
+                    html_colour(page, d), html_text(page, device_name(p, d).text),
                     html_text(page, models ? p->devices[d].model : ""));
 }
 
@@ -298,7 +298,7 @@ static oato_status write_frontier(const struct page *page, const struct model *m
                                   struct oato_error *err)
 {
     const struct problem *p = page->problem;
-    if (!memchr(p->instance.is_host, 0, (size_t)p->n_devices))
+    if (!p || !memchr(p->instance.is_host, 0, (size_t)p->n_devices))
         return OATO_OK;
     heading(page, "Speed against memory",
             "The best plan for each share of the accelerators' free memory, each within 1 % of the "
@@ -322,7 +322,7 @@ static void write_footer(const struct page *page)
 }
 
 oato_status report_html(const struct plan *plan, const struct model *m,
-                        const struct profile *profile, bool frontier, struct text *out,
+                        const struct rank_options *ranks, bool frontier, struct text *out,
                         struct oato_error *err)
 {
     struct problem *problem = NULL;
@@ -330,11 +330,11 @@ oato_status report_html(const struct plan *plan, const struct model *m,
     struct arena strings;
     int32_t *place;
     arena_init(&strings);
-    oato_status status = problem_of_plan(m, profile, plan, &problem, &place, err);
+    oato_status status = OATO_OK;
+    if (plan_ranks(plan) == 1)
+        status = problem_of_plan(m, ranks->profiles[0], plan, &problem, &place, err);
     if (!status)
-        status =
-            simulation_run(plan, m, &(struct rank_options){.profiles = {profile}, .n_profiles = 1},
-                           &simulation, err);
+        status = simulation_run(plan, m, ranks, &simulation, err);
     if (status)
         goto out;
     const struct page page = {plan, problem, simulation, out, &strings};

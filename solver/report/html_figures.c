@@ -108,7 +108,7 @@ static void kv_cell(const struct page *page, int32_t layer)
             continue;
         text_printf(page->out,
                     "<td title=\"KV of layer %d: %s\" style=\"background:var(--d%d)\"></td>", layer,
-                    html_text(page, page->plan->devices[kv->device].id),
+                    html_text(page, device_name(page->plan, kv->device).text),
                     html_colour(page, kv->device));
         return;
     }
@@ -197,10 +197,17 @@ void html_memory(const struct page *page)
         text_printf(page->out,
                     "<div class=\"mem\"><div><b>%s</b> <span class=\"soft\">%s</span></div>\n<div "
                     "class=\"bar\">",
-                    html_text(page, p->devices[d].id), html_text(page, p->devices[d].model));
+                    html_text(page, device_name(p, d).text), html_text(page, p->devices[d].model));
         memory_part(page, "weights", "weights", s.weight_bytes, d);
         memory_part(page, "kv", "KV", s.kv_bytes, d);
-        memory_part(page, "work", "work", s.work_bytes, d);
+        memory_part(page, "work", page->problem ? "work" : "all", s.work_bytes, d);
+        if (!page->problem) {
+            text_printf(page->out,
+                        "</div>\n<div class=\"soft\">used %.0f, free %.0f of %.0f "
+                        "MiB</div></div>\n",
+                        as_mib((double)planned), as_mib((double)left), as_mib((double)budget));
+            continue;
+        }
         text_printf(page->out,
                     "</div>\n<div class=\"soft\">weights %.0f, KV %.0f, work %.0f, free %.0f of "
                     "%.0f MiB</div></div>\n",
@@ -257,7 +264,7 @@ static void draw_axes(const struct lanes *l, const char *label)
                     "<rect class=\"lane\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/><text "
                     "x=\"0\" y=\"%d\">%s%s</text>\n",
                     LABELS, y_of(l->lane[q]), WIDTH - LABELS - 1, LANE, y_of(l->lane[q]) + 16,
-                    html_text(l->page, s->plan->devices[q % s->plan->n_devices].id),
+                    html_text(l->page, device_name(s->plan, q % s->plan->n_devices).text),
                     q < s->plan->n_devices ? "" : " weights");
     }
     const double first = (double)(l->begin_ns - l->step->begin_ns),

@@ -24,8 +24,9 @@ const char *html_text(const struct page *page, const char *s)
 
 int32_t html_colour(const struct page *page, int32_t device)
 {
+    enum { COLOURS = 7 }; /* beside the host's */
     const int32_t host = page->simulation->host;
-    return device == host ? 0 : device < host ? device + 1 : device;
+    return device == host ? 0 : ((device < host ? device + 1 : device) - 1) % COLOURS + 1;
 }
 
 const char *html_short_name(const struct graph_op *op)
@@ -44,8 +45,13 @@ const char *html_where(const struct page *page, int32_t op)
                            *prefill = &s->placements.phase[PHASE_PREFILL][op];
     struct text where;
     text_init(&where);
+    if (s->n_ranks > 1 && decode->part[0].everywhere) {
+        text_printf(&where, "every rank");
+        return keep(page, &where);
+    }
     for (int32_t i = 0; i < decode->n; i++) {
-        text_printf(&where, "%s%s", i ? " + " : "", page->plan->devices[decode->part[i].device].id);
+        text_printf(&where, "%s%s", i ? " + " : "",
+                    device_name(page->plan, decode->part[i].device).text);
         const double share = 100 * placed_share(o, decode, i);
         if (decode->n > 1)
             text_printf(&where, share < 1 || share > 99 ? " %.1f %%" : " %.0f %%", share);
@@ -53,6 +59,6 @@ const char *html_where(const struct page *page, int32_t op)
     for (int32_t i = 0; i < prefill->n; i++)
         if (prefill->part[i].streamed)
             text_printf(&where, ", prefill streamed to %s",
-                        page->plan->devices[prefill->part[i].device].id);
+                        device_name(page->plan, prefill->part[i].device).text);
     return keep(page, &where);
 }

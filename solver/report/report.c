@@ -26,6 +26,27 @@ oato_status text_status(const struct text *t, struct oato_error *err)
 
 /* ------------------------------------------------------------------------------ figures ---- */
 
+struct device_name device_name(const struct plan *p, int32_t d)
+{
+    const struct plan_device *v = &p->devices[d];
+    struct device_name name;
+    if (plan_ranks(p) > 1)
+        snprintf(name.text, sizeof name.text, "%s of rank %d on host %d", v->id, v->rank, v->host);
+    else
+        snprintf(name.text, sizeof name.text, "%s", v->id);
+    return name;
+}
+
+int device_width(const struct plan *p)
+{
+    size_t width = 8;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const struct device_name name = device_name(p, d);
+        width = strlen(name.text) > width ? strlen(name.text) : width;
+    }
+    return (int)width;
+}
+
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d)
 {
     struct device_share s = {0};
@@ -142,6 +163,8 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
         const struct plan_device *v = &p->devices[d];
         const struct device_share s = device_share(p, problem, d);
         json_open(out, NULL, '{');
+        if (plan_ranks(p) > 1)
+            json_add(out, JSON("rank", v->rank), JSON("host", v->host));
         json_add(out, JSON("id", v->id), JSON("model", v->model), JSON("spec", v->spec),
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
         if (problem)
@@ -186,15 +209,16 @@ static void json_placement(const struct plan *p, struct text *out)
                         JSON("begin", t->begin), JSON("end", t->end),
                         json_bool("prefill", t->phases >> PHASE_PREFILL & 1),
                         json_bool("decode", t->phases >> PHASE_DECODE & 1),
-                        JSON("device", p->devices[t->device].id),
-                        JSON("home", t->home == HOME_FILE ? "file" : p->devices[t->home].id));
+                        JSON("device", device_name(p, t->device).text),
+                        JSON("home", t->home == HOME_FILE ? "file" : device_name(p, t->home).text));
     }
     json_close(out, ']');
     json_open(out, "kv", '[');
     for (int32_t i = 0; i < p->n_kv; i++)
-        json_add_object(
-            out, NULL, JSON("layer", p->kv[i].layer), JSON("head_begin", p->kv[i].head_begin),
-            JSON("head_end", p->kv[i].head_end), JSON("device", p->devices[p->kv[i].device].id));
+        json_add_object(out, NULL, JSON("layer", p->kv[i].layer),
+                        JSON("head_begin", p->kv[i].head_begin),
+                        JSON("head_end", p->kv[i].head_end),
+                        JSON("device", device_name(p, p->kv[i].device).text));
     json_close(out, ']');
     json_open(out, "fusions", '[');
     for (int32_t i = 0; i < p->n_fusions; i++)
@@ -207,9 +231,9 @@ static void json_caches(const struct plan *p, struct text *out)
     json_open(out, "caches", '[');
     for (int32_t i = 0; i < p->n_caches; i++) {
         const struct plan_cache *c = &p->caches[i];
-        json_add_object(out, NULL, JSON("op", c->op), JSON("device", p->devices[c->device].id),
-                        JSON("slots", c->slots), JSON("margin", c->margin * 1e-3),
-                        JSON("hits", c->hits * 1e-6));
+        json_add_object(out, NULL, JSON("op", c->op),
+                        JSON("device", device_name(p, c->device).text), JSON("slots", c->slots),
+                        JSON("margin", c->margin * 1e-3), JSON("hits", c->hits * 1e-6));
     }
     json_close(out, ']');
 }
@@ -286,14 +310,15 @@ static void text_sums(const struct plan *p, struct text *out)
 
 static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
 {
-    text_printf(out, "%-8s %9s %9s", "device", "operators", "KV layers");
+    const int width = device_width(p);
+    text_printf(out, "%-*s %9s %9s", width, "device", "operators", "KV layers");
     if (problem)
         text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
     text_printf(out, " %8s %9s  %10s %10s\n", "used MiB", "of budget", "prefill ms", "decode ms");
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
         struct device_share s = device_share(p, problem, d);
-        text_printf(out, "%-8s %9d %9d", v->id, s.operators, s.kv_layers);
+        text_printf(out, "%-*s %9d %9d", width, device_name(p, d).text, s.operators, s.kv_layers);
         if (problem)
             text_printf(out, " %8.1f %8.1f %8.1f", as_mib((double)s.weight_bytes),
                         as_mib((double)s.kv_bytes), as_mib((double)s.work_bytes));
@@ -301,7 +326,7 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
                     as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
                     as_ms((double)s.decode_ns));
     }
-    text_printf(out, "%-8s %*s  %10.3f %10.4f\n", "copies", problem ? 64 : 37, "",
+    text_printf(out, "%-*s %*s  %10.3f %10.4f\n", width, "copies", problem ? 64 : 37, "",
                 as_ms((double)copies_of(p, PHASE_PREFILL)),
                 as_ms((double)copies_of(p, PHASE_DECODE)));
 }
@@ -346,7 +371,7 @@ static void text_caches(const struct plan *p, struct text *out)
         text_printf(out,
                     "cache of experts: %d slots in %d layers on %s; %.1f %% of the host's choices "
                     "predicted to find theirs there\n",
-                    slots, p->n_caches, p->devices[p->caches[0].device].id, hits);
+                    slots, p->n_caches, device_name(p, p->caches[0].device).text, hits);
 }
 
 static void text_stored(const struct plan *p, const struct problem *problem, struct text *out)
@@ -357,14 +382,14 @@ static void text_stored(const struct plan *p, const struct problem *problem, str
             text_printf(out,
                         "streamed from the file of prepared weights: %d operators of %s, %.1f MiB "
                         "a step, through a ring of %.1f MiB (part of work)\n",
-                        s.stored, p->devices[d].id, as_mib((double)s.stored_bytes),
+                        s.stored, device_name(p, d).text, as_mib((double)s.stored_bytes),
                         as_mib((double)(problem->ring_bytes - s.kv_rooms)));
         if (s.filed)
             text_printf(
                 out,
                 "KV of %d layers of %s stays in a file, which a step of decode reads and "
                 "writes %.1f MiB of; it takes turns in %d rooms of %.1f MiB (part of work)\n",
-                s.filed, p->devices[d].id, as_mib(s.filed_bytes), KV_ROOMS,
+                s.filed, device_name(p, d).text, as_mib(s.filed_bytes), KV_ROOMS,
                 as_mib((double)s.kv_rooms / KV_ROOMS));
     }
 }
@@ -408,7 +433,7 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
             dense += p->sparse[i].dense >> d & 1;
         if (dense)
             text_printf(out, ", but in %d of them %s computes all of its own", dense,
-                        p->devices[d].id);
+                        device_name(p, d).text);
     }
     text_printf(out, "%s\n", estimated(p, problem));
 }

@@ -25,6 +25,14 @@ double tokens_per_s(double tokens, uint64_t ns);
 /* 1, 2 or 5 times a power of ten: at most so many steps of an axis make the span. */
 double round_step(double span, int steps);
 
+/* A device of a plan as people read it: "cpu:0", or "cpu:0 of rank 1 on host 0"; and how wide a
+ * column of them is. */
+struct device_name {
+    char text[64];
+};
+struct device_name device_name(const struct plan *p, int32_t d);
+int device_width(const struct plan *p);
+
 /* The share of one device in a plan. */
 struct device_share {
     int32_t operators, kv_layers;

@@ -51,7 +51,7 @@ static double idle_ns(const struct simulation *s, const struct sim_load *l)
 static void queue_name(const struct simulation *s, int32_t queue, char *name, size_t n)
 {
     const bool stream = queue >= s->plan->n_devices;
-    snprintf(name, n, "%s%s", s->plan->devices[queue % s->plan->n_devices].id,
+    snprintf(name, n, "%s%s", device_name(s->plan, queue % s->plan->n_devices).text,
              stream ? " weights" : "");
 }
 
@@ -84,7 +84,7 @@ static void load_json(const struct simulation *s, enum plan_phase phase, int32_t
              JSON("busy", l.span_ns > 0 ? (l.run_ns + l.copy_ns) / l.span_ns : 0));
     json_open(out, "waits_ns", '{');
     for (int32_t q = 0; q < 2 * s->plan->n_devices; q++) {
-        char name[32];
+        char name[80];
         queue_name(s, q, name, sizeof name);
         if (l.wait_ns[q] > 0)
             json_add(out, JSON(name, (uint64_t)l.wait_ns[q]));
@@ -114,6 +114,9 @@ static void simulation_json(const struct simulation *s, struct text *out)
     json_open(out, "devices", '[');
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         json_open(out, NULL, '{');
+        if (s->n_ranks > 1)
+            json_add(out, JSON("rank", s->plan->devices[d].rank),
+                     JSON("host", s->plan->devices[d].host));
         json_add(out, JSON("id", s->plan->devices[d].id));
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             load_json(s, (enum plan_phase)phase, d, out);
@@ -131,8 +134,9 @@ static void load_text(const struct simulation *s, enum plan_phase phase, int32_t
 {
     const struct sim_load l = simulation_load(s, phase, d);
     const double percent = l.span_ns > 0 ? 100 / l.span_ns : 0;
-    text_printf(out, "%-8s %-8s %10.3f %7.1f %7.1f ", s->plan->devices[d].id, phase_names[phase],
-                as_ms(l.run_ns + l.copy_ns), (l.run_ns + l.copy_ns) * percent, l.copy_ns * percent);
+    text_printf(out, "%-*s %-8s %10.3f %7.1f %7.1f ", device_width(s->plan),
+                device_name(s->plan, d).text, phase_names[phase], as_ms(l.run_ns + l.copy_ns),
+                (l.run_ns + l.copy_ns) * percent, l.copy_ns * percent);
     if (l.stream_ns > 0)
         text_printf(out, "%8.1f ", l.stream_ns * percent);
     else
@@ -140,7 +144,7 @@ static void load_text(const struct simulation *s, enum plan_phase phase, int32_t
     text_printf(out, "%7.1f  ", idle_ns(s, &l) * percent);
     bool any = false;
     for (int32_t q = 0; q < 2 * s->plan->n_devices; q++) {
-        char name[32];
+        char name[80];
         if (l.wait_ns[q] * percent < 0.05)
             continue;
         queue_name(s, q, name, sizeof name);
@@ -170,8 +174,8 @@ static void simulation_text(const struct simulation *s, struct text *out)
                     as_ms((double)rows[i].predicted_ns), as_ms((double)rows[i].simulated_ns),
                     ratio(&rows[i]));
     }
-    text_printf(out, "%-8s %-8s %10s %7s %7s %8s %7s  %s\n", "device", "phase", "busy ms", "busy %",
-                "copy %", "stream %", "idle %", "waits for (%)");
+    text_printf(out, "%-*s %-8s %10s %7s %7s %8s %7s  %s\n", device_width(s->plan), "device",
+                "phase", "busy ms", "busy %", "copy %", "stream %", "idle %", "waits for (%)");
     for (int32_t d = 0; d < s->plan->n_devices; d++)
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (phase == PHASE_PREFILL ? s->prefill_ns > 0 : s->middle >= 0)
@@ -293,11 +297,12 @@ void report_trace(const struct simulation *s, struct text *out)
     trace_name(out, "process_name", TRACE_REQUEST, 0, "request");
     trace_name(out, "thread_name", TRACE_REQUEST, 1, "steps");
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
-        char name[128];
-        snprintf(name, sizeof name, "%s %s", s->plan->devices[d].id, s->plan->devices[d].model);
+        char name[160];
+        snprintf(name, sizeof name, "%s %s", device_name(s->plan, d).text,
+                 s->plan->devices[d].model);
         trace_name(out, "process_name", d + 1, 0, name);
         trace_name(out, "thread_name", d + 1, THREAD_QUEUE, "queue");
-        if (d != s->host)
+        if (d != sim_rank_of(s, d)->host)
             trace_name(out, "thread_name", d + 1, THREAD_STREAM, "streamed weights");
     }
     for (int32_t i = 0; i < s->n_steps; i++)

@@ -373,6 +373,14 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
     assert_non_null(strstr(cli_err, "each rank has some of the layers; --split tensor would take"));
     for (int i = 0; i < 2; i++) {
         cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
+        cli_expect_json("simulate hosts.plan -m m.gguf -p slow.yaml -p p.yaml --json", 0);
+        assert_non_null(strstr(cli_out, "{\"rank\":1,\"host\":1,\"id\":\"cpu:0\""));
+        assert_non_null(strstr(cli_out, "\"predicted_over_simulated\":1}"));
+        cli_expect("simulate hosts.plan -m m.gguf -p slow.yaml -p p.yaml --network 1kB/s", 0, NULL);
+        assert_null(strstr(cli_out, " 1.0000\n"));
+        cli_expect("explain hosts.plan -m m.gguf -p slow.yaml -p p.yaml", 0, NULL);
+        assert_non_null(strstr(cli_out, ":0 of rank 1 on host 1"));
+        cli_expect("report hosts.plan -m m.gguf -p slow.yaml -p p.yaml -o hosts.html", 0, NULL);
         cli_expect("show hosts.plan", 0, NULL);
         assert_non_null(strstr(cli_out, i ? "sums of ranks" : "layers of ranks"));
         cli_expect("m.gguf -p slow.yaml -p p.yaml --ranks 2 --split tensor -o hosts.plan", 0, NULL);

@@ -67,7 +67,8 @@ static void render(const struct plan *plan, const struct profile *p, bool fronti
 {
     struct oato_error err;
     text_init(t);
-    if (report_html(plan, model, p, frontier, t, &err))
+    const struct rank_options one = {.profiles = {p}, .n_profiles = 1};
+    if (report_html(plan, model, &one, frontier, t, &err))
         fail_msg("%s", err.text);
 }
 

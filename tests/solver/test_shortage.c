@@ -149,7 +149,8 @@ static oato_status say_explain(struct text *out, struct oato_error *err)
 
 static oato_status say_html(struct text *out, struct oato_error *err)
 {
-    return report_html(&plan, model, &profile, false, out, err);
+    const struct rank_options one = {.profiles = {&profile}, .n_profiles = 1};
+    return report_html(&plan, model, &one, false, out, err);
 }
 
 static oato_status say_export(struct text *out, struct oato_error *err)
