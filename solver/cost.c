@@ -407,6 +407,11 @@ double cost_of_join(const struct cost_model *c, int32_t device, const struct gra
     return join == JOIN_NONE ? 0 : c->profile->devices[device].join_ns[join];
 }
 
+double cost_of_record(const struct cost_model *c, int32_t device)
+{
+    return c->profile->devices[device].record_overhead_ns;
+}
+
 uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                              uint64_t file_bytes)
 {

@@ -127,9 +127,9 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
                             .parts = r->parts,
                             .op = x->s->graph.values[r->value].producer,
                             .bytes = (uint64_t)rows_of(x, r) * (uint64_t)r->in_width[0] * 4};
-    const double ns =
-        cost_of_copy(x->s->cost, x->s->device[from], x->s->device[to], (double)e.bytes);
-    return event_add(x, e, fmax(ns, 0) + device_of(x, d)->record_overhead_ns, reads, n);
+    const int32_t *device = x->s->device;
+    const double ns = copy_cost(x->s->cost, device[from], device[to], device[d], (double)e.bytes);
+    return event_add(x, e, ns, reads, n);
 }
 
 /* A record of its own where it was measured, else as many additions; of columns that are cut out,
@@ -156,7 +156,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, c.ns + cost_of_record(x->s->cost, x->s->device[d]), reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -177,7 +177,7 @@ static struct home list_run(struct stepping *x, int32_t d, const struct program_
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate,
                             .bytes = size.rows ? (uint64_t)op_bytes(&r->op, &size) : 0};
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, c.ns + cost_of_record(x->s->cost, x->s->device[d]), reads, n);
 }
 
 /* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
@@ -200,31 +200,22 @@ static double active_share(const struct stepping *x, const struct program_record
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
-    const struct neurons_layer *l = neurons_layer(x->s->plan->neurons, g->ops[index].layer);
-    const struct oato_op *op = &g->ops[first].op;
-    const bool experts = op->kind == OP_EXPERT_GATE_UP, whole = share >= 1;
-    const float *freq = !l ? NULL : experts ? l->exp_freq : l->ffn_freq;
-    const int32_t *order = !l ? NULL : experts ? l->exp_order : l->ffn_order;
-    const int64_t end = whole ? (experts ? op->experts : op->n) : part->end;
-    const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
-    const int32_t tokens = x->step->size.tokens;
-    const bool skips = r->op.sparse && r->op.threshold >= 0;
     const struct plan *plan = x->s->plan;
-    const int32_t layer = g->ops[index].layer;
-    const double rate =
-        sparse_rate(plan_skips(plan->sparse, plan->n_sparse, layer), plan->neurons, layer);
-    const struct plan_sparse *guess =
-        r->op.sparse == SKIP_UNLISTED ? plan_skips(plan->sparse, plan->n_sparse, layer) : NULL;
-    double sum = 0;
-    for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
-        const double once = fmin(freq[order[i]] * rate, 1);
-        sum += !experts      ? sparse_active(skips, once, tokens)
-               : tokens == 1 ? once
-                             : 1 - pow(1 - once, tokens);
-    }
-    if (!freq || !order)
+    const struct oato_op *op = &g->ops[first].op;
+    const struct plan_sparse *layer = plan_skips(plan->sparse, plan->n_sparse, g->ops[index].layer);
+    const struct activity a = activity_of(&g->ops[first], plan->neurons, layer);
+    const bool whole = share >= 1;
+    if (!a.freq)
         return share;
-    return guess ? fmin(sum / all * guess_work(guess, plan->neurons, op), share) : sum / all;
+    const double active =
+        activity_share(&a, whole ? 0 : part->begin,
+                       !whole                          ? part->end
+                       : op->kind == OP_EXPERT_GATE_UP ? op->experts
+                                                       : op->n,
+                       x->step->size.tokens, r->op.sparse && r->op.threshold >= 0);
+    return layer && r->op.sparse == SKIP_UNLISTED
+               ? fmin(active * guess_work(layer, plan->neurons, op), share)
+               : active;
 }
 
 /* The same of a part whose experts are in a cache, too: this record has what is found there, or the
@@ -242,11 +233,12 @@ static double cached_share(const struct stepping *x, const struct program_record
                fmax(op_experts_read(op, tokens), 1e-9);
 }
 
-/* Whole on this device in this phase, as are the operators from `first` on before it. */
-static bool stand_together(const struct stepping *x, int32_t d, int32_t first, int32_t last)
+/* Whole on this device in this phase, as are those before it that it could be joined with. */
+static bool joins(const struct stepping *x, int32_t d, int32_t last)
 {
     const struct placement *placed = x->s->placements.phase[x->step->phase];
-    bool together = true;
+    int32_t first = last;
+    bool together = graph_join(&x->s->graph, last, &first) != JOIN_NONE;
     for (int32_t i = first; i <= last && together; i++)
         together = placed[i].n == 1 && placed[i].part[0].device == d;
     return together;
@@ -282,33 +274,33 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     const struct graph_op *o = &s->graph.ops[index];
     const struct placement *placed = &s->placements.phase[x->step->phase][index];
     const double share = placed_share(o, placed, r->part);
-    const double active = cached_share(x, r, share);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
-    struct oato_op op = o->op;
-    op.sparse = r->op.sparse;
-    struct op_cost c = r->op.sparse ? sparse_cost(s->cost, s->device[d], &op, &size, share, active)
-                                    : cost_of_op(s->cost, s->device[d], &op, &size);
-    c.ns *= r->op.sparse ? 1 : active;
-    int32_t first;
-    const double saved = cost_of_join(s->cost, s->device[d], &s->graph, index, q->tokens, &first);
-    if (saved > 0 && stand_together(x, d, first, index))
-        c.ns = fmax(c.ns - saved * active, 0);
+    struct part part = {.graph = &s->graph,
+                        .index = index,
+                        .op = o->op,
+                        .device = s->device[d],
+                        .share = share,
+                        .active = cached_share(x, r, share),
+                        .joins = joins(x, d, index)};
+    part.op.sparse = r->op.sparse;
+    const struct op_cost c = part_cost(s->cost, &part, q);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
                             .estimate = c.estimate || r->parts > 1 || r->op.expert_slots,
                             .part = r->part,
                             .parts = r->parts,
                             .op = index,
-                            .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * active) : 0};
+                            .bytes =
+                                size.rows ? (uint64_t)(op_bytes(&o->op, &size) * part.active) : 0};
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX && s->lowered.device[d].slots[r->weight[i]].streamed)
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
         reads[n++] = kv_run(x, r);
-    const struct home done = event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
-    if (x->kv_turn && op.kind == OP_ATTENTION && d == s->host) {
+    const struct home done = event_add(x, e, c.ns, reads, n);
+    if (x->kv_turn && o->op.kind == OP_ATTENTION && d == s->host) {
         x->kv_used[x->kv_layers++ % KV_ROOMS] = done;
         x->kv_turn = false;
     }

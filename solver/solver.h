@@ -70,6 +70,8 @@ uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const s
  * nearest one and, on accelerators, the formulas of the cuda device. */
 uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
                               int32_t rows);
+/* What every record takes on the device beyond its operator. */
+double cost_of_record(const struct cost_model *c, int32_t device);
 /* ns of one copy over a link of the profile, synchronization included; negative when there is no
  * such link. 0 between host devices. */
 double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes);
