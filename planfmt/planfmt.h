@@ -297,8 +297,9 @@ enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
-    int32_t rank;                               /* process that opens it; 0 */
-    int32_t host;           /* of a cluster, on which the rank runs; ascending with ranks; 0 */
+    bool is_host; /* its memory is the host's: as in the profile, or by its kind in a plan's file */
+    int32_t rank; /* process that opens it; 0 */
+    int32_t host; /* of a cluster, on which the rank runs; ascending with ranks; 0 */
     uint64_t budget_bytes;  /* memory that the plan may use there */
     uint64_t planned_bytes; /* weights + KV + workspace that it does use */
 };

@@ -143,10 +143,7 @@ static void fill_devices(struct plan *plan, const struct problem *p, const int32
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct profile_device *from = &p->profile->devices[p->device[d]];
         struct plan_device *to = &plan->devices[d];
-        snprintf(to->id, sizeof to->id, "%s", from->id);
-        snprintf(to->kind, sizeof to->kind, "%s", from->kind ? from->kind : "");
-        snprintf(to->model, sizeof to->model, "%s", from->model ? from->model : "");
-        snprintf(to->spec, sizeof to->spec, "%s", from->spec ? from->spec : "");
+        plan_device_fill(from, to);
         to->budget_bytes = p->budget[d];
         to->planned_bytes = need[d];
     }

@@ -237,6 +237,8 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
 bool plan_is_stored(const struct plan *plan);
 /* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
 int32_t plan_op_device(const struct plan *plan, const char *op);
+/* Which device it is, as the profile has it; not its rank and memory. */
+void plan_device_fill(const struct profile_device *from, struct plan_device *to);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
 

@@ -7,6 +7,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+void plan_device_fill(const struct profile_device *from, struct plan_device *to)
+{
+    snprintf(to->id, sizeof to->id, "%s", from->id);
+    snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
+    snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
+    snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
+    to->is_host = from->is_host;
+}
+
 oato_status plan_device_missing(const struct plan_device *d, struct oato_error *err)
 {
     return oato_fail(

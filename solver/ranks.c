@@ -66,14 +66,6 @@ static void bytes_needed(const struct dealing *x, int32_t rank, double need[SOLV
     }
 }
 
-static void fill_device(const struct profile_device *from, struct plan_device *to)
-{
-    snprintf(to->id, sizeof to->id, "%s", from->id);
-    snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
-    snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
-    snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
-}
-
 static oato_status does_not_fit(const struct dealing *x, const struct plan_device *d)
 {
     return oato_fail(x->err, OATO_EFIT,
@@ -91,7 +83,7 @@ static oato_status fill_devices(struct dealing *x, struct plan *plan)
         bytes_needed(x, r, need);
         for (int32_t d = 0; d < x->seats[r].n; d++) {
             struct plan_device *to = &plan->devices[x->first[r] + d];
-            fill_device(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
+            plan_device_fill(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
             to->rank = r;
             to->host = rank_host(x->o, r);
             to->budget_bytes = seat_budget(x->o, x->given, x->seats, r, d);

@@ -266,6 +266,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
         struct plan_device *d = &out->devices[i];
         snprintf(d->id, sizeof d->id, i ? "sim:%d" : "cpu:%d", i ? i - 1 : 0);
         snprintf(d->kind, sizeof d->kind, i ? "sim" : "cpu");
+        d->is_host = !i;
         snprintf(d->model, sizeof d->model, "model %d", i);
         snprintf(d->spec, sizeof d->spec, "%s", i ? "vram=1GiB" : "");
         d->budget_bytes = any_u64(r);
