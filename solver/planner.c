@@ -105,7 +105,7 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
     if (context >= ((int64_t)p->request.prompt + p->request.generate) * p->request.batch)
         snprintf(knob, sizeof knob, "lower --context to about %lld or raise --budget",
                  (long long)context);
-    if (!(profile_storage_rate(p->profile) > 0) && p->n_devices) {
+    if (!(cost_storage_rate(p->cost) > 0) && p->n_devices) {
         const size_t len = strlen(knob);
         snprintf(knob + len, sizeof knob - len,
                  ", or let oato-profile measure storage, to stream weights");

@@ -6,6 +6,7 @@
 #define OATO_PLANNING_INTERNAL_H
 
 #include "lowering/lowering.h"
+#include "solver/cost_internal.h"
 #include "solver/solver.h"
 
 #include <math.h>
@@ -129,16 +130,20 @@ struct part {
 };
 /* Nanoseconds of the part in one step of that size: every price of an operator is a sum of these.
  */
-struct op_cost part_cost(const struct cost_model *c, const struct part *p,
+struct op_cost part_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s);
+/* What running operator `index` right behind its neighbours saves of the sum of their costs in a
+ * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
+double cost_of_join(const struct cost_source *c, int32_t device, const struct graph *g,
+                    int32_t index, int32_t tokens, int32_t *first);
 /* Sets what the part skips in a step of so many tokens, by what is expected of its operator. */
 void part_silence(struct part *p, const struct silence *s, const struct neurons *n, int32_t tokens);
 /* The records that make the list of a part; by_neurons_ns: what of it a part of that part has only
  * its share of. 0 where the device cannot. */
-struct op_cost list_cost(const struct cost_model *c, const struct part *p,
+struct op_cost list_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s, double *by_neurons_ns);
 /* A copy made by one of the two devices, or a third one, as a record of its program. */
-double copy_cost(const struct cost_model *c, int32_t from, int32_t to, int32_t by, double bytes);
+double copy_cost(const struct cost_source *c, int32_t from, int32_t to, int32_t by, double bytes);
 /* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
 double sparse_active(bool skips, double frequency, int32_t tokens);
 /* How often the neurons or experts of the first operator of a pair are at work, as n has counted.

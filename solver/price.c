@@ -84,7 +84,7 @@ static double work_of(const struct oato_op *op, double share, double active)
 }
 
 /* What of it has times: rows that nothing lists take those of a matrix. */
-static enum op_skip skip_of(const struct cost_model *c, int32_t device, const struct oato_op *op)
+static enum op_skip skip_of(const struct cost_source *c, int32_t device, const struct oato_op *op)
 {
     if (op->sparse != SKIP_ZEROS_BY_ROWS)
         return (enum op_skip)op->sparse;
@@ -95,7 +95,7 @@ static enum op_skip skip_of(const struct cost_model *c, int32_t device, const st
 
 /* Of a part that skips: an estimate where the profile has no times at several densities; where the
  * device cannot skip, all of it works. */
-static struct op_cost skipping_cost(const struct cost_model *c, const struct part *p,
+static struct op_cost skipping_cost(const struct cost_source *c, const struct part *p,
                                     const struct op_size *size)
 {
     struct oato_op dense = p->op, skipping = p->op;
@@ -122,7 +122,7 @@ static struct op_size size_of(const struct part *p, const struct request_step *s
     return graph_op_size(p->graph, p->index, s->tokens, s->rows, s->seqs, s->kv_positions);
 }
 
-struct op_cost list_cost(const struct cost_model *c, const struct part *p,
+struct op_cost list_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s, double *by_neurons_ns)
 {
     const struct op_size size = size_of(p, s);
@@ -137,14 +137,22 @@ struct op_cost list_cost(const struct cost_model *c, const struct part *p,
     n_ops = list_ops(&predictor, &p->op, ops, &by_neurons);
     for (int i = 0; i < n_ops; i++) {
         const struct op_cost one = cost_of_op(c, p->device, &ops[i], &size);
-        sum.ns += one.ns + cost_of_record(c, p->device);
+        sum.ns += one.ns + cost_device(c, p->device).record_ns;
         sum.estimate = sum.estimate || one.estimate;
         *by_neurons_ns += i >= n_ops - by_neurons ? one.ns : 0;
     }
     return sum;
 }
 
-struct op_cost part_cost(const struct cost_model *c, const struct part *p,
+double cost_of_join(const struct cost_source *c, int32_t device, const struct graph *g,
+                    int32_t index, int32_t tokens, int32_t *first)
+{
+    const enum op_join join =
+        tokens <= NUMERICS_DECODE_ROWS ? graph_join(g, index, first) : JOIN_NONE;
+    return join == JOIN_NONE ? 0 : cost_device(c, device).join_ns[join];
+}
+
+struct op_cost part_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s)
 {
     const struct op_size size = size_of(p, s);
@@ -163,11 +171,11 @@ struct op_cost part_cost(const struct cost_model *c, const struct part *p,
         r.ns = fmax(r.ns - cost_of_join(c, p->device, p->graph, p->index, s->tokens, &first) *
                                p->active,
                     0);
-    r.ns += p->bare ? 0 : cost_of_record(c, p->device);
+    r.ns += p->bare ? 0 : cost_device(c, p->device).record_ns;
     return r;
 }
 
-double copy_cost(const struct cost_model *c, int32_t from, int32_t to, int32_t by, double bytes)
+double copy_cost(const struct cost_source *c, int32_t from, int32_t to, int32_t by, double bytes)
 {
-    return fmax(cost_of_copy(c, from, to, bytes), 0) + cost_of_record(c, by);
+    return fmax(cost_of_copy(c, from, to, bytes), 0) + cost_device(c, by).record_ns;
 }

@@ -158,7 +158,7 @@ static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
         for (int32_t i = 0; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE; i++)
             if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
                 stored[i] = true;
-    if (!(profile_storage_rate(p->profile) > 0))
+    if (!(cost_storage_rate(p->cost) > 0))
         return oato_fail(
             err, OATO_EFILE,
             "the plan streams weights or KV from a file, but the profile has no rates of "

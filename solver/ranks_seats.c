@@ -146,7 +146,7 @@ static void work_fill(struct whole *w)
         memset(work, 0, sizeof w->work[phase]);
         for (int32_t d = 0; d < p->n_devices; d++)
             work[d].record_ns = d ? 0
-                                  : p->profile->devices[p->device[d]].record_overhead_ns *
+                                  : cost_device(p->cost, p->device[d]).record_ns *
                                         (phase == PHASE_PREFILL ? steps : 1);
         for (int32_t i = 0; i < p->graph.n_ops; i++) {
             const double ns =
@@ -155,8 +155,8 @@ static void work_fill(struct whole *w)
             sum += ns;
         }
         for (int32_t d = 1; d < p->n_devices; d++)
-            work[d].least_ns = p->profile->devices[p->device[d]].record_overhead_ns *
-                               (phase == PHASE_PREFILL ? steps : 1);
+            work[d].least_ns =
+                cost_device(p->cost, p->device[d]).record_ns * (phase == PHASE_PREFILL ? steps : 1);
         const double times = phase == PHASE_DECODE ? q->generate : 1;
         const uint64_t took = phase == PHASE_DECODE ? w->plan.decode_ns : w->plan.prefill_ns;
         w->rest_ns[phase] = (double)took - sum;

@@ -166,7 +166,7 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
 
 struct price request_fixed(const struct problem *p, int32_t d)
 {
-    double step_ns = p->profile->devices[p->device[d]].step_overhead_ns;
+    double step_ns = cost_device(p->cost, p->device[d]).step_ns;
     int64_t steps = (int64_t)request_prefill_steps(&p->request) * p->request.batch;
     return request_price(&p->request, whole_ns(step_ns * (double)steps), whole_ns(step_ns));
 }

@@ -44,9 +44,9 @@ static bool failed(const struct stepping *x)
     return x->err->status != OATO_OK;
 }
 
-static const struct profile_device *device_of(const struct stepping *x, int32_t d)
+static struct cost_device device_of(const struct stepping *x, int32_t d)
 {
-    return &x->s->profile->devices[x->s->device[d]];
+    return cost_device(x->s->cost, x->s->device[d]);
 }
 
 static const struct lowered_program *program_of(const struct stepping *x, int32_t d)
@@ -117,7 +117,7 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
     const int32_t host = x->s->host;
     const int32_t from = r->kind == RECORD_UPLOAD ? host : r->kind == RECORD_PEER ? r->peer : d;
     const int32_t to = r->kind == RECORD_DOWNLOAD ? host : d;
-    if (device_of(x, d)->is_host || !rows_of(x, r))
+    if (device_of(x, d).is_host || !rows_of(x, r))
         return pass(x, d, reads, n);
     const struct event e = {.kind = r->kind == RECORD_UPLOAD     ? EVENT_UPLOAD
                                     : r->kind == RECORD_DOWNLOAD ? EVENT_DOWNLOAD
@@ -156,7 +156,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, c.ns + cost_of_record(x->s->cost, x->s->device[d]), reads, n);
+    return event_add(x, e, c.ns + device_of(x, d).record_ns, reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -177,7 +177,7 @@ static struct home list_run(struct stepping *x, int32_t d, const struct program_
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate,
                             .bytes = size.rows ? (uint64_t)op_bytes(&r->op, &size) : 0};
-    return event_add(x, e, c.ns + cost_of_record(x->s->cost, x->s->device[d]), reads, n);
+    return event_add(x, e, c.ns + device_of(x, d).record_ns, reads, n);
 }
 
 /* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
@@ -248,7 +248,7 @@ static bool joins(const struct stepping *x, int32_t d, int32_t last)
 static struct home file_run(struct stepping *x, struct event e, const struct home *before)
 {
     e.device = (int16_t)x->s->host;
-    const double ns = (double)e.bytes / fmax(profile_storage_rate(x->s->profile), 1) * 1e9;
+    const double ns = (double)e.bytes / fmax(cost_storage_rate(x->s->cost), 1) * 1e9;
     return event_add(x, e, ns, before, 1);
 }
 
@@ -337,7 +337,7 @@ static void stream_run(struct stepping *x, int32_t d, const struct program_recor
         e.bytes = stored_bytes(x, d, r);
         done = file_run(x, e, &done);
     }
-    if (!device_of(x, d)->is_host) {
+    if (!device_of(x, d).is_host) {
         const int32_t from = x->s->device[x->s->host], to = x->s->device[d];
         const double ns = stored ? cost_of_copy(x->s->cost, from, to, (double)e.bytes)
                                  : cost_of_stream(x->s->cost, from, to, (double)e.bytes);
@@ -394,7 +394,7 @@ static void steps_begin(struct stepping *x)
             if ((d == x->s->host) != (pass == 1) || (!used && d != x->s->host))
                 continue;
             const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
-            before = event_add(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
+            before = event_add(x, e, device_of(x, d).step_ns, &before, before.event >= 0);
         }
 }
 

@@ -48,7 +48,7 @@ struct simulation {
     struct arena arena;
     const struct plan *plan;       /* borrowed */
     const struct profile *profile; /* borrowed */
-    struct cost_model *cost;
+    struct cost_source *cost;
     struct graph graph;     /* fused as the plan says */
     struct silence *silent; /* sparse_silences */
     int32_t host, device[SOLVER_DEVICES];

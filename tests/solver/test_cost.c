@@ -4,6 +4,7 @@
  * an estimate and says so, only what a device refused is said not to run there, and memory that is
  * estimated is enough.
  */
+#include "solver/cost_internal.h"
 #include "solver/solver.h"
 
 #include "kernels/cuda/cuda_device.h"
@@ -16,7 +17,7 @@
 // clang-format on
 
 static struct profile profile;
-static struct cost_model *cost;
+static struct cost_source *cost;
 static const struct oato_op matrix = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 128};
 static const struct oato_op attention = {.kind = OP_ATTENTION,
                                          .dtype = DT_F16,
@@ -209,7 +210,7 @@ static void the_nearest_of_several_is_the_one_most_alike(void **state)
     struct profile_device device = {
         .id = "cuda:0", .kind = "cuda", .read_bytes_per_s = 1e12, .flops_per_s = 1e14};
     struct profile p;
-    struct cost_model *c;
+    struct cost_source *c;
     struct oato_error err;
     profile_init(&p);
     p.devices = &device;
@@ -240,7 +241,7 @@ static void memory_of_types_that_were_never_timed_is_enough(void **state)
     (void)state;
     static const struct cuda_device idle;
     struct profile p;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     int types = 0;
     if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err))
@@ -361,7 +362,7 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     static const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 4096, .n = 4096};
     const struct op_size one = {.rows = 1, .seqs = 1};
     struct profile sheet;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
         cost_create(&sheet, &c, &err))
@@ -402,7 +403,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
     };
     static const struct cuda_device idle;
     struct profile sheet;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) || cost_create(&sheet, &c, &err))
         fail_msg("%s", err.text);
