@@ -362,30 +362,6 @@ static uint64_t prepared(const void *context, int32_t device, const struct oato_
     return known ? file_bytes : file_bytes + file_bytes / LARGER;
 }
 
-/* What an accelerator that nobody measured may need: as much as the cuda device takes, or a little
- * more. Products keep their input packed, at most as F16, and what gate is multiplied with; experts
- * a row for each of a token's choices; attention its output packed and its partial results of a
- * divided context. */
-static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
-{
-    enum { SPLIT_ROWS = 16, SPLIT_SEGMENTS = 128, FLOAT = 4, PACKED = 2, ALIGN = 4096 };
-    const uint64_t r = (uint64_t)rows, k = (uint64_t)op->k, n = (uint64_t)op->n;
-    const uint64_t pairs = r * (uint64_t)op->experts_used;
-    switch (op->kind) {
-    case OP_ATTENTION:
-        return r * n * PACKED + ALIGN +
-               (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
-                   ((uint64_t)op_v_dim(op) + 2) * SPLIT_SEGMENTS * FLOAT;
-    case OP_HEAD_MUL_MAT: return r * (uint64_t)op->heads * k * PACKED + ALIGN;
-    case OP_MUL_MAT:
-    case OP_QKV: return r * k * PACKED + ALIGN;
-    case OP_GATE_UP: return r * k * PACKED + r * n * FLOAT + ALIGN;
-    case OP_EXPERT_GATE_UP: return r * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
-    case OP_EXPERT_DOWN: return pairs * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
-    default: return 0;
-    }
-}
-
 /* A curve's scratch memory of so many rows. */
 static uint64_t curve_workspace(const struct cost_model *c, const struct curve *k, int32_t rows)
 {
@@ -414,7 +390,7 @@ static uint64_t workspace(const void *context, int32_t device, const struct oato
     const struct curve *k = curve_find(c, device, op);
     if (k && k->n)
         return curve_workspace(c, k, rows);
-    const uint64_t guess = d->is_host ? 0 : workspace_guess(op, rows);
+    const uint64_t guess = profile_workspace_bytes(d, op, rows);
     const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
     k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
     if (!k)
