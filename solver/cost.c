@@ -342,6 +342,7 @@ static struct cost_device device_cost(const void *context, int32_t device)
     struct cost_device r = {.is_host = d->is_host,
                             .data_sheet = d->data_sheet,
                             .refills = d->refills,
+                            .keeps = d->keeps,
                             .record_ns = d->record_overhead_ns,
                             .step_ns = d->step_overhead_ns};
     memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);

@@ -27,9 +27,9 @@ enum cost_known {
 };
 /* What a device is, and takes beside its operators. */
 struct cost_device {
-    bool is_host, data_sheet, refills; /* as in struct profile_device */
-    double record_ns, step_ns;         /* of every record, and of every step */
-    double join_ns[JOIN_COUNT];        /* what a join saves in a decode step */
+    bool is_host, data_sheet, refills, keeps; /* as in struct profile_device */
+    double record_ns, step_ns;                /* of every record, and of every step */
+    double join_ns[JOIN_COUNT];               /* what a join saves in a decode step */
 };
 
 /* How an engine runs a model on the devices of a machine: what it takes, in time and memory, and
