@@ -25,6 +25,7 @@ enum cost_known {
     COST_DATA_SHEET,   /* nothing is timed there */
     COST_REFUSED       /* by the device: it does not run it */
 };
+
 /* What a device is, and takes beside its operators. */
 struct cost_device {
     bool is_host, data_sheet, refills, keeps; /* as in struct profile_device */

@@ -115,21 +115,18 @@ static inline double op_price_ns(const struct op_price *p, enum plan_phase phase
 /* price.c: one record that runs an operator of a graph, or a part of it, on a device. */
 struct part {
     const struct graph *graph;
-    int32_t index; /* the operator, whose size in the step counts */
-    struct oato_op
-        op;         /* what runs: that operator or another in its place; op.sparse: what it skips */
-    int32_t device; /* of the profile */
-    double share;   /* of the operator's neurons, experts or rows */
-    double active;  /* of these (of all, too), and of inputs, what is expected to be at work; of a
-                       GATE_UP by a list the mean of that and what is listed */
-    const struct plan_sparse
-        *list; /* the records that list its neurons are part of it; NULL: none */
-    const struct neurons *neurons; /* for the list */
+    int32_t index;     /* the operator whose size in the step counts */
+    struct oato_op op; /* what runs: that one or another in its place; op.sparse: what it skips */
+    int32_t device;    /* of the profile */
+    double share;      /* of the operator's neurons, experts or rows */
+    double active;     /* of these (of all, too), and of inputs, what is expected to be at work; of
+                          a GATE_UP by a list the mean of that and what is listed */
+    const struct plan_sparse *list; /* with the records that list its neurons; NULL: without */
+    const struct neurons *neurons;  /* for the list */
     bool joins; /* the neighbours that it could be joined with are on the device, too */
     bool bare;  /* without what the device takes for a record */
 };
-/* Nanoseconds of the part in one step of that size: every price of an operator is a sum of these.
- */
+/* Nanoseconds of the part in one such step: every price of an operator is a sum of these. */
 struct op_cost part_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s);
 /* What running operator `index` right behind its neighbours saves of the sum of their costs in a
@@ -146,8 +143,7 @@ struct op_cost list_cost(const struct cost_source *c, const struct part *p,
 double copy_cost(const struct cost_source *c, int32_t from, int32_t to, int32_t by, double bytes);
 /* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
 double sparse_active(bool skips, double frequency, int32_t tokens);
-/* How often the neurons or experts of the first operator of a pair are at work, as n has counted.
- */
+/* How often neurons or experts of the first operator of a pair are at work, as n has counted. */
 struct activity {
     const struct oato_op *op;
     const float *freq; /* NULL: not counted; all neurons are, and experts by chance */

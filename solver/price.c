@@ -34,16 +34,11 @@ struct activity activity_of(const struct graph_op *first, const struct neurons *
 {
     const struct neurons_layer *l = n ? neurons_layer(n, first->layer) : NULL;
     const bool experts = first->op.kind == OP_EXPERT_GATE_UP;
-    struct activity a = {.op = &first->op,
-                         .freq = !l        ? NULL
-                                 : experts ? l->exp_freq
-                                           : l->ffn_freq,
-                         .order = !l        ? NULL
-                                  : experts ? l->exp_order
-                                            : l->ffn_order,
-                         .rate = sparse_rate(skips, n, first->layer)};
-    if (!a.order)
-        a.freq = NULL;
+    struct activity a = {.op = &first->op, .rate = sparse_rate(skips, n, first->layer)};
+    if (l) {
+        a.order = experts ? l->exp_order : l->ffn_order;
+        a.freq = !a.order ? NULL : experts ? l->exp_freq : l->ffn_freq;
+    }
     return a;
 }
 
