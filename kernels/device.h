@@ -313,8 +313,9 @@ extern const struct device_ops *const device_registry[]; /* NULL-terminated */
  * refused with the list of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
-/* Whether devices of that spec's kind keep a core of the host busy. */
+/* Whether devices of that spec's kind keep a core of the host busy, or are the host's own. */
 bool device_keeps_core(const char *spec);
+bool device_is_host(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a
  * known kind begins a new one. Returns how many (at most max), or -1 with a message. */
 int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err);

@@ -72,6 +72,11 @@ bool device_keeps_core(const char *spec)
     return ops && ops->keeps_core;
 }
 
+bool device_is_host(const char *spec)
+{
+    return find_kind(spec, kind_length(spec)) == &cpu_device_ops;
+}
+
 /* True when the piece of n bytes is an option of the device before it. */
 static bool is_option(const char *piece, size_t n)
 {

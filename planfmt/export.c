@@ -23,7 +23,7 @@ static const char *find_name(struct exporter *x, const struct plan_device *d)
     for (int32_t i = 0; i < x->o->n_names; i++)
         if (!strcmp(x->o->names[i].id, d->id))
             return x->o->names[i].name;
-    if (!strcmp(d->kind, "cpu"))
+    if (d->is_host)
         return target->host;
     const char *number = strchr(d->id, ':');
     char name[24];
@@ -90,7 +90,7 @@ oato_status plan_export(const struct plan *p, const struct model *m, const struc
 {
     struct exporter x = {.plan = p, .model = m, .o = o, .command = command, .lost = lost};
     const size_t tensors = gguf_tensor_count(m->gguf), devices = (size_t)p->n_devices;
-    while (x.host < p->n_devices && strcmp(p->devices[x.host].kind, "cpu") != 0)
+    while (x.host < p->n_devices && !p->devices[x.host].is_host)
         x.host++;
     if (check_options(&x, err) || plan_check_model(p, m->gguf, err) ||
         plan_apply(p, m, &x.graph, err))

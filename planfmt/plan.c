@@ -154,7 +154,7 @@ static oato_status check_joined(const struct plan *p, oato_status status, struct
     for (int32_t r = 0; r < plan_ranks(p); r++) {
         int accelerators = 0;
         for (int32_t i = 0; i < p->n_devices; i++)
-            accelerators += p->devices[i].rank == r && strcmp(p->devices[i].kind, "cpu") != 0;
+            accelerators += p->devices[i].rank == r && !p->devices[i].is_host;
         good = good && accelerators == 1;
     }
     return good ? OATO_OK

@@ -141,12 +141,6 @@ static int64_t axis_multiple(const struct oato_op *op, enum op_axis axis)
     return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
 }
 
-/* The host is where no copy is needed: the processor. */
-static bool is_host(const struct plan_device *d)
-{
-    return !strcmp(d->kind, "cpu");
-}
-
 /* A weight that is not where its part runs is streamed there. */
 static oato_status check_home(const struct plan *plan, const struct plan_part *p,
                               const struct oato_op *op, struct oato_error *err)
@@ -157,7 +151,7 @@ static oato_status check_home(const struct plan *plan, const struct plan_part *p
     if (p->home == p->device)
         return OATO_OK;
     if (stored && op->kind == OP_KV_STORE)
-        return is_host(device)
+        return device->is_host
                    ? OATO_OK
                    : oato_fail(err, OATO_EFILE,
                                "KV can stay in a file for the host alone, not for %s", device->id);
@@ -172,7 +166,7 @@ static oato_status check_home(const struct plan *plan, const struct plan_part *p
                          p->phases);
     if (stored)
         return OATO_OK;
-    if (is_host(device) || !is_host(home))
+    if (device->is_host || !home->is_host)
         return oato_fail(err, OATO_EFILE,
                          "weights are streamed from the host to another device, not from %s to %s",
                          home->id, device->id);
@@ -284,7 +278,7 @@ static oato_status check_resident(const struct plan *plan, const struct op_part 
     const struct plan_part whole = {.axis = AXIS_ROWS, .end = op->op.n};
     for (int32_t i = 0; phases && phases != (1u << PHASE_COUNT) - 1 && i < n; i++) {
         const struct plan_part *a = x[i].part;
-        if (a->home == a->device && is_host(&plan->devices[a->device]) && ranges_meet(a, &whole) &&
+        if (a->home == a->device && plan->devices[a->device].is_host && ranges_meet(a, &whole) &&
             !same_range(a, &whole, &op->op))
             return loaded_twice(plan, a, &whole, op, err);
     }

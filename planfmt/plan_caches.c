@@ -28,7 +28,7 @@ static int64_t host_experts(const struct plan *p, const struct graph_op *o, int6
         if (!(t->phases >> PHASE_DECODE & 1) || t->begin == t->end || strcmp(t->op, o->name) != 0)
             continue;
         parts++;
-        if (strcmp(p->devices[t->device].kind, "cpu") != 0)
+        if (!p->devices[t->device].is_host)
             continue;
         here++;
         *first = t->axis == AXIS_EXPERTS ? t->begin : 0;
@@ -53,7 +53,7 @@ static oato_status check_cache(const struct plan *p, int32_t index, const struct
         return oato_fail(err, OATO_EFILE,
                          "cache %d of the plan: decode of '%s' is not in one part on the host",
                          index, c->op);
-    if (c->slots > held || !strcmp(p->devices[c->device].kind, "cpu"))
+    if (c->slots > held || p->devices[c->device].is_host)
         return oato_fail(
             err, OATO_EFILE,
             "cache %d of the plan: %d slots on %s for %lld experts of the host; it must "

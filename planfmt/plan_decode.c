@@ -252,6 +252,13 @@ static oato_status decode_section(struct decoder *d, uint32_t id)
     return OATO_OK;
 }
 
+/* The file has no flag for it: the device that computes in the host's memory is the processor. */
+static void find_hosts(struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_devices; i++)
+        p->devices[i].is_host = !strcmp(p->devices[i].kind, "cpu");
+}
+
 oato_status plan_load_memory(const void *data, size_t bytes, const char *name, struct plan *out,
                              struct oato_error *err)
 {
@@ -266,6 +273,8 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
         status = decode_strings(&d);
     for (uint32_t id = SEC_IDENTITY; id < SEC_END && !status; id++)
         status = decode_section(&d, id);
+    if (!status)
+        find_hosts(out);
     if (!status && d.section[SEC_NEURONS].data && !out->neurons_hash)
         status =
             refuse(&d, "section 11 (neurons): hash 0; a plan in natural order has no such section");

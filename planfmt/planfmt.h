@@ -20,6 +20,13 @@ struct profile_machine {
     uint64_t memory_bytes, l1d_bytes, l2_bytes, l3_bytes;
 };
 
+/* Scratch memory of any operator of a kind on a device: a constant, and bytes for every element
+ * that a row reads, that it makes, and of partial results where the context of attention is
+ * divided. */
+struct profile_workspace {
+    double bytes, per_input, per_output, per_partial;
+};
+
 struct profile_device {
     const char *id, *kind, *model; /* "cpu:0", "cpu", "AMD EPYC 9755" */
     const char *spec;              /* how to open it again ("" for cpu; sim: what was declared) */
@@ -41,6 +48,8 @@ struct profile_device {
     /* [OP_KIND_COUNT]: the types of each kind that it runs, timed or not, a bit each; F32 of kinds
      * without a type. NULL: nobody asked it, as in profiles that came before */
     uint64_t *runs;
+    /* [OP_KIND_COUNT]: what each of these takes at most; NULL: nobody asked it */
+    struct profile_workspace *workspaces;
 };
 
 /* Whether the device runs operators of that kind and type, in ordinary shapes, by its own word. */
@@ -158,6 +167,17 @@ oato_status profile_save(const struct profile *p, const char *path, struct oato_
  * False: memory is short. */
 bool profile_put_runs(struct profile *p, int32_t device,
                       bool (*runs)(const void *user, const struct oato_op *op), const void *user);
+/* The same for what operators of each kind take in scratch memory, which is asked of sizes of few
+ * rows. */
+bool profile_put_workspaces(struct profile *p, int32_t device,
+                            uint64_t (*bytes)(const void *user, const struct oato_op *op,
+                                              const struct op_size *size),
+                            const void *user);
+/* By these an operator's scratch memory for so many rows. Of an accelerator that nobody asked, as
+ * in data sheets and in profiles that came before, as much as the roomiest that was; of a host 0.
+ */
+uint64_t profile_workspace_bytes(const struct profile_device *d, const struct oato_op *op,
+                                 int32_t rows);
 /* Adds or replaces the row with the same device, operator and size; copies what it needs. False:
  * memory is short. */
 bool profile_put(struct profile *p, const struct profile_row *row);
@@ -297,8 +317,9 @@ enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
 
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
-    int32_t rank;                               /* process that opens it; 0 */
-    int32_t host;           /* of a cluster, on which the rank runs; ascending with ranks; 0 */
+    bool is_host; /* its memory is the host's: as in the profile, or by its kind in a plan's file */
+    int32_t rank; /* process that opens it; 0 */
+    int32_t host; /* of a cluster, on which the rank runs; ascending with ranks; 0 */
     uint64_t budget_bytes;  /* memory that the plan may use there */
     uint64_t planned_bytes; /* weights + KV + workspace that it does use */
 };

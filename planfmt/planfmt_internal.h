@@ -50,6 +50,7 @@ struct row_text {
 struct runs_text {
     char device[16], kind[24];
     const char *types; /* "F32 F16"; "" of kinds without a type */
+    struct profile_workspace workspace;
 };
 
 struct sum_text {

@@ -359,11 +359,19 @@ uint64_t profile_hash(const struct profile *p)
             in_text(&h, "refills");
         if (d->keeps)
             in_text(&h, "keeps");
-        for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++)
-            if (d->runs[kind]) {
-                in_text(&h, op_kind_name(kind));
-                in_u64(&h, d->runs[kind]);
-            }
+        for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++) {
+            const struct profile_workspace *w = d->workspaces ? &d->workspaces[kind] : NULL;
+            if (!d->runs[kind])
+                continue;
+            in_text(&h, op_kind_name(kind));
+            in_u64(&h, d->runs[kind]);
+            if (!w)
+                continue;
+            in_f64(&h, w->bytes);
+            in_f64(&h, w->per_input);
+            in_f64(&h, w->per_output);
+            in_f64(&h, w->per_partial);
+        }
         in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
         for (int j = 0; j < JOIN_COUNT; j++)

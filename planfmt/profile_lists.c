@@ -64,6 +64,13 @@ oato_status read_runs(struct reader *r)
         return r->err->status;
     if (d->runs[kind])
         return fail_at(r, m.begin, "duplicate kind '%s' on '%s'", t.kind, t.device);
+    const struct profile_workspace *w = &t.workspace;
+    if (w->bytes > 0 || w->per_input > 0 || w->per_output > 0 || w->per_partial > 0) {
+        d->workspaces = array_of(r, d->workspaces, OP_KIND_COUNT, sizeof *w);
+        if (!d->workspaces)
+            return r->err->status;
+        d->workspaces[kind] = *w;
+    }
     if (runs_text_read((int)kind, t.types, &d->runs[kind], bad))
         return OATO_OK;
     return bad[0] ? fail_at(r, m.value[RUNS_TYPES],

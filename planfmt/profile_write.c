@@ -269,6 +269,8 @@ static oato_status put_runs(struct writer *w, const struct profile *p, struct oa
             snprintf(t.device, sizeof t.device, "%s", p->devices[d].id);
             snprintf(t.kind, sizeof t.kind, "%s", op_kind_name(kind));
             t.types = or_empty(types.data);
+            if (p->devices[d].workspaces)
+                t.workspace = p->devices[d].workspaces[kind];
             failed = failed || types.failed;
             put_mapping(w, &profile_runs_schema, &t, true);
             text_free(&types);

@@ -192,6 +192,12 @@ static bool runs(const void *device, const struct oato_op *op)
     return d->ops->supports(d, op);
 }
 
+static uint64_t workspace(const void *device, const struct oato_op *op, const struct op_size *size)
+{
+    const struct oato_device *d = device;
+    return d->ops->workspace_bytes(d, op, size);
+}
+
 bool device_describe(struct profile *p, const struct rig *rig)
 {
     const struct device_info *info = &rig->info;
@@ -202,5 +208,6 @@ bool device_describe(struct profile *p, const struct rig *rig)
     d->is_host = info->is_host;
     d->keeps = info->keeps;
     d->refills = rig->device->ops->refill;
-    return profile_put_runs(p, rig->index, runs, rig->device);
+    return profile_put_runs(p, rig->index, runs, rig->device) &&
+           (d->is_host || profile_put_workspaces(p, rig->index, workspace, rig->device));
 }

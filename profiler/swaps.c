@@ -21,7 +21,7 @@ static bool seat_find(struct collective *ranks, const char *devices, char spec[2
     }
     const int n = devices ? device_split(devices, specs, DEVICES_MAX, &ignored) : 0;
     for (int i = 0; i < n; i++) {
-        const bool is_host = !strncmp(specs[i], "cpu", 3);
+        const bool is_host = device_is_host(specs[i]);
         sharers -= !is_host;
         if (!is_host && !number--)
             memcpy(spec, specs[i], sizeof specs[i]);

@@ -200,7 +200,7 @@ static int32_t best_device(const struct plan *plan, const struct problem *p, boo
     uint64_t most = 0, bytes;
     for (int32_t d = 0; d < p->n_devices; d++) {
         const uint64_t left = bytes_left(plan, p, d);
-        if (p->instance.is_host[d] || (automatic && !p->profile->devices[p->device[d]].refills) ||
+        if (p->instance.is_host[d] || (automatic && !cost_device(p->cost, p->device[d]).refills) ||
             left < most || !list_cacheable(plan, p, d, list, &bytes))
             continue;
         best = d;

@@ -1,5 +1,6 @@
 /*
- * cost.c - the time of an operator on a device for a step, from a profile.
+ * cost.c - the cost source of our executor: times and memory of operators and copies on the
+ * devices of a profile.
  *
  * The rows of the profile are sorted into curves: one per (device, operator), with the measured
  * points in order of sequences, rows and depth. A size between two points is interpolated. A shape
@@ -10,7 +11,7 @@
  * What was not measured is not what cannot run: that only the device can say, in the profile's list
  * of what it supports or in a row of an operator that it refused.
  */
-#include "solver/solver.h"
+#include "solver/cost_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ struct sort_row { /* a row of the profile on its way into a curve */
 };
 
 struct cost_model {
+    struct cost_source source;
     const struct profile *profile;
     struct curve *curves;
     int32_t n_curves;
@@ -110,51 +112,6 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
     last->n++;
 }
 
-oato_status cost_create(const struct profile *p, struct cost_model **out, struct oato_error *err)
-{
-    size_t n = (size_t)p->n_rows, kinds = (size_t)p->n_devices * OP_KIND_COUNT * DT_COUNT;
-    struct cost_model *c = calloc(1, sizeof *c);
-    struct sort_row *rows = calloc(n + 1, sizeof *rows);
-    *out = c;
-    if (c) {
-        c->profile = p;
-        c->curves = calloc(n + 1, sizeof *c->curves);
-        c->points = calloc(n + 1, sizeof *c->points);
-        c->kinds = calloc(kinds + 1, 1);
-    }
-    if (!c || !rows || !c->curves || !c->points || !c->kinds) {
-        free(rows);
-        cost_free(c);
-        *out = NULL;
-        return oato_fail_memory(err, n * sizeof *rows, "the rows of a profile");
-    }
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device < 0 || r->device >= p->n_devices || r->op.kind >= OP_KIND_COUNT ||
-            r->op.dtype >= DT_COUNT)
-            continue;
-        oato_op_key(&r->op, NULL, rows[kept].key);
-        rows[kept++].row = r;
-    }
-    qsort(rows, kept, sizeof *rows, compare_rows);
-    int32_t n_points = 0;
-    for (size_t i = 0; i < kept; i++)
-        add_row(c, &rows[i], &n_points);
-    free(rows);
-    return OATO_OK;
-}
-
-void cost_free(struct cost_model *c)
-{
-    if (!c)
-        return;
-    free(c->curves);
-    free(c->points);
-    free(c->kinds);
-    free(c);
-}
-
 static const struct curve *curve_find(const struct cost_model *c, int32_t device,
                                       const struct oato_op *op)
 {
@@ -182,47 +139,27 @@ static bool times_kind(const struct cost_model *c, int32_t device, int kind)
     return any;
 }
 
-bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op)
+static enum cost_known known(const void *context, int32_t device, const struct oato_op *op,
+                             bool *listed)
 {
+    const struct cost_model *c = context;
     const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
-    if (k)
-        return k->supported;
     const uint8_t kind = *kind_slot(c, device, op->kind, op->dtype);
-    if (kind == 1 || d->runs)
-        return kind == 1 || profile_runs(d, op->kind, op->dtype);
-    return !kind && (d->data_sheet || times_kind(c, device, op->kind)) &&
-           !denies_member(c, device, op);
-}
-
-bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op)
-{
-    const struct profile_device *d = &c->profile->devices[device];
-    if (cost_lists(c, device, op))
-        return true;
-    return (d->is_host || !d->runs) && !curve_find(c, device, op) &&
-           *kind_slot(c, device, op->kind, op->dtype) == 0 &&
-           (d->is_host || !denies_member(c, device, op));
-}
-
-enum cost_known cost_known(const struct cost_model *c, int32_t device, const struct oato_op *op)
-{
-    const struct profile_device *d = &c->profile->devices[device];
-    if (!cost_supports(c, device, op))
+    const bool runs = profile_runs(d, op->kind, op->dtype), denies = denies_member(c, device, op);
+    if (k)
+        *listed = k->supported;
+    else if (kind == 1 || d->runs)
+        *listed = kind == 1 || runs;
+    else
+        *listed = !kind && (d->data_sheet || times_kind(c, device, op->kind)) && !denies;
+    if (!*listed && (k || kind || (!d->is_host && (d->runs || denies))))
         return COST_REFUSED;
-    if (cost_measured(c, device, op))
-        return COST_TIMED;
-    if (*kind_slot(c, device, op->kind, op->dtype) == 1)
-        return COST_OTHER_SHAPES;
-    return d->data_sheet                          ? COST_DATA_SHEET
-           : profile_runs(d, op->kind, op->dtype) ? COST_NEVER_TIMED
-                                                  : COST_NEVER_ASKED;
-}
-
-bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op)
-{
-    const struct curve *k = curve_find(c, device, op);
-    return k && k->supported && k->n > 0;
+    return k && k->n       ? COST_TIMED
+           : kind == 1     ? COST_OTHER_SHAPES
+           : d->data_sheet ? COST_DATA_SHEET
+           : runs          ? COST_NEVER_TIMED
+                           : COST_NEVER_ASKED;
 }
 
 /* y at x through n points with rising xs. */
@@ -390,26 +327,32 @@ static struct op_cost estimate(const struct cost_model *c, int32_t device, const
     return r;
 }
 
-struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                          const struct op_size *size)
+static struct op_cost op_cost(const void *context, int32_t device, const struct oato_op *op,
+                              const struct op_size *size)
 {
-    if (size->rows <= 0)
-        return (struct op_cost){0};
+    const struct cost_model *c = context;
     const struct curve *k = curve_find(c, device, op);
     return k && k->n ? curve_cost(c, k, op, size) : estimate(c, device, op, size);
 }
 
-double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
-                    int32_t index, int32_t tokens, int32_t *first)
+static struct cost_device device_cost(const void *context, int32_t device)
 {
-    const enum op_join join =
-        tokens <= NUMERICS_DECODE_ROWS ? graph_join(g, index, first) : JOIN_NONE;
-    return join == JOIN_NONE ? 0 : c->profile->devices[device].join_ns[join];
+    const struct cost_model *c = context;
+    const struct profile_device *d = &c->profile->devices[device];
+    struct cost_device r = {.is_host = d->is_host,
+                            .data_sheet = d->data_sheet,
+                            .refills = d->refills,
+                            .keeps = d->keeps,
+                            .record_ns = d->record_overhead_ns,
+                            .step_ns = d->step_overhead_ns};
+    memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);
+    return r;
 }
 
-uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                             uint64_t file_bytes)
+static uint64_t prepared(const void *context, int32_t device, const struct oato_op *op,
+                         uint64_t file_bytes)
 {
+    const struct cost_model *c = context;
     enum { LARGER = 24 }; /* types whose layout on a GPU is larger are so by at most a part of it */
     const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
@@ -418,30 +361,6 @@ uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const s
     const bool known = d->is_host || d->data_sheet || dtype_info(op->dtype)->block_elems == 1 ||
                        *kind_slot(c, device, op->kind, op->dtype) == 1;
     return known ? file_bytes : file_bytes + file_bytes / LARGER;
-}
-
-/* What an accelerator that nobody measured may need: as much as the cuda device takes, or a little
- * more. Products keep their input packed, at most as F16, and what gate is multiplied with; experts
- * a row for each of a token's choices; attention its output packed and its partial results of a
- * divided context. */
-static uint64_t workspace_guess(const struct oato_op *op, int32_t rows)
-{
-    enum { SPLIT_ROWS = 16, SPLIT_SEGMENTS = 128, FLOAT = 4, PACKED = 2, ALIGN = 4096 };
-    const uint64_t r = (uint64_t)rows, k = (uint64_t)op->k, n = (uint64_t)op->n;
-    const uint64_t pairs = r * (uint64_t)op->experts_used;
-    switch (op->kind) {
-    case OP_ATTENTION:
-        return r * n * PACKED + ALIGN +
-               (uint64_t)min_i64(rows, SPLIT_ROWS) * (uint64_t)op->heads *
-                   ((uint64_t)op_v_dim(op) + 2) * SPLIT_SEGMENTS * FLOAT;
-    case OP_HEAD_MUL_MAT: return r * (uint64_t)op->heads * k * PACKED + ALIGN;
-    case OP_MUL_MAT:
-    case OP_QKV: return r * k * PACKED + ALIGN;
-    case OP_GATE_UP: return r * k * PACKED + r * n * FLOAT + ALIGN;
-    case OP_EXPERT_GATE_UP: return r * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
-    case OP_EXPERT_DOWN: return pairs * k * PACKED + pairs * (n + 4) * FLOAT + ALIGN;
-    default: return 0;
-    }
 }
 
 /* A curve's scratch memory of so many rows. */
@@ -464,14 +383,15 @@ static uint64_t curve_workspace(const struct cost_model *c, const struct curve *
     return (uint64_t)fmin((double)most * ((double)rows / nearest), 0x1p62);
 }
 
-uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                              int32_t rows)
+static uint64_t workspace(const void *context, int32_t device, const struct oato_op *op,
+                          int32_t rows)
 {
+    const struct cost_model *c = context;
     const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
     if (k && k->n)
         return curve_workspace(c, k, rows);
-    const uint64_t guess = d->is_host ? 0 : workspace_guess(op, rows);
+    const uint64_t guess = profile_workspace_bytes(d, op, rows);
     const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
     k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
     if (!k)
@@ -482,6 +402,109 @@ uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const 
     return (uint64_t)fmin(fmax(most, (double)guess), 0x1p62);
 }
 
+/* Workspace grows no faster than an operator's sizes, so that a measured row, each size scaled up,
+ * bounds what was never measured. */
+static double grown(double to, double from)
+{
+    return from > 0 && to > from ? to / from : 1;
+}
+
+/* No term has more than one of the widths. */
+static double sizes_grown(const struct oato_op *to, const struct oato_op *from)
+{
+    const double k = grown(to->k, from->k),
+                 n = grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2),
+                 head = grown(to->head_dim, from->head_dim),
+                 v = grown(op_v_dim(to), op_v_dim(from));
+    return fmax(fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
+           grown(to->experts_used, from->experts_used);
+}
+
+/* How well a row of an operator tells of another one's workspace: 3 the same, 2 the same kind and
+ * type, 1 the same kind, 0 also matrices; -1: nothing. */
+static int likeness(const struct oato_op *op, const struct oato_op *row)
+{
+    if (row->kind != op->kind)
+        return op_weight_use(op) == WEIGHT_MATRIX && op_weight_use(row) == WEIGHT_MATRIX ? 0 : -1;
+    if (row->dtype != op->dtype)
+        return 1;
+    return row->k == op->k && row->n == op->n && row->heads == op->heads ? 3 : 2;
+}
+
+/* By the rows that tell most. */
+static double workspace_scaled(const struct profile *p, int32_t device, const struct oato_op *op,
+                               const struct op_size *size)
+{
+    double least = 0;
+    int best = -1;
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        const struct profile_row *r = &p->rows[i];
+        if (r->device != device || !r->supported || r->size.rows <= 0)
+            continue;
+        const int like = likeness(op, &r->op);
+        if (like < 0 || like < best)
+            continue;
+        const double bytes =
+            (double)r->workspace_bytes * sizes_grown(op, &r->op) * grown(size->rows, r->size.rows);
+        least = like > best || bytes < least ? bytes : least;
+        best = like;
+    }
+    return least;
+}
+
+/* A context that is divided has partial results, of which there are more the longer it is; the rest
+ * does not depend on the number of tokens. */
+static double attention_workspace(const struct profile *p, int32_t device, const struct oato_op *op,
+                                  const struct op_size *size)
+{
+    double most = 0;
+    int best = -1;
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        const struct profile_row *r = &p->rows[i];
+        if (r->device != device || !r->supported || r->op.kind != OP_ATTENTION || r->size.rows <= 0)
+            continue;
+        const int like = likeness(op, &r->op);
+        const double partial = (double)op_attention_partial_bytes(&r->op, &r->size),
+                     bytes =
+                         fmax((double)r->workspace_bytes - partial, 0) * sizes_grown(op, &r->op);
+        if (like < best)
+            continue;
+        most = like > best || bytes > most ? bytes : most;
+        best = like;
+    }
+    return most > 0 ? most + (double)op_attention_partial_bytes(op, size) : 0;
+}
+
+/* A host that nobody measured: a thread's tile of unpacked weights and results, and the packed
+ * input, about as much as the roomiest kernels take. */
+static double host_guess(const struct profile_device *d, const struct oato_op *op,
+                         const struct op_size *size)
+{
+    enum { SCRATCH = 256 << 10, PACKED = 3, PANEL = 64 };
+    const double threads = d->threads > 0 ? d->threads : 1, rows = size->rows,
+                 pairs = rows * (op_has_experts(op) ? op->experts_used : 1),
+                 all = op->kind == OP_HEAD_MUL_MAT ? pairs * op->heads : pairs;
+    return threads * (SCRATCH + rows * PANEL * sizeof(float)) + all * op->k * PACKED;
+}
+
+static uint64_t set_aside(const void *context, int32_t device, const struct oato_op *op,
+                          const struct op_size *size)
+{
+    const struct cost_model *c = context;
+    const struct profile_device *d = &c->profile->devices[device];
+    const struct curve *k = curve_find(c, device, op);
+    const uint64_t least = workspace(c, device, op, size->rows);
+    const bool attention = op->kind == OP_ATTENTION, timed = k && k->supported && k->n > 0;
+    if (!attention && (least || timed || op_weight_use(op) != WEIGHT_MATRIX))
+        return least;
+    double bytes = !attention             ? workspace_scaled(c->profile, device, op, size)
+                   : d->is_host || !least ? attention_workspace(c->profile, device, op, size)
+                                          : (double)least;
+    if (d->is_host && d->data_sheet && !attention && !(bytes > 0))
+        bytes = host_guess(d, op, size);
+    return (uint64_t)fmin(fmax(bytes, (double)least), 0x1p62);
+}
+
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)
 {
     for (int32_t i = 0; i < p->n_links; i++)
@@ -490,26 +513,75 @@ static const struct profile_link *link_find(const struct profile *p, int32_t fro
     return NULL;
 }
 
-static double link_ns(const struct profile_link *l, double bytes, double bytes_per_s)
+static double copy(const void *context, int32_t from, int32_t to, double bytes, bool streams)
 {
-    return l ? l->latency_ns + l->sync_ns + bytes / bytes_per_s * 1e9 : -1;
+    const struct profile *p = ((const struct cost_model *)context)->profile;
+    const struct profile_link *l = link_find(p, from, to);
+    if (from == to || (p->devices[from].is_host && p->devices[to].is_host))
+        return 0;
+    if (!l)
+        return -1;
+    const double rate =
+        streams && l->stream_bytes_per_s > 0 ? l->stream_bytes_per_s : l->bytes_per_s;
+    return l->latency_ns + l->sync_ns + bytes / rate * 1e9;
 }
 
-static bool is_free(const struct profile *p, int32_t from, int32_t to)
+static double storage(const void *context)
 {
-    return from == to || (p->devices[from].is_host && p->devices[to].is_host);
+    return profile_storage_rate(((const struct cost_model *)context)->profile);
 }
 
-double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes)
+static void model_free(void *context)
 {
-    const struct profile_link *l = link_find(c->profile, from, to);
-    return is_free(c->profile, from, to) ? 0 : link_ns(l, bytes, l ? l->bytes_per_s : 0);
+    struct cost_model *c = context;
+    free(c->curves);
+    free(c->points);
+    free(c->kinds);
+    free(c);
 }
 
-double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, double bytes)
+oato_status cost_create(const struct profile *p, struct cost_source **out, struct oato_error *err)
 {
-    const struct profile_link *l = link_find(c->profile, from, to);
-    if (is_free(c->profile, from, to) || !l || !(l->stream_bytes_per_s > 0))
-        return cost_of_copy(c, from, to, bytes);
-    return link_ns(l, bytes, l->stream_bytes_per_s);
+    size_t n = (size_t)p->n_rows, kinds = (size_t)p->n_devices * OP_KIND_COUNT * DT_COUNT;
+    struct cost_model *c = calloc(1, sizeof *c);
+    struct sort_row *rows = calloc(n + 1, sizeof *rows);
+    *out = NULL;
+    if (c) {
+        c->profile = p;
+        c->curves = calloc(n + 1, sizeof *c->curves);
+        c->points = calloc(n + 1, sizeof *c->points);
+        c->kinds = calloc(kinds + 1, 1);
+    }
+    if (!c || !rows || !c->curves || !c->points || !c->kinds) {
+        free(rows);
+        if (c)
+            model_free(c);
+        return oato_fail_memory(err, n * sizeof *rows, "the rows of a profile");
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct profile_row *r = &p->rows[i];
+        if (r->device < 0 || r->device >= p->n_devices || r->op.kind >= OP_KIND_COUNT ||
+            r->op.dtype >= DT_COUNT)
+            continue;
+        oato_op_key(&r->op, NULL, rows[kept].key);
+        rows[kept++].row = r;
+    }
+    qsort(rows, kept, sizeof *rows, compare_rows);
+    int32_t n_points = 0;
+    for (size_t i = 0; i < kept; i++)
+        add_row(c, &rows[i], &n_points);
+    free(rows);
+    c->source = (struct cost_source){.context = c,
+                                     .known = known,
+                                     .op = op_cost,
+                                     .device = device_cost,
+                                     .copy = copy,
+                                     .storage = storage,
+                                     .prepared = prepared,
+                                     .workspace = workspace,
+                                     .set_aside = set_aside,
+                                     .free = model_free};
+    *out = &c->source;
+    return OATO_OK;
 }

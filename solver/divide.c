@@ -83,37 +83,18 @@ static void find_groups(struct dividing *x)
         x->groups = 0;
 }
 
-/* The share of a step's weights that group i needs in a step of so many tokens. */
-static double activity(const struct dividing *x, const float *freq, const int32_t *order, int32_t i,
-                       int32_t tokens)
-{
-    const struct graph_op *first = &x->p->graph.ops[x->op[0]];
-    double sum = 0, all = x->extent;
-    double each = is_experts(first) ? (double)first->op.experts_used / first->op.experts : 1;
-    if (is_experts(first))
-        all = fmax(op_experts_read(&first->op, tokens), 1e-9);
-    for (int32_t j = i * x->group; j < (i + 1) * x->group; j++) {
-        const double often = fmin(freq ? (double)freq[order[j]] * x->rate : each, 1);
-        sum += is_experts(first) ? 1 - pow(1 - often, tokens)
-                                 : sparse_active(x->skips != NULL, often, tokens);
-    }
-    return sum / all;
-}
-
 static oato_status sum_activities(struct dividing *x, struct oato_error *err)
 {
     struct problem *p = (struct problem *)x->p;
     const struct graph_op *first = &p->graph.ops[x->op[0]];
-    const struct neurons_layer *l =
-        p->neurons && x->n_ops == 2 ? neurons_layer(p->neurons, first->layer) : NULL;
-    const float *freq = !l ? NULL : is_experts(first) ? l->exp_freq : l->ffn_freq;
-    const int32_t *order = !l ? NULL : is_experts(first) ? l->exp_order : l->ffn_order;
+    const struct activity a = activity_of(first, x->n_ops == OPS_MAX ? p->neurons : NULL, x->skips);
     for (int32_t k = 0; k < x->n_kinds; k++) {
         double *sum = arena_alloc(&p->arena, (size_t)x->groups + 1, sizeof *sum);
         if (!sum)
             return oato_fail_memory(err, (size_t)x->groups * sizeof *sum, "activities");
         for (int32_t i = 0; i < x->groups; i++)
-            sum[i + 1] = sum[i] + activity(x, freq, order, i, x->kind[k].tokens);
+            sum[i + 1] = sum[i] + activity_share(&a, i * x->group, (i + 1) * x->group,
+                                                 x->kind[k].tokens, x->skips != NULL);
         x->active[k] = sum;
     }
     return OATO_OK;
@@ -165,6 +146,29 @@ static void price_ends(struct dividing *x)
     }
 }
 
+/* A whole operator that skips. */
+static struct part skipping_part(const struct dividing *x, int32_t i, int32_t d, enum op_skip skip)
+{
+    const struct problem *p = x->p;
+    struct part part = {.graph = &p->graph,
+                        .index = x->op[i],
+                        .op = p->graph.ops[x->op[i]].op,
+                        .device = p->device[d],
+                        .share = 1,
+                        .bare = true};
+    part.op.sparse = (uint16_t)skip;
+    return part;
+}
+
+/* Its times at all densities in a step of kind k. */
+static void fill_densities(const struct dividing *x, struct part part, int32_t k, double *table)
+{
+    for (int j = 0; j <= DENSITIES; j++) {
+        part.active = (double)j / DENSITIES;
+        table[j] = part_cost(x->p->cost, &part, &x->kind[k]).ns;
+    }
+}
+
 /* What the neurons' operators take when they skip, where that is possible or columns are read. */
 static void price_densities(struct dividing *x)
 {
@@ -172,18 +176,11 @@ static void price_densities(struct dividing *x)
     const struct graph *g = &p->graph;
     x->columns = p->neurons && dtype_info(g->ops[x->op[1]].op.dtype)->block_elems > 1;
     for (int32_t i = 0; i < x->n_ops; i++) {
-        struct oato_op op = g->ops[x->op[i]].op;
-        op.sparse = SKIP_ZEROS;
         for (int32_t d = 0; d < p->n_devices; d++) {
-            x->tabled[i][d] = x->skips || cost_measured(p->cost, p->device[d], &op);
-            for (int32_t at = 0; at < x->n_kinds * (DENSITIES + 1) && x->tabled[i][d]; at++) {
-                const int32_t k = at / (DENSITIES + 1), j = at % (DENSITIES + 1);
-                const struct request_step *q = &x->kind[k];
-                const struct op_size size =
-                    graph_op_size(g, x->op[i], q->tokens, q->rows, q->seqs, q->kv_positions);
-                x->sparse[k][i][d][j] =
-                    sparse_cost(p->cost, p->device[d], &op, &size, 1, (double)j / DENSITIES).ns;
-            }
+            const struct part part = skipping_part(x, i, d, SKIP_ZEROS);
+            x->tabled[i][d] = x->skips || cost_measured(p->cost, part.device, &part.op);
+            for (int32_t k = 0; k < x->n_kinds && x->tabled[i][d]; k++)
+                fill_densities(x, part, k, x->sparse[k][i][d]);
         }
     }
 }
@@ -192,8 +189,7 @@ static void price_densities(struct dividing *x)
 static void price_guesses(struct dividing *x)
 {
     const struct problem *p = x->p;
-    const struct graph *g = &p->graph;
-    const struct graph_op *first = &g->ops[x->op[0]];
+    const struct graph_op *first = &p->graph.ops[x->op[0]];
     if (x->skips && p->sparse_given)
         x->guess = *x->skips;
     else if (x->skips && guess_offered(p->neurons, first->layer))
@@ -203,19 +199,13 @@ static void price_guesses(struct dividing *x)
     x->guess_work = guess_work(&x->guess, p->neurons, &first->op);
     for (int32_t at = 0; at < p->n_devices * x->n_kinds; at++) {
         const int32_t d = at / x->n_kinds, k = at % x->n_kinds;
-        const struct request_step *q = &x->kind[k];
-        const struct op_size size =
-            graph_op_size(g, x->op[0], q->tokens, q->rows, q->seqs, q->kv_positions);
-        struct oato_op op = first->op;
-        op.sparse = k == x->n_kinds - 1 ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS;
-        for (int j = 0; j <= DENSITIES; j++)
-            x->guessed[k][d][j] =
-                sparse_cost(p->cost, p->device[d], &op, &size, 1, (double)j / DENSITIES).ns;
-        if (k == x->n_kinds - 1)
-            x->list[d] = guess_cost(p->cost, p->device[d], &x->guess, p->neurons, &first->op, &size,
-                                    p->profile->devices[p->device[d]].record_overhead_ns,
-                                    &x->list_by_neurons[d])
-                             .ns;
+        const bool lists = k == x->n_kinds - 1;
+        struct part part = skipping_part(x, 0, d, lists ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS);
+        fill_densities(x, part, k, x->guessed[k][d]);
+        part.list = &x->guess;
+        part.neurons = p->neurons;
+        if (lists)
+            x->list[d] = list_cost(p->cost, &part, &x->kind[k], &x->list_by_neurons[d]).ns;
     }
 }
 
@@ -237,7 +227,6 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
             : !x->n_ops || op_weight_use(&p->graph.ops[x->op[0]].op) != WEIGHT_MATRIX)
         return false;
     x->skips = plan_skips(p->sparse, p->n_sparse, p->graph.ops[x->op[0]].layer);
-    x->rate = sparse_rate(x->skips, p->neurons, p->graph.ops[x->op[0]].layer);
     list_kinds(x);
     find_groups(x);
     price_ends(x);

@@ -56,7 +56,7 @@ static double guessed_ns(const struct dividing *x, int32_t k, int32_t d, double 
 double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
                     double part, bool divided, enum way way)
 {
-    const double record = x->p->profile->devices[x->p->device[d]].record_overhead_ns;
+    const double record = cost_device(x->p->cost, x->p->device[d]).record_ns;
     const double whole = x->whole[k][i][d] - record, *sparse = x->sparse[k][i][d];
     if (x->skips && way != WAY_DENSE && share <= 0)
         return 0;
@@ -75,7 +75,7 @@ static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double 
     double ns = 0;
     for (int32_t i = 0; i < x->n_ops; i++)
         ns += divide_op_ns(x, k, i, d, share, part, share < 1, way) +
-              x->p->profile->devices[x->p->device[d]].record_overhead_ns * records;
+              cost_device(x->p->cost, x->p->device[d]).record_ns * records;
     return ns;
 }
 

@@ -36,7 +36,6 @@ struct dividing {
     const double *active[KINDS_MAX]; /* [groups + 1]: sum of the activity of the first i groups */
     bool runs[SOLVER_DEVICES];
     const struct plan_sparse *skips; /* silent neurons; NULL: none */
-    double rate;                     /* sparse_rate of the layer */
     /* Times as `whole`, record overhead left out, of the operator that skips, at DENSITIES + 1
      * shares of active neurons from 0 to all, where `tabled` */
     double sparse[KINDS_MAX][OPS_MAX][SOLVER_DEVICES][DENSITIES + 1];

@@ -1,6 +1,6 @@
 /*
- * guess.c - neurons that decode guesses before gate, by predictors or by signs: what making their
- * lists costs, and how many the lists name. The records are those that lowering makes.
+ * guess.c - neurons that decode guesses before gate, by predictors or by signs: how many the lists
+ * name. What making a list costs is in price.c.
  */
 #include "solver/planning_internal.h"
 
@@ -52,26 +52,4 @@ double guess_work(const struct plan_sparse *s, const struct neurons *n, const st
     const double active = fmax(sparse_frequency(n, s->layer), 1e-9);
     const double listed = guess_listed(s, n, op->k) / active;
     return op->kind == OP_GATE_UP ? (listed + 1) / 2 : listed;
-}
-
-struct op_cost guess_cost(const struct cost_model *c, int32_t device, const struct plan_sparse *s,
-                          const struct neurons *n, const struct oato_op *op,
-                          const struct op_size *size, double record_ns, double *by_neurons_ns)
-{
-    struct placed_predictor p;
-    struct oato_op ops[LIST_OPS], listed = *op;
-    struct op_cost sum = {0};
-    int by_neurons, n_ops;
-    listed.sparse = SKIP_UNLISTED;
-    *by_neurons_ns = 0;
-    if (!sparse_predictor(s, n, &p) || !cost_supports(c, device, &listed))
-        return sum;
-    n_ops = list_ops(&p, op, ops, &by_neurons);
-    for (int i = 0; i < n_ops; i++) {
-        const struct op_cost one = cost_of_op(c, device, &ops[i], size);
-        sum.ns += one.ns + record_ns;
-        sum.estimate = sum.estimate || one.estimate;
-        *by_neurons_ns += i >= n_ops - by_neurons ? one.ns : 0;
-    }
-    return sum;
 }

@@ -3,9 +3,8 @@
  * them, with what the profile recorded of weights and workspace in place of open devices. The sums
  * that solvers work with (problem.c) are close to it; what a plan states is never less than this.
  *
- * What was never measured is bounded from what was: workspace grows no faster than an operator's
- * sizes, so that a measured row, each size scaled up, suffices. Without such rows a type is taken
- * to need what the roomiest layout of any device needs (op_matrix_bytes_most).
+ * A type of which no row tells is taken to need what the roomiest layout of any device needs
+ * (op_matrix_bytes_most).
  */
 #include "lowering/lowering.h"
 #include "solver/planning_internal.h"
@@ -15,115 +14,17 @@
 #include <string.h>
 
 struct facts {
-    const struct profile *profile;
-    struct cost_model *cost;
+    struct cost_source *cost;
     const struct graph *graph;
     int32_t device[SOLVER_DEVICES]; /* of the rank, in the profile */
     int32_t last;                   /* operator whose weight was asked for */
 };
 
-/* ------------------------------------------------------------------------------ workspace --- */
-
-static double grown(double to, double from)
-{
-    return from > 0 && to > from ? to / from : 1;
-}
-
-/* No term has more than one of the widths. */
-static double sizes_grown(const struct oato_op *to, const struct oato_op *from)
-{
-    const double k = grown(to->k, from->k),
-                 n = grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2),
-                 head = grown(to->head_dim, from->head_dim),
-                 v = grown(op_v_dim(to), op_v_dim(from));
-    return fmax(fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
-           grown(to->experts_used, from->experts_used);
-}
-
-/* How well a row of an operator tells of another one's workspace: 3 the same, 2 the same kind and
- * type, 1 the same kind, 0 also matrices; -1: nothing. */
-static int likeness(const struct oato_op *op, const struct oato_op *row)
-{
-    if (row->kind != op->kind)
-        return op_weight_use(op) == WEIGHT_MATRIX && op_weight_use(row) == WEIGHT_MATRIX ? 0 : -1;
-    if (row->dtype != op->dtype)
-        return 1;
-    return row->k == op->k && row->n == op->n && row->heads == op->heads ? 3 : 2;
-}
-
-/* By the rows that tell most. */
-static double workspace_scaled(const struct profile *p, int32_t device, const struct oato_op *op,
-                               const struct op_size *size)
-{
-    double least = 0;
-    int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->size.rows <= 0)
-            continue;
-        const int like = likeness(op, &r->op);
-        if (like < 0 || like < best)
-            continue;
-        const double bytes =
-            (double)r->workspace_bytes * sizes_grown(op, &r->op) * grown(size->rows, r->size.rows);
-        least = like > best || bytes < least ? bytes : least;
-        best = like;
-    }
-    return least;
-}
-
-/* A context that is divided has partial results, of which there are more the longer it is; the rest
- * does not depend on the number of tokens. */
-static double attention_workspace(const struct profile *p, int32_t device, const struct oato_op *op,
-                                  const struct op_size *size)
-{
-    double most = 0;
-    int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->op.kind != OP_ATTENTION || r->size.rows <= 0)
-            continue;
-        const int like = likeness(op, &r->op);
-        const double partial = (double)op_attention_partial_bytes(&r->op, &r->size),
-                     bytes =
-                         fmax((double)r->workspace_bytes - partial, 0) * sizes_grown(op, &r->op);
-        if (like < best)
-            continue;
-        most = like > best || bytes > most ? bytes : most;
-        best = like;
-    }
-    return most > 0 ? most + (double)op_attention_partial_bytes(op, size) : 0;
-}
-
-/* A host that nobody measured: a thread's tile of unpacked weights and results, and the packed
- * input, about as much as the roomiest kernels take. */
-static double host_guess(const struct profile_device *d, const struct oato_op *op,
-                         const struct op_size *size)
-{
-    enum { SCRATCH = 256 << 10, PACKED = 3, PANEL = 64 };
-    const double threads = d->threads > 0 ? d->threads : 1, rows = size->rows,
-                 pairs = rows * (op_has_experts(op) ? op->experts_used : 1),
-                 all = op->kind == OP_HEAD_MUL_MAT ? pairs * op->heads : pairs;
-    return threads * (SCRATCH + rows * PANEL * sizeof(float)) + all * op->k * PACKED;
-}
-
 static uint64_t workspace_bytes(const void *user, int32_t device, const struct oato_op *op,
                                 const struct op_size *size)
 {
     const struct facts *f = user;
-    const int32_t d = f->device[device];
-    const uint64_t known = cost_workspace_bytes(f->cost, d, op, size->rows);
-    if (op->kind != OP_ATTENTION && (known || cost_measured(f->cost, d, op)))
-        return known;
-    if (op->kind != OP_ATTENTION && op_weight_use(op) != WEIGHT_MATRIX)
-        return known;
-    const bool host = f->profile->devices[d].is_host;
-    double bytes = op->kind != OP_ATTENTION ? workspace_scaled(f->profile, d, op, size)
-                   : host || !known         ? attention_workspace(f->profile, d, op, size)
-                                            : (double)known;
-    if (host && f->profile->devices[d].data_sheet && op->kind != OP_ATTENTION && !(bytes > 0))
-        bytes = host_guess(&f->profile->devices[d], op, size);
-    return (uint64_t)fmin(fmax(bytes, (double)known), 0x1p62);
+    return f->cost->set_aside(f->cost->context, f->device[device], op, size);
 }
 
 /* -------------------------------------------------------------------------------- weights --- */
@@ -178,19 +79,19 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
     if (s->use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)k * sizeof(float);
     const uint64_t file = file_bytes(s->tensor->dtype, rows, k);
-    if (s->use == WEIGHT_LOOKUP && f->profile->devices[d].is_host)
+    if (s->use == WEIGHT_LOOKUP && cost_device(f->cost, d).is_host)
         return file;
     const double ratio = measured_ratio(f, d, op_of(f, s->tensor));
     if (ratio > 0)
         return (uint64_t)ceil((double)file * ratio);
-    return f->profile->devices[d].data_sheet ? file
-                                             : op_matrix_bytes_most(s->tensor->dtype, rows, k);
+    return cost_device(f->cost, d).data_sheet ? file
+                                              : op_matrix_bytes_most(s->tensor->dtype, rows, k);
 }
 
 /* ------------------------------------------------------------------------------- one rank --- */
 
 oato_status rank_facts(const struct plan *plan, const struct profile *profile,
-                       const struct cost_model *cost, int32_t rank, struct lowering_facts *facts,
+                       const struct cost_source *cost, int32_t rank, struct lowering_facts *facts,
                        int32_t *device, int32_t *bound, struct oato_error *err)
 {
     facts->host = -1;
@@ -237,7 +138,7 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
                                const struct profile *profile, int32_t rank, int32_t top_logits,
                                uint64_t *need, struct oato_error *err)
 {
-    struct facts f = {.profile = profile};
+    struct facts f = {.last = 0};
     struct lowering_facts facts = {
         .user = &f, .weight_bytes = slot_bytes, .workspace_bytes = workspace_bytes};
     const struct plan_request *q = &plan->request;

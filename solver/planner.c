@@ -105,7 +105,7 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
     if (context >= ((int64_t)p->request.prompt + p->request.generate) * p->request.batch)
         snprintf(knob, sizeof knob, "lower --context to about %lld or raise --budget",
                  (long long)context);
-    if (!(profile_storage_rate(p->profile) > 0) && p->n_devices) {
+    if (!(cost_storage_rate(p->cost) > 0) && p->n_devices) {
         const size_t len = strlen(knob);
         snprintf(knob + len, sizeof knob - len,
                  ", or let oato-profile measure storage, to stream weights");
@@ -143,10 +143,7 @@ static void fill_devices(struct plan *plan, const struct problem *p, const int32
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct profile_device *from = &p->profile->devices[p->device[d]];
         struct plan_device *to = &plan->devices[d];
-        snprintf(to->id, sizeof to->id, "%s", from->id);
-        snprintf(to->kind, sizeof to->kind, "%s", from->kind ? from->kind : "");
-        snprintf(to->model, sizeof to->model, "%s", from->model ? from->model : "");
-        snprintf(to->spec, sizeof to->spec, "%s", from->spec ? from->spec : "");
+        plan_device_fill(from, to);
         to->budget_bytes = p->budget[d];
         to->planned_bytes = need[d];
     }

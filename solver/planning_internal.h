@@ -6,6 +6,7 @@
 #define OATO_PLANNING_INTERNAL_H
 
 #include "lowering/lowering.h"
+#include "solver/cost_internal.h"
 #include "solver/solver.h"
 
 #include <math.h>
@@ -109,6 +110,51 @@ static inline double op_price_ns(const struct op_price *p, enum plan_phase phase
     return (double)(phase == PHASE_DECODE ? p->decode_ns : p->prefill_ns);
 }
 
+/* price.c: one record that runs an operator of a graph, or a part of it, on a device. */
+struct part {
+    const struct graph *graph;
+    int32_t index;     /* the operator whose size in the step counts */
+    struct oato_op op; /* what runs: that one or another in its place; op.sparse: what it skips */
+    int32_t device;    /* of the profile */
+    double share;      /* of the operator's neurons, experts or rows */
+    double active;     /* of these (of all, too), and of inputs, what is expected to be at work; of
+                          a GATE_UP by a list the mean of that and what is listed */
+    const struct plan_sparse *list; /* with the records that list its neurons; NULL: without */
+    const struct neurons *neurons;  /* for the list */
+    bool joins; /* the neighbours that it could be joined with are on the device, too */
+    bool bare;  /* without what the device takes for a record */
+};
+/* Nanoseconds of the part in one such step: every price of an operator is a sum of these. */
+struct op_cost part_cost(const struct cost_source *c, const struct part *p,
+                         const struct request_step *s);
+/* What running operator `index` right behind its neighbours saves of the sum of their costs in a
+ * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
+double cost_of_join(const struct cost_source *c, int32_t device, const struct graph *g,
+                    int32_t index, int32_t tokens, int32_t *first);
+/* Sets what the part skips in a step of so many tokens, by what is expected of its operator. */
+void part_silence(struct part *p, const struct silence *s, const struct neurons *n, int32_t tokens);
+/* The records that make the list of a part; by_neurons_ns: what of it a part of that part has only
+ * its share of. 0 where the device cannot. */
+struct op_cost list_cost(const struct cost_source *c, const struct part *p,
+                         const struct request_step *s, double *by_neurons_ns);
+/* A copy made by one of the two devices, or a third one, as a record of its program. */
+double copy_cost(const struct cost_source *c, int32_t from, int32_t to, int32_t by, double bytes);
+/* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
+double sparse_active(bool skips, double frequency, int32_t tokens);
+/* How often neurons or experts of the first operator of a pair are at work, as n has counted. */
+struct activity {
+    const struct oato_op *op;
+    const float *freq; /* NULL: not counted; all neurons are, and experts by chance */
+    const int32_t *order;
+    double rate;
+};
+struct activity activity_of(const struct graph_op *first, const struct neurons *n,
+                            const struct plan_sparse *skips);
+/* What those in [begin, end) of the stored order do of the operator's work in a step of so many
+ * tokens; skips: neurons that do not fire are skipped. */
+double activity_share(const struct activity *a, int64_t begin, int64_t end, int32_t tokens,
+                      bool skips);
+
 /* Cost of operator `index` of g on device d, its record overhead included; `op` replaces the
  * graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
@@ -190,13 +236,15 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
 bool plan_is_stored(const struct plan *plan);
 /* The device of the whole operator in decode, or of its last part; -1: the plan does not say. */
 int32_t plan_op_device(const struct plan *plan, const char *op);
+/* Which device it is, as the profile has it; not its rank and memory. */
+void plan_device_fill(const struct profile_device *from, struct plan_device *to);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
 
 /* memory.c: what lowering asks of the rank's devices, which it numbers among themselves; device: of
  * each its number in the rank's profile; bound as placements_create has it. */
 oato_status rank_facts(const struct plan *plan, const struct profile *profile,
-                       const struct cost_model *cost, int32_t rank, struct lowering_facts *facts,
+                       const struct cost_source *cost, int32_t rank, struct lowering_facts *facts,
                        int32_t *device, int32_t *bound, struct oato_error *err);
 /* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
  * profile is that of the rank. */
@@ -240,29 +288,13 @@ oato_status sparse_choose(struct problem *p, const struct planner_options *o,
                           struct oato_error *err);
 /* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
-/* The time of a part of a GATE_UP or MUL_MAT that skips neurons, as op->sparse says (NOTHING: as
- * ZEROS), in a step of that size: it has a `share` of all neurons, and those of `active` (of all,
- * too) are expected to work; of a GATE_UP by a list the mean of those listed and those that work.
- * An estimate where the profile has no times at several densities; where the device cannot skip,
- * they all work. */
-struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                           const struct op_size *size, double share, double active);
-/* The share of a step's time in which a neuron of that frequency works; 1 unless it is skipped. */
-double sparse_active(bool skips, double frequency, int32_t tokens);
-
 /* guess.c: whether --sparse auto may take the layer's predictor: one that is known to be good. */
 bool guess_offered(const struct neurons *n, int32_t layer);
 /* The share of a layer's neurons that the guess lists for a token, for rows of k elements. */
 double guess_listed(const struct plan_sparse *s, const struct neurons *n, int32_t k);
-/* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes: as
- * sparse_cost counts them. */
+/* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes, as part.active
+ * counts them. */
 double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op);
-/* The time of the records that make the list for such an operator, record_ns each beyond their
- * operators; by_neurons_ns: what of it a part has only its share of. 0 where the device cannot. */
-struct op_cost guess_cost(const struct cost_model *c, int32_t device, const struct plan_sparse *s,
-                          const struct neurons *n, const struct oato_op *op,
-                          const struct op_size *size, double record_ns, double *by_neurons_ns);
-
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

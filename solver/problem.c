@@ -404,7 +404,7 @@ static uint64_t kept_bytes(const struct problem *p, const int32_t *place)
         const int32_t unit = p->unit_of[i];
         const struct option *o = instance_option(&p->instance, place, unit);
         int64_t begin = 0, end = 1;
-        if (o->stream < 0 || o->filed || !p->profile->devices[p->device[o->stream]].keeps)
+        if (o->stream < 0 || o->filed || !cost_device(p->cost, p->device[o->stream]).keeps)
             continue;
         if (option_divided(o))
             divide_range(p, unit, o, p->instance.host, &begin, &end);

@@ -7,6 +7,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+void plan_device_fill(const struct profile_device *from, struct plan_device *to)
+{
+    snprintf(to->id, sizeof to->id, "%s", from->id);
+    snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
+    snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
+    snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
+    to->is_host = from->is_host;
+}
+
 oato_status plan_device_missing(const struct plan_device *d, struct oato_error *err)
 {
     return oato_fail(
@@ -149,7 +158,7 @@ static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
         for (int32_t i = 0; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE; i++)
             if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
                 stored[i] = true;
-    if (!(profile_storage_rate(p->profile) > 0))
+    if (!(cost_storage_rate(p->cost) > 0))
         return oato_fail(
             err, OATO_EFILE,
             "the plan streams weights or KV from a file, but the profile has no rates of "

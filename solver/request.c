@@ -96,28 +96,17 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
 struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
                                  const struct oato_op *op, int32_t d, const struct request_step *s)
 {
-    const struct profile_device *device = &p->profile->devices[p->device[d]];
-    struct op_size size = graph_op_size(g, index, s->tokens, s->rows, s->seqs, s->kv_positions);
     const bool same = op->kind == g->ops[index].op.kind;
-    const struct silence silent =
-        p->silent && same ? p->silent[index] : (struct silence){.share = 0};
-    const double active = sparse_active(true, 1 - silent.share, s->tokens);
-    struct oato_op skipping = *op;
-    skipping.sparse = silent.guess ? SKIP_UNLISTED : op->sparse;
-    struct op_cost c = active < 1 ? sparse_cost(p->cost, p->device[d], &skipping, &size, 1, active)
-                                  : cost_of_op(p->cost, p->device[d], op, &size);
-    if (silent.guess && active < 1) {
-        double ignored;
-        const struct op_cost list = guess_cost(p->cost, p->device[d], silent.guess, p->neurons, op,
-                                               &size, device->record_overhead_ns, &ignored);
-        c.ns += list.ns;
-        c.estimate = c.estimate || list.estimate;
-    }
-    int32_t first;
-    if (same && !(active < 1)) /* where the neighbours are elsewhere, copies cost more */
-        c.ns = fmax(c.ns - cost_of_join(p->cost, p->device[d], g, index, s->tokens, &first), 0);
-    c.ns += device->record_overhead_ns;
-    return c;
+    struct part part = {.graph = g,
+                        .index = index,
+                        .op = *op,
+                        .device = p->device[d],
+                        .share = 1,
+                        .active = 1,
+                        .joins = same}; /* where the neighbours are elsewhere, copies cost more */
+    if (same && p->silent)
+        part_silence(&part, &p->silent[index], p->neurons, s->tokens);
+    return part_cost(p->cost, &part, s);
 }
 
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
@@ -156,8 +145,8 @@ double request_copy_ns(const struct problem *p, const struct graph_value *v, int
     const int32_t rows = v->rows == ROWS_LOGITS ? s->rows : s->tokens;
     if (p->instance.is_host[worker] || !rows)
         return 0;
-    return cost_of_copy(p->cost, p->device[from], p->device[to], 4.0 * rows * v->width) +
-           p->profile->devices[p->device[worker]].record_overhead_ns;
+    return copy_cost(p->cost, p->device[from], p->device[to], p->device[worker],
+                     4.0 * rows * v->width);
 }
 
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,
@@ -177,7 +166,7 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
 
 struct price request_fixed(const struct problem *p, int32_t d)
 {
-    double step_ns = p->profile->devices[p->device[d]].step_overhead_ns;
+    double step_ns = cost_device(p->cost, p->device[d]).step_ns;
     int64_t steps = (int64_t)request_prefill_steps(&p->request) * p->request.batch;
     return request_price(&p->request, whole_ns(step_ns * (double)steps), whole_ns(step_ns));
 }

@@ -89,7 +89,7 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
                          : r->kind == RECORD_PEER ? own->first + r->peer
                                                   : d;
     const int32_t to = r->kind == RECORD_DOWNLOAD ? host : d;
-    if (device_of(x, d)->is_host || !rows_of(x, r))
+    if (device_of(x, d).is_host || !rows_of(x, r))
         return event_pass(x, d, reads, n);
     const struct event e = {.kind = r->kind == RECORD_UPLOAD     ? EVENT_UPLOAD
                                     : r->kind == RECORD_DOWNLOAD ? EVENT_DOWNLOAD
@@ -99,17 +99,20 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
                             .parts = r->parts,
                             .op = x->s->graph.values[r->value].producer,
                             .bytes = (uint64_t)rows_of(x, r) * (uint64_t)r->in_width[0] * 4};
-    const double ns =
-        cost_of_copy(own->cost, x->s->device[from], x->s->device[to], (double)e.bytes);
-    return event_add(x, e, fmax(ns, 0) + device_of(x, d)->record_overhead_ns, reads, n);
+    const int32_t *device = x->s->device;
+    const double ns = copy_cost(own->cost, device[from], device[to], device[d], (double)e.bytes);
+    return event_add(x, e, ns, reads, n);
 }
 
-/* Of a record, in which ns is a share of an operator. */
-static double record_ns(struct stepping *x, int32_t d, double ns, double share)
+/* What records take there depends on the other ranks. */
+static bool on_shared_host(const struct stepping *x, int32_t d)
 {
-    return x->s->n_ranks > 1 && d == sim_rank_of(x->s, d)->host
-               ? rank_part_ns(x, d, ns, share)
-               : ns + device_of(x, d)->record_overhead_ns;
+    return x->s->n_ranks > 1 && d == sim_rank_of(x->s, d)->host;
+}
+
+static double record_ns(struct stepping *x, int32_t d, double ns)
+{
+    return on_shared_host(x, d) ? rank_part_ns(x, d, ns, 1) : ns + device_of(x, d).record_ns;
 }
 
 /* A record of its own where it was measured, else as many additions; of columns that are cut out,
@@ -118,7 +121,7 @@ static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
                                     const struct program_record *r)
 {
     const struct op_size size = {.rows = rows_of(x, r), .seqs = 1};
-    const struct cost_model *cost = sim_rank_of(x->s, d)->cost;
+    const struct cost_source *cost = sim_rank_of(x->s, d)->cost;
     if (cost_measured(cost, x->s->device[d], &r->op))
         return cost_of_op(cost, x->s->device[d], &r->op, &size);
     const struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = r->op.n, .n = r->op.n};
@@ -139,7 +142,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, record_ns(x, d, c.ns, 1), reads, n);
+    return event_add(x, e, record_ns(x, d, c.ns), reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -160,7 +163,7 @@ static struct home list_run(struct stepping *x, int32_t d, const struct program_
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate,
                             .bytes = size.rows ? (uint64_t)op_bytes(&r->op, &size) : 0};
-    return event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
+    return event_add(x, e, c.ns + device_of(x, d).record_ns, reads, n);
 }
 
 /* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
@@ -183,31 +186,22 @@ static double active_share(const struct stepping *x, const struct program_record
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
-    const struct neurons_layer *l = neurons_layer(x->s->plan->neurons, g->ops[index].layer);
-    const struct oato_op *op = &g->ops[first].op;
-    const bool experts = op->kind == OP_EXPERT_GATE_UP, whole = share >= 1;
-    const float *freq = !l ? NULL : experts ? l->exp_freq : l->ffn_freq;
-    const int32_t *order = !l ? NULL : experts ? l->exp_order : l->ffn_order;
-    const int64_t end = whole ? (experts ? op->experts : op->n) : part->end;
-    const double all = experts ? fmax(op_experts_read(op, x->step->size.tokens), 1e-9) : op->n;
-    const int32_t tokens = x->step->size.tokens;
-    const bool skips = r->op.sparse && r->op.threshold >= 0;
     const struct plan *plan = x->s->plan;
-    const int32_t layer = g->ops[index].layer;
-    const double rate =
-        sparse_rate(plan_skips(plan->sparse, plan->n_sparse, layer), plan->neurons, layer);
-    const struct plan_sparse *guess =
-        r->op.sparse == SKIP_UNLISTED ? plan_skips(plan->sparse, plan->n_sparse, layer) : NULL;
-    double sum = 0;
-    for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
-        const double once = fmin(freq[order[i]] * rate, 1);
-        sum += !experts      ? sparse_active(skips, once, tokens)
-               : tokens == 1 ? once
-                             : 1 - pow(1 - once, tokens);
-    }
-    if (!freq || !order)
+    const struct oato_op *op = &g->ops[first].op;
+    const struct plan_sparse *layer = plan_skips(plan->sparse, plan->n_sparse, g->ops[index].layer);
+    const struct activity a = activity_of(&g->ops[first], plan->neurons, layer);
+    const bool whole = share >= 1;
+    if (!a.freq)
         return share;
-    return guess ? fmin(sum / all * guess_work(guess, plan->neurons, op), share) : sum / all;
+    const double active =
+        activity_share(&a, whole ? 0 : part->begin,
+                       !whole                          ? part->end
+                       : op->kind == OP_EXPERT_GATE_UP ? op->experts
+                                                       : op->n,
+                       x->step->size.tokens, r->op.sparse && r->op.threshold >= 0);
+    return layer && r->op.sparse == SKIP_UNLISTED
+               ? fmin(active * guess_work(layer, plan->neurons, op), share)
+               : active;
 }
 
 /* The same of a part whose experts are in a cache, too: this record has what is found there, or the
@@ -225,12 +219,13 @@ static double cached_share(const struct stepping *x, const struct program_record
                fmax(op_experts_read(op, tokens), 1e-9);
 }
 
-/* Whole on this device in this phase, as are the operators from `first` on before it. */
-static bool stand_together(const struct stepping *x, int32_t d, int32_t first, int32_t last)
+/* Whole on this device in this phase, as are those before it that it could be joined with. */
+static bool joins(const struct stepping *x, int32_t d, int32_t last)
 {
     const struct sim_rank *own = sim_rank_of(x->s, d);
     const struct placement *placed = own->placements.phase[x->step->phase];
-    bool together = true;
+    int32_t first = last;
+    bool together = graph_join(&x->s->graph, last, &first) != JOIN_NONE;
     for (int32_t i = first; i <= last && together; i++)
         together = placed[i].n == 1 && placed[i].part[0].device == d - own->first;
     return together;
@@ -242,7 +237,7 @@ static struct home file_run(struct stepping *x, int32_t d, struct event e,
 {
     const struct sim_rank *own = sim_rank_of(x->s, d);
     e.device = (int16_t)own->host;
-    const double ns = (double)e.bytes / fmax(profile_storage_rate(own->profile), 1) * 1e9;
+    const double ns = (double)e.bytes / fmax(cost_storage_rate(own->cost), 1) * 1e9;
     return event_add(x, e, ns, before, 1);
 }
 
@@ -276,35 +271,36 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
     const struct graph_op *o = &s->graph.ops[index];
     const struct placement *placed = &s->placements.phase[x->step->phase][index];
     const double share = placed_share(o, placed, r->part);
-    const double active = cached_share(x, r, share);
     const struct request_step *q = &x->step->size;
     const struct op_size size =
         graph_op_size(&s->graph, index, q->tokens, q->rows, q->seqs, q->kv_positions);
-    struct oato_op op = o->op;
-    op.sparse = r->op.sparse;
-    struct op_cost c = r->op.sparse
-                           ? sparse_cost(own->cost, s->device[d], &op, &size, share, active)
-                           : cost_of_op(own->cost, s->device[d], &op, &size);
-    c.ns *= r->op.sparse ? 1 : active;
-    int32_t first;
-    const double saved = cost_of_join(own->cost, s->device[d], &s->graph, index, q->tokens, &first);
-    if (saved > 0 && stand_together(x, d, first, index))
-        c.ns = fmax(c.ns - saved * active, 0);
+    struct part part = {.graph = &s->graph,
+                        .index = index,
+                        .op = o->op,
+                        .device = s->device[d],
+                        .share = share,
+                        .active = cached_share(x, r, share),
+                        .joins = joins(x, d, index),
+                        .bare = on_shared_host(x, d)};
+    part.op.sparse = r->op.sparse;
+    const struct op_cost c = part_cost(own->cost, &part, q);
     const struct event e = {.kind = EVENT_RUN,
                             .device = (int16_t)d,
                             .estimate = c.estimate || r->parts > 1 || r->op.expert_slots,
                             .part = r->part,
                             .parts = r->parts,
                             .op = index,
-                            .bytes = size.rows ? (uint64_t)(op_bytes(&o->op, &size) * active) : 0};
+                            .bytes =
+                                size.rows ? (uint64_t)(op_bytes(&o->op, &size) * part.active) : 0};
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX &&
             own->lowered.device[d - own->first].slots[r->weight[i]].streamed)
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
         reads[n++] = kv_run(x, d, r);
-    const struct home done = event_add(x, e, record_ns(x, d, c.ns, active), reads, n);
-    if (kv->turn && op.kind == OP_ATTENTION && d == own->host) {
+    const double ns = part.bare ? rank_part_ns(x, d, c.ns, part.active) : c.ns;
+    const struct home done = event_add(x, e, ns, reads, n);
+    if (kv->turn && o->op.kind == OP_ATTENTION && d == own->host) {
         kv->used[kv->layers++ % KV_ROOMS] = done;
         kv->turn = false;
     }
@@ -343,7 +339,7 @@ static void stream_run(struct stepping *x, int32_t d, const struct program_recor
         e.bytes = stored_bytes(x, d, r);
         done = file_run(x, d, e, &done);
     }
-    if (!device_of(x, d)->is_host) {
+    if (!device_of(x, d).is_host) {
         const int32_t from = x->s->device[own->host], to = x->s->device[d];
         const double ns = stored ? cost_of_copy(own->cost, from, to, (double)e.bytes)
                                  : cost_of_stream(own->cost, from, to, (double)e.bytes);
@@ -421,7 +417,7 @@ static void rank_begins(struct stepping *x, const struct sim_rank *own)
             if ((d == own->host) != (turn == 1) || (!used && d != own->host))
                 continue;
             const struct event e = {.kind = EVENT_STEP, .device = (int16_t)d, .parts = 1, .op = -1};
-            before = event_add(x, e, device_of(x, d)->step_overhead_ns, &before, before.event >= 0);
+            before = event_add(x, e, device_of(x, d).step_ns, &before, before.event >= 0);
         }
 }
 

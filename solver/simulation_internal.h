@@ -50,7 +50,7 @@ struct simulated_step {
  * 0 in what is lowered. */
 struct sim_rank {
     const struct profile *profile; /* borrowed */
-    struct cost_model *cost;
+    struct cost_source *cost;
     int32_t first, n_devices, host; /* of the plan's devices */
     struct placements placements;
     struct lowered lowered;
@@ -151,9 +151,9 @@ static inline const struct lowered_program *program_of(const struct stepping *x,
     return &r->lowered.device[d - r->first].phase[x->step->phase];
 }
 
-static inline const struct profile_device *device_of(const struct stepping *x, int32_t d)
+static inline struct cost_device device_of(const struct stepping *x, int32_t d)
 {
-    return &sim_rank_of(x->s, d)->profile->devices[x->s->device[d]];
+    return cost_device(sim_rank_of(x->s, d)->cost, x->s->device[d]);
 }
 
 /* Rows of the record in this step; ranks have candidates of logits made. */

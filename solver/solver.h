@@ -1,7 +1,7 @@
 /*
  * solver.h - from a model, a profile and a request to a plan. Three layers, each usable alone:
  *
- *   cost      nanoseconds and bytes of one operator on one device, out of the profile
+ *   cost      nanoseconds and bytes of one operator on one device (cost_internal.h)
  *   instance  units to place, devices with capacities, values to copy: numbers only
  *   planner   fusion cover + instance + solvers -> struct plan, and reports about plans
  *
@@ -14,68 +14,6 @@
 #include "planfmt/planfmt.h"
 
 enum { SOLVER_DEVICES = 8 };
-
-/* ------------------------------------------------------------------------------- cost ----- */
-
-struct cost_model; /* the profile's rows, sorted for look-up; borrows the profile */
-
-oato_status cost_create(const struct profile *p, struct cost_model **out, struct oato_error *err);
-void cost_free(struct cost_model *c);
-
-struct op_cost {
-    double ns;
-    bool estimate;        /* this very shape was never measured */
-    const char *numerics; /* class of the nearest measured point; NULL when unknown */
-    const char *from;     /* an estimate: the key of the nearest shape or type of the kind that was
-                             measured, whose times it is scaled from; NULL: a roofline */
-};
-
-/* What a profile knows of an operator on a device. What was never timed is not what cannot run:
- * only the device says that. */
-enum cost_known {
-    COST_TIMED,        /* this very shape */
-    COST_OTHER_SHAPES, /* of this kind and type */
-    COST_NEVER_TIMED,  /* in this type, but the device supports it */
-    COST_NEVER_ASKED,  /* neither timed, nor does the profile say what the device supports */
-    COST_DATA_SHEET,   /* nothing is timed there */
-    COST_REFUSED       /* by the device: it does not run it */
-};
-enum cost_known cost_known(const struct cost_model *c, int32_t device, const struct oato_op *op);
-
-/* True unless the device refuses the operator: by a row of this shape, by its list of the kinds and
- * types that it supports or, in a profile without that list, by rows that refuse this type of the
- * kind, or of what was fused to it, in all shapes. */
-bool cost_supports(const struct cost_model *c, int32_t device, const struct oato_op *op);
-/* The same where something speaks for it: the list, a row of this kind and type or, without a list,
- * of this kind in another type, or a data sheet. */
-bool cost_lists(const struct cost_model *c, int32_t device, const struct oato_op *op);
-/* True when this very shape was measured on the device. */
-bool cost_measured(const struct cost_model *c, int32_t device, const struct oato_op *op);
-/* The time of one run, without a program's overhead per record. Measured sizes are exact. Between
- * them rows (and KV positions per row) are interpolated linearly; above the last, time grows in
- * proportion; below the first it follows the line through the first two points, kept between
- * proportional and constant. */
-struct op_cost cost_of_op(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                          const struct op_size *size);
-/* What running operator `index` right behind its neighbours saves of the sum of their costs in a
- * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
-double cost_of_join(const struct cost_model *c, int32_t device, const struct graph *g,
-                    int32_t index, int32_t tokens, int32_t *first);
-/* Memory of the prepared weights; when they were never prepared there `file_bytes`, or a little
- * more on an accelerator of which no row has the type. */
-uint64_t cost_prepared_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                             uint64_t file_bytes);
-/* Scratch memory of runs of up to `rows` rows: that of the smallest measured size with as many
- * rows, else the largest one scaled up. Of shapes that were never measured an estimate, from the
- * nearest one and, on accelerators, the formulas of the cuda device. */
-uint64_t cost_workspace_bytes(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                              int32_t rows);
-/* ns of one copy over a link of the profile, synchronization included; negative when there is no
- * such link. 0 between host devices. */
-double cost_of_copy(const struct cost_model *c, int32_t from, int32_t to, double bytes);
-/* The same for streaming weights of `bytes` in file format to a device: at the rate of the host's
- * conversion during the copy, where that was measured. */
-double cost_of_stream(const struct cost_model *c, int32_t from, int32_t to, double bytes);
 
 /* --------------------------------------------------------------------------- instance ----- */
 
@@ -317,7 +255,7 @@ struct silence {
 struct problem {
     struct arena arena;
     const struct profile *profile; /* borrowed, as is the model behind the graph */
-    struct cost_model *cost;
+    struct cost_source *cost;
     struct graph graph; /* fused */
     struct plan_request request;
     int32_t n_devices;

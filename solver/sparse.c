@@ -1,9 +1,7 @@
 /*
- * sparse.c - in which layers neurons may be skipped that do not fire, and what the operators cost
- * then. Profiles have their times at several shares of active neurons. Without those rows times
- * follow from the bytes that are read: gate's rows are all read, up's and down's are those of
- * active neurons. Which parts of a layer do skip, and whether predictors say what, is an option of
- * its unit (divide_price.c).
+ * sparse.c - in which layers neurons may be skipped that do not fire, and how many those are;
+ * price.c has what the operators cost then. Which parts of a layer do skip, and whether predictors
+ * say what, is an option of its unit (divide_price.c).
  */
 #include "solver/planning_internal.h"
 
@@ -14,56 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Scattered rows are read more slowly than a matrix. */
-static const double SLOWER = 1.15;
-/* Steps of more tokens compute every neuron: together they need most of them. */
-enum { TOKENS_MOST = NUMERICS_DECODE_ROWS };
-
 static bool has_zeros(const struct oato_op *op)
 {
     return op->activation == ACT_RELU || op->activation == ACT_RELU_SQUARED;
-}
-
-/* The time of an operator with a `share` of its neurons, of which those of `active` are expected to
- * work, in units of the dense operator's. */
-static double work_of(const struct oato_op *op, double share, double active)
-{
-    const bool whole_gate = op->kind == OP_GATE_UP && op->sparse != SKIP_UNLISTED;
-    const double part = whole_gate ? (share + active) / 2 : active;
-    return part * SLOWER < share ? part * SLOWER : share;
-}
-
-/* What of it has times: rows that nothing lists take those of a matrix. */
-static enum op_skip skip_of(const struct cost_model *c, int32_t device, const struct oato_op *op)
-{
-    if (op->sparse != SKIP_ZEROS_BY_ROWS)
-        return op->sparse ? (enum op_skip)op->sparse : SKIP_ZEROS;
-    return cost_measured(c, device, op) ? SKIP_ZEROS_BY_ROWS
-           : op->kind == OP_GATE_UP     ? SKIP_ZEROS
-                                        : SKIP_NOTHING;
-}
-
-struct op_cost sparse_cost(const struct cost_model *c, int32_t device, const struct oato_op *op,
-                           const struct op_size *size, double share, double active)
-{
-    struct oato_op dense = *op, skipping = *op;
-    struct op_size some = *size;
-    struct op_cost r;
-    dense.sparse = SKIP_NOTHING;
-    skipping.sparse = skip_of(c, device, op);
-    if (!skipping.sparse)
-        active = share;
-    if (share > 0 && skipping.sparse && cost_measured(c, device, &skipping)) {
-        some.active = (int32_t)fmax(lround(active / share * op_neurons(op)), 1);
-        r = cost_of_op(c, device, &skipping, &some);
-        r.ns *= share;
-        return r;
-    }
-    const bool skips = cost_supports(c, device, &skipping);
-    r = cost_of_op(c, device, &dense, size);
-    r.ns *= skips ? work_of(&skipping, share, active) : share;
-    r.estimate = r.estimate || skips;
-    return r;
 }
 
 bool sparse_measured(const struct problem *p, const struct plan *plan)
@@ -82,11 +33,6 @@ bool sparse_measured(const struct problem *p, const struct plan *plan)
                                     !cost_supports(p->cost, p->device[d], &op));
     }
     return measured;
-}
-
-double sparse_active(bool skips, double frequency, int32_t tokens)
-{
-    return skips && tokens <= TOKENS_MOST ? 1 - pow(1 - frequency, tokens) : 1;
 }
 
 double sparse_frequency(const struct neurons *n, int32_t layer)

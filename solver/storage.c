@@ -272,7 +272,7 @@ static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, s
     const struct op_price *own = &p->price[i * p->n_devices + d];
     const double passes = (double)request_prefill_steps(&p->request) * p->request.batch;
     const double bytes = stored ? (double)stored_bytes(p, i, d) : 0;
-    const double read_ns = bytes / profile_storage_rate(p->profile) * 1e9;
+    const double read_ns = bytes / cost_storage_rate(p->cost) * 1e9;
     const double copy_ns =
         stored ? cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) : 0;
     const bool host = d == p->instance.host;
@@ -297,7 +297,7 @@ static void kv_add(const struct problem *p, int32_t i, struct option *o)
         const struct request_step s = request_prefill_kind(&p->request, k);
         prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * (double)s.times;
     }
-    const double byte_ns = 1e9 / profile_storage_rate(p->profile);
+    const double byte_ns = 1e9 / cost_storage_rate(p->cost);
     const double step = storage_kv_bytes(&p->graph, op, p->request.kv, &decode);
     const struct price price =
         request_price(&p->request, max_i64(own->prefill_ns, whole_ns(prompt * byte_ns)),

@@ -57,7 +57,7 @@ static oato_status placement_begin(const struct pricing *x, int32_t ranks, struc
     for (int32_t r = 0; r < ranks; r++)
         for (size_t d = 0; d < each; d++) {
             struct plan_device *own = &to->devices[to->n_devices++];
-            device_fill(d ? x->device : x->host, own);
+            plan_device_fill(d ? x->device : x->host, own);
             own->rank = own->host = r;
         }
     return OATO_OK;

@@ -222,7 +222,7 @@ static void work_find(const struct stepping *x, int32_t d, struct host_work *wor
         if (ns > 0)
             work->least_ns = work->least_ns > 0 ? fmin(work->least_ns, ns) : ns;
     }
-    work->factor = all_ns > 0 ? 1 + n * device_of(x, d)->record_overhead_ns / all_ns : 1;
+    work->factor = all_ns > 0 ? 1 + n * device_of(x, d).record_ns / all_ns : 1;
 }
 
 /* How much longer a share takes beside those of the others on its host, which are as large as long

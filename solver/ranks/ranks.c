@@ -67,21 +67,13 @@ static void bytes_needed(const struct dealing *x, int32_t rank, double need[SOLV
     }
 }
 
-void device_fill(const struct profile_device *from, struct plan_device *to)
-{
-    snprintf(to->id, sizeof to->id, "%s", from->id);
-    snprintf(to->kind, sizeof to->kind, "%s", or_empty(from->kind));
-    snprintf(to->model, sizeof to->model, "%s", or_empty(from->model));
-    snprintf(to->spec, sizeof to->spec, "%s", or_empty(from->spec));
-}
-
 static void fill_devices(const struct dealing *x, struct plan *plan)
 {
     plan->n_devices = x->first[x->o->ranks];
     for (int32_t r = 0; r < x->o->ranks; r++)
         for (int32_t d = 0; d < x->seats[r].n; d++) {
             struct plan_device *to = &plan->devices[x->first[r] + d];
-            device_fill(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
+            plan_device_fill(&x->seats[r].profile->devices[x->seats[r].device[d]], to);
             to->rank = r;
             to->host = rank_host(x->o, r);
             to->budget_bytes = seat_budget(x->o, x->given, x->seats, r, d);
@@ -462,7 +454,7 @@ static oato_status devices_again(const struct plan *plan, const struct rank_opti
     memcpy(now->devices, plan->devices, n * sizeof *now->devices);
     for (int32_t r = 0, i = 0; r < o->ranks; r++)
         for (int32_t d = 0; d < seats[r].n; d++, i++) {
-            device_fill(&seats[r].profile->devices[seats[r].device[d]], &now->devices[i]);
+            plan_device_fill(&seats[r].profile->devices[seats[r].device[d]], &now->devices[i]);
             now->devices[i].budget_bytes =
                 least_bytes(plan->devices[i].budget_bytes, seat_budget(o, NULL, seats, r, d));
         }

@@ -94,8 +94,6 @@ void fusions_cut(const struct graph *g, const int32_t *cut, int32_t ranks, struc
 
 /* What the plan's request is minimised for, by its predictions. */
 int64_t ranks_objective(const struct plan *p);
-/* Names the profile's device. */
-void device_fill(const struct profile_device *from, struct plan_device *to);
 /* States what the programs of a plan for ranks take, in memory and time, and the costs of its
  * operators. OATO_EFIT: more memory than its devices may use, unless that may be exceeded. */
 oato_status ranks_predict(struct plan *plan, const struct model *m, const struct rank_options *o,

@@ -78,7 +78,7 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
                 continue;
             }
             const double share = part_share(&op->op, t->axis, t->begin, t->end);
-            const bool host = problem->profile->devices[problem->device[d]].is_host;
+            const bool host = problem->instance.is_host[d];
             const double read =
                 stored && host ? storage_share(op, price->weight_bytes, problem->request.batch) : 1;
             *(stored ? &s.stored_bytes : &s.weight_bytes) +=

@@ -147,6 +147,7 @@ void plan_begin(struct plan *p, const struct model *m, int sims, const char *sim
     for (int i = 0; i < p->n_devices; i++) {
         struct plan_device *d = &p->devices[i];
         snprintf(d->kind, sizeof d->kind, "%s", i ? "sim" : "cpu");
+        d->is_host = !i;
         snprintf(d->id, sizeof d->id, "%.3s:%d", i ? "sim" : "cpu", i ? (i - 1) % 100 : 0);
         snprintf(d->spec, sizeof d->spec, "%s", i ? sim_spec : "");
     }

@@ -16,7 +16,7 @@ static void save_plan_for(const char *name, const struct plan_part given[2],
     struct oato_error err;
     struct model *m = NULL;
     struct plan p;
-    struct plan_device devices[2] = {{.id = "cpu:0", .kind = "cpu"},
+    struct plan_device devices[2] = {{.id = "cpu:0", .kind = "cpu", .is_host = true},
                                      {.id = "sim:0", .kind = "sim"}};
     struct plan_part parts[2] = {given[0], given[1]};
     snprintf(devices[1].spec, sizeof devices[1].spec, "vram=8MiB,link=1kB/s");

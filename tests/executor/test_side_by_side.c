@@ -86,6 +86,7 @@ static void two_cpu_devices_compute_together(void **state)
     engine_close(alone);
     plan_begin(&p, m, 1, "");
     strcpy(p.devices[1].kind, "cpu");
+    p.devices[1].is_host = true;
     strcpy(p.devices[1].id, "cpu:1");
     plan_fuse_all(&p, m, &fused);
     plan_place_randomly(&p, &fused, &r);

@@ -103,6 +103,8 @@ static void the_index_of_the_spec_wins(void **state)
 {
     (void)state;
     check_id("cpu", 0, "cpu:0");
+    assert_true(device_is_host("cpu") && device_is_host("cpu:0") && !device_is_host("sim:0") &&
+                !device_is_host("cpus"));
     check_id("sim", 0, "sim:0");
     check_id("sim", 3, "sim:3");
     check_id("sim:2", 0, "sim:2");

@@ -50,6 +50,7 @@ void plan_placed(struct placed *x, const struct model *m,
     for (int d = 0; d < PLACED_DEVICES; d++) {
         snprintf(p->devices[d].id, sizeof p->devices[d].id, "%s", ids[d]);
         snprintf(p->devices[d].kind, sizeof p->devices[d].kind, d == 1 ? "cpu" : "cuda");
+        p->devices[d].is_host = d == 1;
     }
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *op = &g->ops[i];

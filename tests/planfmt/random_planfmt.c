@@ -137,6 +137,11 @@ static bool some(const void *rng, const struct oato_op *op)
     return rng_range((struct rng *)rng, 0, 3) && op->kind != OP_SSM;
 }
 
+static uint64_t any_bytes(const void *rng, const struct oato_op *op, const struct op_size *size)
+{
+    return (uint64_t)rng_range((struct rng *)rng, 1, 99) * (uint64_t)size->rows * (uint64_t)op->n;
+}
+
 void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
 {
     static const char *const ids[] = {"cpu:0", "sim:0", "sim:1", "cuda:12"};
@@ -179,6 +184,9 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
             out->devices[i].join_ns[j] = perhaps_f64(r);
         out->devices[i].keeps = rng_range(r, 0, 1);
         if (rng_range(r, 0, 1) && !profile_put_runs(out, i, some, r))
+            abort();
+        if (out->devices[i].runs && rng_range(r, 0, 1) &&
+            !profile_put_workspaces(out, i, any_bytes, r))
             abort();
         for (int32_t j = 0; j < i; j++) {
             out->links[out->n_links++] = any_link(r, i, j);
@@ -266,6 +274,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
         struct plan_device *d = &out->devices[i];
         snprintf(d->id, sizeof d->id, i ? "sim:%d" : "cpu:%d", i ? i - 1 : 0);
         snprintf(d->kind, sizeof d->kind, i ? "sim" : "cpu");
+        d->is_host = !i;
         snprintf(d->model, sizeof d->model, "model %d", i);
         snprintf(d->spec, sizeof d->spec, "%s", i ? "vram=1GiB" : "");
         d->budget_bytes = any_u64(r);

@@ -26,6 +26,7 @@ static void assert_same(const struct plan *a, const struct plan *b)
     for (int32_t i = 0; i < a->n_devices; i++) {
         assert_string_equal(a->devices[i].id, b->devices[i].id);
         assert_string_equal(a->devices[i].kind, b->devices[i].kind);
+        assert_true(a->devices[i].is_host == b->devices[i].is_host);
         assert_string_equal(a->devices[i].model, b->devices[i].model);
         assert_string_equal(a->devices[i].spec, b->devices[i].spec);
         assert_int_equal(a->devices[i].rank, b->devices[i].rank);

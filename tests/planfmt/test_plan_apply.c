@@ -68,6 +68,7 @@ static void two_devices(struct plan *p)
     assert_non_null(p->devices);
     strcpy(p->devices[0].id, "cpu:0");
     strcpy(p->devices[0].kind, "cpu");
+    p->devices[0].is_host = true;
     strcpy(p->devices[1].id, "sim:0");
     strcpy(p->devices[1].kind, "sim");
 }

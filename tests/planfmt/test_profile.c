@@ -77,6 +77,10 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_int_equal(d->runs != NULL, e->runs != NULL);
         if (d->runs)
             assert_memory_equal(d->runs, e->runs, OP_KIND_COUNT * sizeof *d->runs);
+        assert_int_equal(d->workspaces != NULL, e->workspaces != NULL);
+        if (d->workspaces)
+            assert_memory_equal(d->workspaces, e->workspaces,
+                                OP_KIND_COUNT * sizeof *d->workspaces);
     }
     assert_int_equal(a->n_links, b->n_links);
     for (int32_t i = 0; i < a->n_links; i++) {
@@ -315,6 +319,16 @@ static void the_hash_follows_costs_and_not_dates(void **state)
     const uint64_t one = profile_hash(&p);
     runs[OP_MUL_MAT] |= 1 << DT_Q4_1;
     assert_true(one != hash && profile_hash(&p) != hash && profile_hash(&p) != one);
+    struct profile_workspace takes[OP_KIND_COUNT] = {[OP_QKV] = {.per_input = 2}},
+                             *const asked = p.devices[1].workspaces;
+    runs[OP_QKV] = 1;
+    p.devices[1].workspaces = NULL;
+    const uint64_t unasked = profile_hash(&p);
+    p.devices[1].workspaces = takes;
+    const uint64_t before = profile_hash(&p);
+    takes[OP_QKV].per_input = 3;
+    assert_true(before != unasked && profile_hash(&p) != unasked && profile_hash(&p) != before);
+    p.devices[1].workspaces = asked;
     p.devices[1].runs = listed;
     p.n_rows--;
     assert_true(profile_hash(&p) != hash);

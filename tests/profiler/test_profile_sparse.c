@@ -5,6 +5,7 @@
  */
 #include "lowering/lowering.h"
 #include "profiler/profiler_internal.h"
+#include "solver/cost_internal.h"
 #include "solver/solver.h"
 
 #include "tests/profiler/profiler_testing.h"
@@ -68,7 +69,8 @@ static const struct oato_op listed = {
 static const struct oato_op down = {
     .kind = OP_MUL_MAT, .dtype = DT_Q8_0, .k = NEURONS, .n = WIDTH, .sparse = SKIP_ZEROS};
 
-static double cost(const struct cost_model *c, int32_t device, const struct oato_op *op, int active)
+static double cost(const struct cost_source *c, int32_t device, const struct oato_op *op,
+                   int active)
 {
     const struct op_size size = {.rows = 1, .seqs = 1, .active = active};
     const struct op_cost r = cost_of_op(c, device, op, &size);
@@ -77,7 +79,7 @@ static double cost(const struct cost_model *c, int32_t device, const struct oato
 }
 
 /* What sim declares is known: all of gate and of the rest the share of active neurons. */
-static void assert_density(const struct cost_model *c, int32_t sim)
+static void assert_density(const struct cost_source *c, int32_t sim)
 {
     const double up = cost(c, sim, &gate_up, NEURONS), all = cost(c, sim, &down, NEURONS);
     for (int percent = 10; percent <= 100; percent += 15) {
@@ -127,7 +129,7 @@ static void silent_neurons_are_timed_and_the_times_decide(void **state)
 {
     (void)state;
     struct oato_error err;
-    struct cost_model *c;
+    struct cost_source *c;
     struct model *m = open_relu("feed_forward_activation=relu");
     const struct profile *p = measured(m);
     /* a context of 64 has no long prompts, which would have rows without lists */

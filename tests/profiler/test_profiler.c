@@ -205,6 +205,9 @@ static void sim_rows_are_what_it_declares(void **state)
         assert_true(profile_runs(&p.devices[d], OP_SSM, DT_F32));
         assert_false(profile_runs(&p.devices[d], OP_ATTENTION, DT_Q4_0));
     }
+    const struct oato_op wide = {.kind = OP_MUL_MAT, .dtype = DT_IQ2_XXS, .k = 8192, .n = 8192};
+    assert_true(profile_workspace_bytes(&p.devices[sim], &wide, 16) > 16 * 8192);
+    assert_null(p.devices[profile_device_index(&p, "cpu:0")].workspaces);
     for (int32_t i = 0; i < p.n_links; i++) {
         assert_true(fabs(p.links[i].latency_ns - 20000) <= 2);
         assert_true(fabs(p.links[i].bytes_per_s / 10e9 - 1) < 1e-3);

@@ -92,7 +92,7 @@ double accelerated_share(const struct plan *plan)
 {
     int32_t there = 0;
     for (int32_t i = 0; i < plan->n_parts; i++)
-        there += strcmp(plan->devices[plan->parts[i].device].kind, "cpu") != 0;
+        there += !plan->devices[plan->parts[i].device].is_host;
     return (double)there / plan->n_parts;
 }
 

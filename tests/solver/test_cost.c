@@ -4,6 +4,7 @@
  * an estimate and says so, only what a device refused is said not to run there, and memory that is
  * estimated is enough.
  */
+#include "solver/planning_internal.h"
 #include "solver/solver.h"
 
 #include "kernels/cuda/cuda_device.h"
@@ -16,7 +17,7 @@
 // clang-format on
 
 static struct profile profile;
-static struct cost_model *cost;
+static struct cost_source *cost;
 static const struct oato_op matrix = {.kind = OP_MUL_MAT, .dtype = DT_Q4_0, .k = 64, .n = 128};
 static const struct oato_op attention = {.kind = OP_ATTENTION,
                                          .dtype = DT_F16,
@@ -209,7 +210,7 @@ static void the_nearest_of_several_is_the_one_most_alike(void **state)
     struct profile_device device = {
         .id = "cuda:0", .kind = "cuda", .read_bytes_per_s = 1e12, .flops_per_s = 1e14};
     struct profile p;
-    struct cost_model *c;
+    struct cost_source *c;
     struct oato_error err;
     profile_init(&p);
     p.devices = &device;
@@ -240,7 +241,7 @@ static void memory_of_types_that_were_never_timed_is_enough(void **state)
     (void)state;
     static const struct cuda_device idle;
     struct profile p;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     int types = 0;
     if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err))
@@ -361,7 +362,7 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     static const struct oato_op norm = {.kind = OP_RMS_NORM, .k = 4096, .n = 4096};
     const struct op_size one = {.rows = 1, .seqs = 1};
     struct profile sheet;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
         cost_create(&sheet, &c, &err))
@@ -379,6 +380,97 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     assert_true(cost_supports(c, npu, &norm));
     cost_free(c);
     profile_free(&sheet);
+}
+
+static bool runs_all(const void *user, const struct oato_op *op)
+{
+    (void)user;
+    (void)op;
+    return true;
+}
+
+static uint64_t idle_workspace(const void *device, const struct oato_op *op,
+                               const struct op_size *size)
+{
+    return cuda_device_ops.workspace_bytes(device, op, size);
+}
+
+static enum cost_known made_known(const void *user, int32_t device, const struct oato_op *op,
+                                  bool *listed)
+{
+    (void)device;
+    *listed = true;
+    return op->sparse && *(const bool *)user ? COST_REFUSED : COST_OTHER_SHAPES;
+}
+
+static struct op_cost made_op(const void *user, int32_t device, const struct oato_op *op,
+                              const struct op_size *size)
+{
+    (void)user;
+    (void)op;
+    return (struct op_cost){.ns = 1000.0 * size->rows * (device + 1)};
+}
+
+static struct cost_device made_device(const void *user, int32_t device)
+{
+    (void)user;
+    return (struct cost_device){.record_ns = 7 + device, .join_ns = {[JOIN_ADD] = 100}};
+}
+
+static double made_copy(const void *user, int32_t from, int32_t to, double bytes, bool streams)
+{
+    (void)user;
+    return from == to ? -1 : streams ? 1 : 50 + bytes;
+}
+
+/* Another engine's costs are priced as ours are. */
+static void a_price_is_composed_of_what_any_source_says(void **state)
+{
+    (void)state;
+    bool refuses = false;
+    const struct cost_source source = {.context = &refuses,
+                                       .known = made_known,
+                                       .op = made_op,
+                                       .device = made_device,
+                                       .copy = made_copy};
+    struct graph_value values[3] = {{.width = 64}, {.width = 64}, {.width = 64}};
+    struct graph_op ops[2] = {{.op = {.kind = OP_MUL_MAT, .dtype = DT_F32, .k = 64, .n = 64},
+                               .n_in = 1,
+                               .n_out = 1,
+                               .out = {1}},
+                              {.op = {.kind = OP_ADD, .dtype = DT_F32, .k = 64, .n = 64},
+                               .in = {1, 0},
+                               .n_in = 2,
+                               .n_out = 1,
+                               .out = {2}}};
+    const struct graph g = {.ops = ops, .n_ops = 2, .values = values, .n_values = 3};
+    const struct request_step two = {
+        .tokens = 2, .rows = 1, .seqs = 1, .kv_positions = 3, .times = 1};
+    const struct request_step prompt = {
+        .tokens = 99, .rows = 1, .seqs = 1, .kv_positions = 3, .times = 1};
+    struct part part = {.graph = &g, .op = ops[0].op, .device = 1, .share = 1, .active = 1};
+    assert_true(part_cost(&source, &part, &two).ns == 2 * 2000 + 8);
+    part.share = part.active = 0.25;
+    assert_true(part_cost(&source, &part, &two).ns == 1000 + 8);
+    part.bare = true;
+    assert_true(part_cost(&source, &part, &two).ns == 1000);
+    /* what skips reads rows here and there, at most as long as all of them take */
+    part = (struct part){.graph = &g, .op = ops[0].op, .device = 1, .share = 1};
+    part_silence(&part, &(struct silence){.share = 0.5}, NULL, 1);
+    assert_true(part.op.sparse == SKIP_ZEROS && part.active == 0.5 && !part.joins);
+    assert_float_equal(part_cost(&source, &part, &two).ns, 4000 * 0.5 * 1.15 + 8, 1e-9);
+    assert_true(part_cost(&source, &part, &two).estimate);
+    refuses = true;
+    assert_true(part_cost(&source, &part, &two).ns == 4000 + 8);
+    part_silence(&part, &(struct silence){.share = 0.5}, NULL, 99);
+    assert_true(part.active == 1);
+    /* neighbours that run together save something in decode, a part of them its share */
+    part = (struct part){
+        .graph = &g, .index = 1, .op = ops[1].op, .share = 1, .active = 0.5, .joins = true};
+    assert_true(part_cost(&source, &part, &two).ns == (2000 - 100) * 0.5 + 7);
+    assert_true(part_cost(&source, &part, &prompt).ns == 99000 * 0.5 + 7);
+    assert_true(copy_cost(&source, 0, 1, 1, 200) == 250 + 8);
+    assert_true(copy_cost(&source, 1, 1, 0, 200) == 7);
 }
 
 /* A plan that leaves less is refused when it is loaded. The device need not be there to be asked.
@@ -402,7 +494,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
     };
     static const struct cuda_device idle;
     struct profile sheet;
-    struct cost_model *c = NULL;
+    struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) || cost_create(&sheet, &c, &err))
         fail_msg("%s", err.text);
@@ -419,6 +511,20 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
                          (unsigned long long)guess, (unsigned long long)takes);
             assert_int_equal(
                 cost_workspace_bytes(c, profile_device_index(&sheet, "cpu:0"), &op, rows), 0);
+        }
+    /* what a device that was asked says, bounds its operators of other shapes, too */
+    assert_true(profile_put_runs(&sheet, gpu, runs_all, NULL) &&
+                profile_put_workspaces(&sheet, gpu, idle_workspace, &idle.base));
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        for (int32_t rows = 1; rows <= 1024; rows *= 8) {
+            struct oato_op op;
+            struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
+            assert_true(oato_op_parse(keys[i], &op, &(struct op_size){.rows = 0}));
+            const uint64_t bound = cost_workspace_bytes(c, gpu, &op, rows);
+            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.base, &op, &size);
+            if (bound < takes || bound > 3 * takes + (64 << 10))
+                fail_msg("%s, %d rows: bound of %llu bytes for %llu", keys[i], rows,
+                         (unsigned long long)bound, (unsigned long long)takes);
         }
     cost_free(c);
     profile_free(&sheet);
@@ -443,6 +549,7 @@ int main(void)
         cmocka_unit_test(streams_cost_what_the_host_converts),
         cmocka_unit_test(workspace_and_numerics_are_of_the_nearest_size),
         cmocka_unit_test(a_data_sheet_leaves_room_for_workspace),
+        cmocka_unit_test(a_price_is_composed_of_what_any_source_says),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
