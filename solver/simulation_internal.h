@@ -78,8 +78,8 @@ struct simulation {
 };
 
 struct host_work {   /* on a rank's host, of all whole operators there */
-    double least_ns; /* the shortest; 0: not known yet */
-    double factor;   /* by which all take longer with their records */
+    double least_ns; /* the shortest, of one row */
+    double factor;   /* by which all take longer with their records; 0: not known yet */
 };
 
 /* The load of a device over the steps of a phase. */

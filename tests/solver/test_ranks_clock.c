@@ -80,7 +80,7 @@ static void shares_are_wholes(const struct plan *plan)
             }
         if (n && is_summed(whole->op)) /* and no record is shorter than the shortest */
             assert_true(parts > 0.98 * (double)whole->ns &&
-                        parts < 1.02 * (double)whole->ns + n * least);
+                        parts < 1.02 * (double)whole->ns + 2 * n * least);
     }
     plan_free(&one);
 }
