@@ -106,6 +106,11 @@ static oato_status plan_divided(const struct pricing *x, const struct rank_optio
     return OATO_OK;
 }
 
+static int32_t stages_most(const struct graph *g)
+{
+    return g->n_layers > SIM_RANKS ? SIM_RANKS : g->n_layers > 1 ? g->n_layers : 1;
+}
+
 /* Equally many layers for each, as far as they can be cut; returns the number of stages. */
 static int32_t cut_evenly(const struct graph *g, int32_t stages, int32_t cut[SIM_RANKS + 1])
 {
@@ -126,24 +131,26 @@ static oato_status plan_pipeline(const struct pricing *x, int32_t devices, struc
 {
     const struct graph *g = &x->m->graph;
     struct graph fused;
-    int32_t cut[SIM_RANKS + 1],
-        most = g->n_layers < SIM_RANKS ? (g->n_layers > 0 ? g->n_layers : 1) : SIM_RANKS;
-    const int32_t stages = cut_evenly(g, devices < most ? devices : most, cut);
+    int32_t cut[SIM_RANKS + 1];
+    const int32_t most = stages_most(g),
+                  stages = cut_evenly(g, devices < most ? devices : most, cut);
     if (placement_begin(x, stages, to))
         return x->err->status;
     fusions_cut(g, cut, stages, to);
     if (plan_apply(to, x->m, &fused, x->err))
         return x->err->status;
-    for (int32_t i = 0, r = 0; i < fused.n_ops; i++) {
-        const struct graph_op *o = &fused.ops[i];
-        while (o->layer >= cut[r + 1])
+    oato_status status = OATO_OK;
+    for (int32_t i = 0, r = 0; i < fused.n_ops && !status; i++) {
+        struct graph_op o = fused.ops[i];
+        o.name = arena_string(&to->arena, o.name);
+        if (!o.name)
+            status = oato_fail_memory(x->err, 64, "a cluster");
+        while (o.layer >= cut[r + 1])
             r++;
-        part_put(x, to, o, AXIS_ROWS, 0, o->op.n, r);
-        if (to->n_parts && to->parts[to->n_parts - 1].op == o->name)
-            to->parts[to->n_parts - 1].op = arena_string(&to->arena, o->name);
+        part_put(x, to, &o, AXIS_ROWS, 0, o.op.n, r);
     }
     graph_free(&fused);
-    return OATO_OK;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ sizes ------ */
@@ -210,13 +217,12 @@ static oato_status price_pipeline(const struct pricing *x, struct cluster_size *
 static oato_status size_price(const struct pricing *x, int32_t hosts, int32_t each,
                               const struct cluster_size *before, struct cluster_size *s)
 {
-    const int32_t most = x->m->graph.n_layers < SIM_RANKS ? x->m->graph.n_layers : SIM_RANKS;
     *s = (struct cluster_size){.ranks = x->o->network};
     s->ranks.hosts = hosts;
     s->ranks.ranks = hosts * each;
     if (price_divided(x, s))
         return x->err->status;
-    if (!before || before->ranks.ranks < most)
+    if (!before || before->ranks.ranks < stages_most(&x->m->graph))
         return price_pipeline(x, s);
     memcpy(s->pipeline_ns, before->pipeline_ns, sizeof s->pipeline_ns);
     return OATO_OK;

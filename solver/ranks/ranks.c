@@ -131,11 +131,11 @@ static oato_status fill_costs(const struct simulation *s, struct plan *plan, str
         const double times = step->phase == PHASE_DECODE ? i == s->middle : step->times;
         for (int32_t k = step->first; k < step->first + step->n; k++) {
             const struct event *e = &s->events[k];
+            if (e->kind != EVENT_RUN)
+                continue;
             const size_t at =
                 ((size_t)step->phase * ops + (size_t)e->op) * (size_t)plan->n_devices +
                 (size_t)e->device;
-            if (e->kind != EVENT_RUN)
-                continue;
             ns[at] += times * (double)(e->end_ns - e->begin_ns);
             all[at].estimate = all[at].estimate || e->estimate;
         }
