@@ -56,10 +56,9 @@ static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
 {
     int32_t bound[SIM_DEVICES];
     s->n_ranks = plan_ranks(s->plan);
-    if (s->plan->n_devices > SIM_DEVICES || s->n_ranks > SIM_RANKS)
-        return oato_fail(err, OATO_EFILE,
-                         "the plan has %d devices of %d ranks, at most %d of %d are simulated",
-                         s->plan->n_devices, s->n_ranks, SIM_DEVICES, SIM_RANKS);
+    if (s->plan->n_devices < 1 || s->plan->n_devices > SIM_DEVICES)
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices; 1 to %d are simulated",
+                         s->plan->n_devices, SIM_DEVICES);
     s->rank = arena_alloc(&s->arena, (size_t)s->n_ranks, sizeof *s->rank);
     if (!s->rank)
         return oato_fail_memory(err, (size_t)s->n_ranks * sizeof *s->rank, "a simulation");

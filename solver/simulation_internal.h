@@ -9,7 +9,7 @@
 #include "solver/ranks/ranks_internal.h"
 
 /* Ranks, and the devices of all of them; a device has two queues. */
-enum { SIM_RANKS = 64, SIM_DEVICES = 2 * SIM_RANKS, SIM_QUEUES = 2 * SIM_DEVICES };
+enum { SIM_RANKS = 64, SIM_DEVICES = PLAN_DEVICES_MAX, SIM_QUEUES = 2 * SIM_DEVICES };
 
 enum event_kind {
     EVENT_STEP, /* overhead of a step on a device beyond its records */

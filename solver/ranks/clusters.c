@@ -106,9 +106,11 @@ static oato_status plan_divided(const struct pricing *x, const struct rank_optio
     return OATO_OK;
 }
 
-static int32_t stages_most(const struct graph *g)
+/* As many as plans can have devices for, with their hosts. */
+static int32_t stages_most(const struct pricing *x)
 {
-    return g->n_layers > SIM_RANKS ? SIM_RANKS : g->n_layers > 1 ? g->n_layers : 1;
+    const int32_t layers = x->m->graph.n_layers, most = PLAN_DEVICES_MAX / (x->remote ? 2 : 1);
+    return layers > most ? most : layers > 1 ? layers : 1;
 }
 
 /* Equally many layers for each, as far as they can be cut; returns the number of stages. */
@@ -132,7 +134,7 @@ static oato_status plan_pipeline(const struct pricing *x, int32_t devices, struc
     const struct graph *g = &x->m->graph;
     struct graph fused;
     int32_t cut[SIM_RANKS + 1];
-    const int32_t most = stages_most(g),
+    const int32_t most = stages_most(x),
                   stages = cut_evenly(g, devices < most ? devices : most, cut);
     if (placement_begin(x, stages, to))
         return x->err->status;
@@ -222,7 +224,7 @@ static oato_status size_price(const struct pricing *x, int32_t hosts, int32_t ea
     s->ranks.ranks = hosts * each;
     if (price_divided(x, s))
         return x->err->status;
-    if (!before || before->ranks.ranks < stages_most(&x->m->graph))
+    if (!before || before->ranks.ranks < stages_most(x))
         return price_pipeline(x, s);
     memcpy(s->pipeline_ns, before->pipeline_ns, sizeof s->pipeline_ns);
     return OATO_OK;

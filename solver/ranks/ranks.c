@@ -445,7 +445,7 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
 void ranks_as_planned(const struct plan *plan, struct rank_options *o)
 {
     o->ranks = plan_ranks(plan);
-    o->hosts = plan->devices[plan->n_devices - 1].host + 1;
+    o->hosts = plan->n_devices ? plan->devices[plan->n_devices - 1].host + 1 : 1;
     o->wire = plan_wire(plan);
     o->joined = plan_joins(plan);
     o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;

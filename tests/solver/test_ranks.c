@@ -1,6 +1,5 @@
 /*
- * test_ranks.c - plans for several ranks: a sum begins when the last of them is there; made, saved
- * and priced again a plan promises the same; ranks whose profiles differ take equally long; check
+ * test_ranks.c - plans for several ranks: ranks whose profiles differ take equally long; check
  * tells what no longer holds; hosts that cost more than they give are left out.
  */
 #include "tests/solver/plan_fixture.h"
