@@ -214,35 +214,24 @@ static oato_status price_pipeline(const struct pricing *x, struct cluster_size *
     return status;
 }
 
-/* before: the next smaller size with as many devices on each host; NULL: none. More devices than
- * stages change nothing. */
 static oato_status size_price(const struct pricing *x, int32_t hosts, int32_t each,
-                              const struct cluster_size *before, struct cluster_size *s)
+                              struct cluster_size *s)
 {
     *s = (struct cluster_size){.ranks = x->o->network};
     s->ranks.hosts = hosts;
     s->ranks.ranks = hosts * each;
-    if (price_divided(x, s))
-        return x->err->status;
-    if (!before || before->ranks.ranks < stages_most(x))
-        return price_pipeline(x, s);
-    memcpy(s->pipeline_ns, before->pipeline_ns, sizeof s->pipeline_ns);
-    return OATO_OK;
+    return price_divided(x, s) ? x->err->status : price_pipeline(x, s);
 }
 
 /* One device, the devices of one host, then twice as many hosts each time. */
 static oato_status list_sizes(const struct pricing *x, struct cluster_size sizes[SIZES_MAX], int *n)
 {
-    const int32_t each = x->o->per_host;
-    oato_status status = size_price(x, 1, 1, NULL, sizes);
-    *n = 1;
+    const int32_t each = x->o->per_host, most = x->o->hosts;
+    oato_status status = size_price(x, 1, 1, &sizes[(*n)++]);
     if (each > 1 && !status)
-        status = size_price(x, 1, each, NULL, &sizes[(*n)++]);
-    for (int32_t hosts = 2; hosts / 2 < x->o->hosts && !status; hosts *= 2) {
-        const struct cluster_size *before = hosts > 2 ? &sizes[*n - 1] : NULL;
-        status =
-            size_price(x, hosts < x->o->hosts ? hosts : x->o->hosts, each, before, &sizes[(*n)++]);
-    }
+        status = size_price(x, 1, each, &sizes[(*n)++]);
+    for (int32_t hosts = 2; hosts / 2 < most && !status; hosts *= 2)
+        status = size_price(x, hosts < most ? hosts : most, each, &sizes[(*n)++]);
     return status;
 }
 
