@@ -315,6 +315,7 @@ void neurons_order(const float *freq, int32_t n, int32_t *order);
 
 enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
 
+enum { PLAN_DEVICES_MAX = 64 };
 struct plan_device {
     char id[16], kind[8], model[96], spec[160]; /* as in the profile */
     bool is_host; /* its memory is the host's: as in the profile, or by its kind in a plan's file */

@@ -137,8 +137,6 @@ oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *ou
 
 /* -------------------------------------------------------------------------------- plan ---- */
 
-enum { PLAN_DEVICES_MAX = 64 };
-
 /* Checks all ranges and indices in the plan; `status` is returned when a check fails. */
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err);
 /* plan_caches.c: checks the caches of experts against the fused graph. */

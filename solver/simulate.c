@@ -56,10 +56,9 @@ static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
 {
     int32_t bound[SIM_DEVICES];
     s->n_ranks = plan_ranks(s->plan);
-    if (s->plan->n_devices > SIM_DEVICES || s->n_ranks > SIM_RANKS)
-        return oato_fail(err, OATO_EFILE,
-                         "the plan has %d devices of %d ranks, at most %d of %d are simulated",
-                         s->plan->n_devices, s->n_ranks, SIM_DEVICES, SIM_RANKS);
+    if (s->plan->n_devices < 1 || s->plan->n_devices > SIM_DEVICES)
+        return oato_fail(err, OATO_EFILE, "the plan has %d devices; 1 to %d are simulated",
+                         s->plan->n_devices, SIM_DEVICES);
     s->rank = arena_alloc(&s->arena, (size_t)s->n_ranks, sizeof *s->rank);
     if (!s->rank)
         return oato_fail_memory(err, (size_t)s->n_ranks * sizeof *s->rank, "a simulation");
@@ -119,12 +118,12 @@ static oato_status list_steps(struct simulation *s, struct oato_error *err)
 {
     const struct plan_request *q = &s->plan->request;
     const int32_t chunks = request_prefill_steps(q),
-                  alike = plan_has_stages(s->plan) ? s->n_ranks : 0;
-    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 2 + (size_t)alike, sizeof *s->steps);
+                  filling = plan_has_stages(s->plan) ? s->n_ranks : 0;
+    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 2 + (size_t)filling, sizeof *s->steps);
     if (!s->steps)
         return oato_fail_memory(err, sizeof *s->steps, "a simulation");
     if (chunks) {
-        const int32_t first = alike < chunks - 1 ? alike : chunks - 1;
+        const int32_t first = filling < chunks - 1 ? filling : chunks - 1;
         for (int32_t i = 0; i < first; i++)
             add_step(s, PHASE_PREFILL, i)->times = q->batch;
         add_steps(s, PHASE_PREFILL, first, chunks - 1, q->batch);

@@ -9,7 +9,7 @@
 #include "solver/ranks/ranks_internal.h"
 
 /* Ranks, and the devices of all of them; a device has two queues. */
-enum { SIM_RANKS = 64, SIM_DEVICES = 2 * SIM_RANKS, SIM_QUEUES = 2 * SIM_DEVICES };
+enum { SIM_RANKS = 64, SIM_DEVICES = PLAN_DEVICES_MAX, SIM_QUEUES = 2 * SIM_DEVICES };
 
 enum event_kind {
     EVENT_STEP, /* overhead of a step on a device beyond its records */
@@ -78,8 +78,8 @@ struct simulation {
 };
 
 struct host_work {   /* on a rank's host, of all whole operators there */
-    double least_ns; /* the shortest; 0: not known yet */
-    double factor;   /* by which all take longer with their records */
+    double least_ns; /* the shortest, of one row */
+    double factor;   /* by which all take longer with their records; 0: not known yet */
 };
 
 /* The load of a device over the steps of a phase. */

@@ -106,6 +106,13 @@ static oato_status plan_divided(const struct pricing *x, const struct rank_optio
     return OATO_OK;
 }
 
+/* As many as plans can have devices for, with their hosts. */
+static int32_t stages_most(const struct pricing *x)
+{
+    const int32_t layers = x->m->graph.n_layers, most = PLAN_DEVICES_MAX / (x->remote ? 2 : 1);
+    return layers > most ? most : layers > 1 ? layers : 1;
+}
+
 /* Equally many layers for each, as far as they can be cut; returns the number of stages. */
 static int32_t cut_evenly(const struct graph *g, int32_t stages, int32_t cut[SIM_RANKS + 1])
 {
@@ -126,24 +133,26 @@ static oato_status plan_pipeline(const struct pricing *x, int32_t devices, struc
 {
     const struct graph *g = &x->m->graph;
     struct graph fused;
-    int32_t cut[SIM_RANKS + 1],
-        most = g->n_layers < SIM_RANKS ? (g->n_layers > 0 ? g->n_layers : 1) : SIM_RANKS;
-    const int32_t stages = cut_evenly(g, devices < most ? devices : most, cut);
+    int32_t cut[SIM_RANKS + 1];
+    const int32_t most = stages_most(x),
+                  stages = cut_evenly(g, devices < most ? devices : most, cut);
     if (placement_begin(x, stages, to))
         return x->err->status;
     fusions_cut(g, cut, stages, to);
     if (plan_apply(to, x->m, &fused, x->err))
         return x->err->status;
-    for (int32_t i = 0, r = 0; i < fused.n_ops; i++) {
-        const struct graph_op *o = &fused.ops[i];
-        while (o->layer >= cut[r + 1])
+    oato_status status = OATO_OK;
+    for (int32_t i = 0, r = 0; i < fused.n_ops && !status; i++) {
+        struct graph_op o = fused.ops[i];
+        o.name = arena_string(&to->arena, o.name);
+        if (!o.name)
+            status = oato_fail_memory(x->err, 64, "a cluster");
+        while (o.layer >= cut[r + 1])
             r++;
-        part_put(x, to, o, AXIS_ROWS, 0, o->op.n, r);
-        if (to->n_parts && to->parts[to->n_parts - 1].op == o->name)
-            to->parts[to->n_parts - 1].op = arena_string(&to->arena, o->name);
+        part_put(x, to, &o, AXIS_ROWS, 0, o.op.n, r);
     }
     graph_free(&fused);
-    return OATO_OK;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ sizes ------ */
@@ -205,36 +214,24 @@ static oato_status price_pipeline(const struct pricing *x, struct cluster_size *
     return status;
 }
 
-/* before: the next smaller size with as many devices on each host; NULL: none. More devices than
- * stages change nothing. */
 static oato_status size_price(const struct pricing *x, int32_t hosts, int32_t each,
-                              const struct cluster_size *before, struct cluster_size *s)
+                              struct cluster_size *s)
 {
-    const int32_t most = x->m->graph.n_layers < SIM_RANKS ? x->m->graph.n_layers : SIM_RANKS;
     *s = (struct cluster_size){.ranks = x->o->network};
     s->ranks.hosts = hosts;
     s->ranks.ranks = hosts * each;
-    if (price_divided(x, s))
-        return x->err->status;
-    if (!before || before->ranks.ranks < most)
-        return price_pipeline(x, s);
-    memcpy(s->pipeline_ns, before->pipeline_ns, sizeof s->pipeline_ns);
-    return OATO_OK;
+    return price_divided(x, s) ? x->err->status : price_pipeline(x, s);
 }
 
 /* One device, the devices of one host, then twice as many hosts each time. */
 static oato_status list_sizes(const struct pricing *x, struct cluster_size sizes[SIZES_MAX], int *n)
 {
-    const int32_t each = x->o->per_host;
-    oato_status status = size_price(x, 1, 1, NULL, sizes);
-    *n = 1;
+    const int32_t each = x->o->per_host, most = x->o->hosts;
+    oato_status status = size_price(x, 1, 1, &sizes[(*n)++]);
     if (each > 1 && !status)
-        status = size_price(x, 1, each, NULL, &sizes[(*n)++]);
-    for (int32_t hosts = 2; hosts / 2 < x->o->hosts && !status; hosts *= 2) {
-        const struct cluster_size *before = hosts > 2 ? &sizes[*n - 1] : NULL;
-        status =
-            size_price(x, hosts < x->o->hosts ? hosts : x->o->hosts, each, before, &sizes[(*n)++]);
-    }
+        status = size_price(x, 1, each, &sizes[(*n)++]);
+    for (int32_t hosts = 2; hosts / 2 < most && !status; hosts *= 2)
+        status = size_price(x, hosts < most ? hosts : most, each, &sizes[(*n)++]);
     return status;
 }
 

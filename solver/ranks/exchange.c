@@ -6,7 +6,7 @@
  * time. Only rows gathered for rank 0 alone are left to it by the others, which go on.
  *
  * A part of an operator needs a record, however small it is, and no record takes less than the
- * shortest operator of the step. A host's operators are timed as they run, with their records: what
+ * shortest operator of one row. A host's operators are timed as they run, with their records: what
  * a step takes beyond them (record_overhead_ns) is that caches are colder and cores disturbed,
  * which grows with the time and not with the records. Ranks of a host that has too few cores for
  * all of them take turns, each until it waits for others: time slices are longer than that.
@@ -209,18 +209,18 @@ static void work_find(const struct stepping *x, int32_t d, struct host_work *wor
     double all_ns = 0;
     int32_t n = 0;
     for (int32_t i = 0; i < x->s->graph.n_ops; i++) {
-        const struct op_size size =
-            graph_op_size(&x->s->graph, i, q->tokens, q->rows, q->seqs, q->kv_positions);
+        const struct graph *g = &x->s->graph;
+        const struct op_size row = graph_op_size(g, i, 1, 1, 1, 1),
+                             all =
+                                 graph_op_size(g, i, q->tokens, q->rows, q->seqs, q->kv_positions);
         bool here = false;
         for (int32_t k = 0; k < placed[i].n; k++)
             here = here || placed[i].part[k].device == d - own->first;
         if (!here)
             continue;
-        const double ns = cost_of_op(own->cost, x->s->device[d], &x->s->graph.ops[i].op, &size).ns;
-        all_ns += ns;
-        n++;
-        if (ns > 0)
-            work->least_ns = work->least_ns > 0 ? fmin(work->least_ns, ns) : ns;
+        const double ns = cost_of_op(own->cost, x->s->device[d], &g->ops[i].op, &row).ns;
+        all_ns += cost_of_op(own->cost, x->s->device[d], &g->ops[i].op, &all).ns;
+        work->least_ns = n++ ? fmin(work->least_ns, ns) : ns;
     }
     work->factor = all_ns > 0 ? 1 + n * device_of(x, d).record_ns / all_ns : 1;
 }

@@ -123,11 +123,11 @@ static oato_status fill_costs(const struct simulation *s, struct plan *plan, str
         const double times = step->phase == PHASE_DECODE ? i == s->middle : step->times;
         for (int32_t k = step->first; k < step->first + step->n; k++) {
             const struct event *e = &s->events[k];
+            if (e->kind != EVENT_RUN)
+                continue;
             const size_t at =
                 ((size_t)step->phase * ops + (size_t)e->op) * (size_t)plan->n_devices +
                 (size_t)e->device;
-            if (e->kind != EVENT_RUN)
-                continue;
             ns[at] += times * (double)(e->end_ns - e->begin_ns);
             all[at].estimate = all[at].estimate || e->estimate;
         }
@@ -437,7 +437,7 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
 void ranks_as_planned(const struct plan *plan, struct rank_options *o)
 {
     o->ranks = plan_ranks(plan);
-    o->hosts = plan->devices[plan->n_devices - 1].host + 1;
+    o->hosts = plan->n_devices ? plan->devices[plan->n_devices - 1].host + 1 : 1;
     o->wire = plan_wire(plan);
     o->joined = plan_joins(plan);
     o->split = plan_has_stages(plan) ? SPLIT_LAYERS : SPLIT_TENSOR;

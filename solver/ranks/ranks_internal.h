@@ -36,7 +36,6 @@ struct whole {
 
 struct dealing {
     const struct graph *g;
-    struct plan *plan;
     const struct rank_options *o;
     const struct seat *seats;            /* by rank */
     const struct whole *wholes;          /* by rank, at its `like` */

@@ -1,43 +1,13 @@
 /*
- * test_ranks.c - plans for several ranks: priced again by the same profiles they cost what they
- * promised; ranks whose profiles differ take equally long; check tells what no longer holds; hosts
- * that cost more than they give are left out.
+ * test_ranks.c - plans for several ranks: ranks whose profiles differ take equally long; check
+ * tells what no longer holds; hosts that cost more than they give are left out.
  */
-#include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
 #include "tests/solver/ranks_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void priced_again_a_plan_costs_what_it_promised(void **state)
-{
-    (void)state;
-    struct rank_options cases[] = {ranks_on(2, 2, NULL),         ranks_on(4, 2, NULL),
-                                   ranks_on(8, 4, NULL),         ranks_on(2, 2, &slow),
-                                   ranks_on(3, 3, &slow),        ranks_on(2, 2, NULL),
-                                   ranks_on(2, 2, &accelerated), ranks_on(4, 2, &accelerated)};
-    cases[5].profiles[0] = &accelerated;
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct plan plan, now;
-        struct oato_error err;
-        struct text out;
-        made(&cases[i], &plan);
-        if (ranks_price(&plan, model, &cases[i], &now, &err))
-            fail_msg("%s", err.text);
-        assert_true(plan.n_fusions > 0 && plan.decode_ns > 0);
-        assert_true(now.prefill_ns == plan.prefill_ns && now.decode_ns == plan.decode_ns);
-        assert_true(now.objective_ns == plan.objective_ns);
-        assert_int_equal(now.n_costs, plan.n_costs);
-        for (int32_t d = 0; d < plan.n_devices; d++)
-            assert_true(now.devices[d].planned_bytes == plan.devices[d].planned_bytes);
-        plan_free(&now);
-        assert_int_equal(checked(&plan, &cases[i], i & 1, &out), OATO_OK);
-        text_free(&out);
-        plan_free(&plan);
-    }
-}
 
 static bool is_divided(const struct plan *plan, const char *op)
 {
@@ -359,75 +329,6 @@ static void ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores(voi
     plan_free(&four);
 }
 
-/* What the ranks of a host compute in a step of decode: of the one that does most, and of all. */
-static void host_works(const struct plan *plan, double *most_ns, double *all_ns)
-{
-    double ns[SOLVER_DEVICES] = {0};
-    *most_ns = *all_ns = 0;
-    for (int32_t i = 0; i < plan->n_costs; i++)
-        if (plan->costs[i].phase == PHASE_DECODE)
-            ns[plan->costs[i].device] += (double)plan->costs[i].ns;
-    for (int32_t d = 0; d < plan->n_devices; d++) {
-        *most_ns = fmax(*most_ns, ns[d]);
-        *all_ns += plan->devices[d].host ? 0 : ns[d];
-    }
-}
-
-static double planned_decode(const struct model *m, const struct rank_options *ranks,
-                             double *most_ns, double *all_ns)
-{
-    const struct planner_options o = request();
-    struct plan plan;
-    struct oato_error err;
-    if (ranks_plan(m, &o, ranks, NULL, &plan, &err))
-        fail_msg("%s", err.text);
-    host_works(&plan, most_ns, all_ns);
-    const double ns = (double)plan.decode_ns;
-    plan_free(&plan);
-    return ns;
-}
-
-/* 4 ranks on one core, of which only one has heads: the others leave it the core meanwhile. */
-static void ranks_without_a_part_leave_their_host_s_cores_to_the_others(void **state)
-{
-    (void)state;
-    struct random_model shape = random_model_default();
-    struct fixture_options scale = {.scale = 1, .fused_factor = 0.9};
-    struct model *few_heads;
-    struct profile profile;
-    struct oato_error err;
-    shape.width = 1024;
-    shape.heads = 16;
-    shape.kv_heads = 2; /* of 8 ranks, two have one */
-    shape.ffn = 4096;
-    shape.vocab = 4096;
-    shape.dtype = DT_Q8_0;
-    shape.header_only = true;
-    assert_int_equal(random_model_open(&shape, &few_heads, &err), OATO_OK);
-    assert_true(fixture_profile(few_heads, &scale, &profile));
-    struct rank_options ranks = ranks_on(8, 2, NULL);
-    ranks.profiles[0] = &profile;
-    double most, all;
-    profile.devices[0].threads = 1;
-    profile.machine.cores = 4;
-    const double apart = planned_decode(few_heads, &ranks, &most, &all);
-    profile.machine.cores = 1;
-    const double crowded = planned_decode(few_heads, &ranks, &most, &all);
-    assert_true(all > 2 * most && all < 3.8 * most); /* heads are one rank's */
-    assert_true(fabs((crowded - all) / (apart - most) - 1) < 0.01);
-
-    /* none moves before it waits: of 3 on 2 cores two take turns */
-    ranks = ranks_on(3, 1, NULL);
-    ranks.profiles[0] = &profile;
-    profile.machine.cores = 3;
-    const double three = planned_decode(few_heads, &ranks, &most, &all);
-    profile.machine.cores = 2;
-    const double two = planned_decode(few_heads, &ranks, &most, &all);
-    assert_true(two - three > 0.8 * most && two - three < 1.2 * most);
-    profile_free(&profile);
-    model_close(few_heads);
-}
-
 /* The order in which a plan lists parts means nothing; parts that do not match are refused. */
 static void a_division_that_is_none_is_refused(void **state)
 {
@@ -511,7 +412,6 @@ static void a_host_that_the_model_needs_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(priced_again_a_plan_costs_what_it_promised),
         cmocka_unit_test(ranks_compute_on_their_accelerators),
         cmocka_unit_test(accelerators_sum_where_that_was_measured_to_be_faster),
         cmocka_unit_test(a_rank_with_an_accelerator_gets_more),
@@ -521,7 +421,6 @@ int main(void)
         cmocka_unit_test(no_record_of_a_rank_is_shorter_than_the_shortest_operator),
         cmocka_unit_test(what_a_step_takes_beyond_its_operators_is_divided_as_they_are),
         cmocka_unit_test(ranks_of_a_host_have_its_profile_and_divide_its_memory_and_cores),
-        cmocka_unit_test(ranks_without_a_part_leave_their_host_s_cores_to_the_others),
         cmocka_unit_test(what_a_step_exchanges_is_priced_as_measured_for_these_ranks),
         cmocka_unit_test(a_division_that_is_none_is_refused),
         cmocka_unit_test(a_host_is_left_out_if_the_others_are_faster_without_it),

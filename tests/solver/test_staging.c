@@ -68,10 +68,8 @@ static void programs_of(const struct plan *plan, const struct model *m, const st
         for (int32_t from = 0; from < plan->n_devices; from++)
             facts.reaches[d][from] = in->is_host[d] || in->is_host[from] || in->direct[from][d];
     }
-    oato_status status = plan_apply(plan, m, graph, &err);
-    if (!status)
-        status = lower_plan(plan, graph, &facts, bound, 0, &placements, out, &err);
-    if (status)
+    if (plan_apply(plan, m, graph, &err) ||
+        lower_plan(plan, graph, &facts, bound, 0, &placements, out, &err))
         fail_msg("%s", err.text);
     placements_free(&placements);
 }
