@@ -359,11 +359,16 @@ uint64_t profile_hash(const struct profile *p)
             in_text(&h, "refills");
         if (d->keeps)
             in_text(&h, "keeps");
-        for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++)
+        for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++) {
+            if (kind == OP_ACTIVE && d->runs_signs) { /* nor do those with a kind that is gone */
+                in_text(&h, "signs");
+                in_u64(&h, d->runs_signs);
+            }
             if (d->runs[kind]) {
                 in_text(&h, op_kind_name(kind));
                 in_u64(&h, d->runs[kind]);
             }
+        }
         in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
         for (int j = 0; j < JOIN_COUNT; j++)

@@ -330,7 +330,7 @@ static oato_status set_up(struct pricing *x, const struct model *m, const struct
     o.devices = devices;
     o.whole_only = true;
     o.by_ranks = TWO;
-    o.sparse = PLANNER_SPARSE_OFF;
+    o.sparse = (struct sparse_choice){.given = true};
     if (problem_create(m, profile, &o, &x->p, err))
         return err->status;
     x->host = x->p->instance.host;

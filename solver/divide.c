@@ -173,7 +173,7 @@ static void price_densities(struct dividing *x)
     x->columns = p->neurons && dtype_info(g->ops[x->op[1]].op.dtype)->block_elems > 1;
     for (int32_t i = 0; i < x->n_ops; i++) {
         struct oato_op op = g->ops[x->op[i]].op;
-        op.sparse = SKIP_ZEROS;
+        op.sparse = SPARSE_ABOVE;
         for (int32_t d = 0; d < p->n_devices; d++) {
             x->tabled[i][d] = x->skips || cost_measured(p->cost, p->device[d], &op);
             for (int32_t at = 0; at < x->n_kinds * (DENSITIES + 1) && x->tabled[i][d]; at++) {
@@ -197,8 +197,8 @@ static void price_guesses(struct dividing *x)
     if (x->skips && p->sparse_given)
         x->guess = *x->skips;
     else if (x->skips && guess_offered(p->neurons, first->layer))
-        x->guess = (struct plan_sparse){.layer = first->layer, .guess = PLAN_GUESS_PREDICTED};
-    if (!x->guess.guess)
+        x->guess = (struct plan_sparse){.layer = first->layer, .predicts = 1};
+    if (!x->guess.predicts)
         return;
     x->guess_work = guess_work(&x->guess, p->neurons, &first->op);
     for (int32_t at = 0; at < p->n_devices * x->n_kinds; at++) {
@@ -207,7 +207,7 @@ static void price_guesses(struct dividing *x)
         const struct op_size size =
             graph_op_size(g, x->op[0], q->tokens, q->rows, q->seqs, q->kv_positions);
         struct oato_op op = first->op;
-        op.sparse = k == x->n_kinds - 1 ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS;
+        op.sparse = k == x->n_kinds - 1 ? SPARSE_PREDICT : SPARSE_BY_ROWS;
         for (int j = 0; j <= DENSITIES; j++)
             x->guessed[k][d][j] =
                 sparse_cost(p->cost, p->device[d], &op, &size, 1, (double)j / DENSITIES).ns;
@@ -529,9 +529,9 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     int64_t from, to, host_from, host_to;
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);
-    const enum way way = streams || o->dense >> d & 1 ? WAY_DENSE
-                         : o->guess                   ? WAY_GUESSES
-                                                      : WAY_SKIPS;
+    const enum sparse_mode mode = streams || o->dense >> d & 1 ? SPARSE_OFF
+                                  : o->guess                   ? SPARSE_PREDICT
+                                                               : SPARSE_ABOVE;
     const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!any || !begin(&x, p, unit))
         return any;
@@ -545,7 +545,7 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
             if (x.op[i] == op)
                 ns += !x.tabled[i][d]
                           ? x.whole[k][i][d] * part * times
-                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o), way);
+                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o), mode);
         if (op == x.op[x.n_ops - 1])
             copies += (x.enter[k][base][d] + x.leave[k][d][base]) * times;
     }

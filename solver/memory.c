@@ -243,7 +243,7 @@ static oato_status lower_all(const struct plan *plan, struct graph *g,
                                       .top_logits = top_logits};
     oato_status status = placements_create(plan, g, bound, facts->host, places, err);
     if (!status)
-        status = sparse_place_plan(g, plan, places, err);
+        sparse_place(g, plan->neurons, places);
     if (!status)
         status = lowered_init(&in, out, err);
     for (int phase = 0; phase < PHASE_COUNT && !status; phase++)

@@ -186,6 +186,7 @@ oato_status problem_of_stage(const struct model *m, const struct profile *profil
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
+    p->choice.given = !plan->n_sparse; /* plans like it skip nothing, either */
     p->layer_begin = layer_begin;
     p->layer_end = layer_end;
     p->whole_only = plan_is_stored(plan); /* as it was made */

@@ -103,7 +103,7 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
         p->silent && same ? p->silent[index] : (struct silence){.share = 0};
     const double active = sparse_active(true, 1 - silent.share, s->tokens);
     struct oato_op skipping = *op;
-    skipping.sparse = silent.guess ? SKIP_UNLISTED : op->sparse;
+    skipping.sparse = silent.guess ? SPARSE_PREDICT : op->sparse;
     struct op_cost c = active < 1 ? sparse_cost(p->cost, p->device[d], &skipping, &size, 1, active)
                                   : cost_of_op(p->cost, p->device[d], op, &size);
     if (silent.guess && active < 1) {

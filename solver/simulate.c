@@ -76,7 +76,7 @@ static oato_status lower_plan(struct simulation *s, struct oato_error *err)
         s->graph.ops[i].op = graph_op_with_kv(&s->graph.ops[i], q->kv);
     oato_status status = placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
     if (!status)
-        status = sparse_place_plan(&s->graph, s->plan, &s->placements, err);
+        sparse_place(&s->graph, s->plan->neurons, &s->placements);
     if (!status)
         status = lowered_init(&in, &s->lowered, err);
     for (int phase = 0; phase < PHASE_COUNT && !status; phase++)

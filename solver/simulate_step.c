@@ -162,8 +162,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
 /* One of those that find out which neurons an operator computes. */
 static bool makes_list(const struct program_record *r)
 {
-    return r->op.kind == OP_MUL_MAT || r->op.kind == OP_ACTIVATE || r->op.kind == OP_SIGNS ||
-           r->op.kind == OP_ACTIVE;
+    return r->op.kind == OP_MUL_MAT || r->op.kind == OP_ACTIVATE || r->op.kind == OP_ACTIVE;
 }
 
 static struct home list_run(struct stepping *x, int32_t d, const struct program_record *r,
@@ -196,7 +195,7 @@ static double active_share(const struct stepping *x, const struct program_record
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
     const struct silence *silent = &x->s->silent[index];
-    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SKIP_UNLISTED))
+    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SPARSE_PREDICT))
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
@@ -214,7 +213,7 @@ static double active_share(const struct stepping *x, const struct program_record
     const double rate =
         sparse_rate(plan_skips(plan->sparse, plan->n_sparse, layer), plan->neurons, layer);
     const struct plan_sparse *guess =
-        r->op.sparse == SKIP_UNLISTED ? plan_skips(plan->sparse, plan->n_sparse, layer) : NULL;
+        r->op.sparse == SPARSE_PREDICT ? plan_skips(plan->sparse, plan->n_sparse, layer) : NULL;
     double sum = 0;
     for (int64_t i = whole ? 0 : part->begin; i < end && freq && order; i++) {
         const double once = fmin(freq[order[i]] * rate, 1);
