@@ -317,17 +317,6 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
     step_bind(e, step);
 }
 
-void engine_threshold(struct engine *e, int32_t op, float threshold)
-{
-    for (int32_t i = 0; i < e->n_devices; i++)
-        for (int phase = 0; phase < PHASE_COUNT; phase++) {
-            const struct lowered_program *p = &e->lowered.device[i].phase[phase];
-            for (uint32_t j = 0; j < p->n_records; j++)
-                if (p->records[j].graph_op == (uint32_t)op && p->records[j].op.sparse)
-                    p->records[j].op.threshold = threshold;
-        }
-}
-
 /* Accelerators first: they wait for the host's events, the host runs in submit. */
 static oato_status step_run(struct engine *e, enum plan_phase phase, struct step *step,
                             struct oato_error *err)

@@ -37,9 +37,7 @@ struct engine_options {
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
-    /* Which neurons are skipped, as sparse_parse (lowering.h) reads it; NULL: those that the plan
-     * says */
-    const char *sparse;
+    struct sparse_choice sparse;   /* which neurons are skipped */
     const struct neurons *neurons; /* borrowed; where sparse takes thresholds from; NULL: nowhere */
     /* For counting: gets every operator, in order. Without a plan only, and then nothing is fused,
      * so that every value of the graph can be seen. NULL: nobody. observe_user is its first
@@ -140,10 +138,6 @@ struct engine_input {
     bool prompt; /* part of a prompt: uses prefill's program and arithmetic even for one token */
 };
 
-/* For calibration, between steps on the CPU: the magnitude up to which an operator of the engine's
- * graph skips its inputs or neurons; negative: it skips none. Without effect where the options have
- * it skip nothing. */
-void engine_threshold(struct engine *e, int32_t op, float threshold);
 /* One step over the inputs (each sequence at most once; together at most ubatch tokens). An input
  * runs by the program and arithmetic of its own phase (decode for one token that is not part of a
  * prompt, else prefill), so the other inputs of the step do not change its bits. Rows of logits are

@@ -156,7 +156,7 @@ static oato_status graph_cut(struct engine *e, const struct sparse_choice *choic
                                e->graph.ops[i].name);
     if (status)
         return status;
-    if (e->options->sparse)
+    if (choice->given)
         return sparse_apply(&e->graph, choice, e->options->neurons, err);
     return e->plan ? sparse_apply_plan(&e->graph, e->plan, err) : OATO_OK;
 }
@@ -165,7 +165,7 @@ static bool neurons_guessed(const struct engine *e)
 {
     bool guessed = false;
     for (int32_t i = 0; i < e->graph.n_ops; i++)
-        guessed = guessed || e->graph.ops[i].op.sparse == SKIP_UNLISTED;
+        guessed = guessed || e->graph.ops[i].op.sparse == SPARSE_PREDICT;
     return guessed;
 }
 
@@ -173,7 +173,7 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
 {
     int32_t bound[DEVICES_MAX] = {0};
     oato_status status = OATO_OK;
-    struct sparse_choice choice = {.mode = SPARSE_OFF};
+    const struct sparse_choice *choice = &e->options->sparse;
     if (e->plan && e->plan->n_devices > DEVICES_MAX)
         return oato_fail(err, OATO_EFILE, "the plan has %d devices, but this build runs at most %d",
                          e->plan->n_devices, DEVICES_MAX);
@@ -193,17 +193,13 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         status = devices_open(e, err);
     if (!status && e->plan)
         status = devices_bind(e, bound, err);
-    if (!status && e->options->sparse)
-        status = sparse_parse(e->options->sparse, &choice, err);
     if (!status)
-        status = graph_cut(e, &choice, err);
+        status = graph_cut(e, choice, err);
     if (!status)
         status = placements_create(e->plan, &e->graph, bound, e->host, &e->placements, err);
     if (!status)
-        status =
-            e->plan && !e->options->sparse
-                ? sparse_place_plan(&e->graph, e->plan, &e->placements, err)
-                : sparse_place(&e->graph, &choice, -1, e->options->neurons, &e->placements, err);
+        sparse_place(&e->graph, e->plan && !choice->given ? e->plan->neurons : e->options->neurons,
+                     &e->placements);
     if (!status && e->options->embeddings)
         status = graph_end_at_state(e, err);
     if (status)
@@ -213,7 +209,7 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE,
                          "--deterministic: with --sparse %s only decode skips neurons, so prompts "
                          "have other bits; use --sparse exact",
-                         e->options->sparse ? e->options->sparse : "as in the plan");
+                         choice->given ? sparse_mode_name(choice->mode) : "as in the plan");
     if (e->deterministic)
         return check_deterministic(e, err);
     check_libraries(e);

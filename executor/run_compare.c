@@ -109,7 +109,7 @@ static oato_status reference_args(const struct session *s, const struct run_args
                                   struct run_args *out, struct oato_error *err)
 {
     *out = *a;
-    out->open.engine.sparse = "off";
+    out->open.engine.sparse = (struct sparse_choice){.given = true, .mode = SPARSE_OFF};
     if (!s->plan.neurons_hash) /* then --neurons is for --sparse alone */
         out->open.neurons = NULL;
     if (!strcmp(a->compare, "dense"))

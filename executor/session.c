@@ -49,9 +49,9 @@ static bool brings_predictors(const struct gguf *g)
     return gguf_powerinfer(g) && gguf_tensor(g, "blk.0.fc1.weight");
 }
 
-static void warn_of_predictors(const struct gguf *g, const char *sparse)
+static void warn_of_predictors(const struct gguf *g, enum sparse_mode mode)
 {
-    if (brings_predictors(g) && strcmp(or_empty(sparse), "predict") != 0)
+    if (brings_predictors(g) && mode != SPARSE_PREDICT)
         program_warn(NULL,
                      "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
                      "which is exact; --sparse predict uses them");
@@ -61,20 +61,18 @@ static void warn_of_predictors(const struct gguf *g, const char *sparse)
 static oato_status session_neurons(struct session *s, const struct session_args *a,
                                    struct engine_options *options, struct oato_error *err)
 {
-    struct sparse_choice choice = {.mode = SPARSE_OFF};
-    oato_status status = options->sparse ? sparse_parse(options->sparse, &choice, err) : OATO_OK;
-    if (status)
-        return status;
-    const bool needed = choice.mode == SPARSE_SHARE || choice.mode == SPARSE_PREDICT ||
-                        (choice.skips_inputs && choice.mode != SPARSE_DENSE);
+    const enum sparse_mode mode = options->sparse.mode;
+    const bool needed = mode == SPARSE_THRESHOLD || mode == SPARSE_PREDICT ||
+                        (options->sparse.skips_inputs && mode != SPARSE_DENSE);
     if (s->has_plan && (s->plan.neurons_hash || !needed)) {
-        status = plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
+        const oato_status status =
+            plan_open_neurons(&s->plan, s->model->gguf, a->neurons, &s->neurons, err);
         options->neurons = s->plan.neurons;
         return status;
     }
     if (needed) {
         options->neurons = &s->neurons;
-        if (choice.mode == SPARSE_PREDICT && !a->neurons && brings_predictors(s->model->gguf))
+        if (mode == SPARSE_PREDICT && !a->neurons && brings_predictors(s->model->gguf))
             return neurons_of_powerinfer(s->model->gguf, &s->neurons, err);
         return neurons_open(s->model->gguf, a->neurons, &s->neurons, err);
     }
@@ -105,7 +103,7 @@ static oato_status session_load(struct session *s, const struct session_args *a,
     if (!status)
         status = session_neurons(s, a, &options, err);
     if (!status)
-        warn_of_predictors(s->model->gguf, options.sparse);
+        warn_of_predictors(s->model->gguf, options.sparse.mode);
     if (!status && needs & SESSION_TOKENIZER && !a->dump_program) {
         status = tokenizer_create(s->model->gguf, &s->tokenizer, err);
         warn_of_context(s->model, a->engine.context, a->engine.seqs);

@@ -89,8 +89,8 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
 #define SESSION_ENGINE(verbs, at) \
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)", verbs, \
      SESSION_AT(option_text, at, choice.ffn_activation, 0, 0)}, \
-    {"sparse", 0, "MODE", "skip neurons: off, exact, predict, sign (ReLU), threshold=S, input=S; dense", verbs, \
-     SESSION_AT(option_text, at, engine.sparse, 0, 0)}, \
+    {"sparse", 0, "MODE", "skip neurons: auto, off, exact, predict (ReLU), threshold=S, input=S; dense", verbs, \
+     SESSION_AT(option_sparse, at, engine.sparse, 0, 0)}, \
     {"kv", 0, "TYPE", "KV cache f16, q8_0 or f32 (default: the plan's or f16)", verbs, \
      SESSION_AT(session_take_kv, at, engine, 0, 0)}, \
     {"context", 'c', "N", "KV cache positions (default: the plan's, or 4096)", verbs, \

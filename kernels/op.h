@@ -96,13 +96,9 @@ enum op_kind {
     OP_HEAD_MUL_MAT, /* in graphs: each head has a matrix of its own, n x k, one behind the other in
                         weight[0]: out[0] has for each head the product with the first k of its
                         head_dim columns of in[0], then the other columns as they are */
-    /* made by lowering, for predictors of active neurons */
-    OP_SIGNS,  /* out[0][j] = the number of i for which in[0][i] and weight[0][j][i] have the same
-                  sign, less the number of those for which they have not: a guess of the product's
-                  sign that reads one bit for each weight (SparseInfer) */
-    OP_ACTIVE, /* out[0] = a list: the number of elements of in[0], plus weight[0] if there is one,
-                  above `threshold`, then their numbers, ascending, as whole float32 numbers; what
-                  follows has no meaning */
+    OP_ACTIVE,       /* made by lowering, for predictors: out[0] = a list: the number of elements of
+                        in[0], plus weight[0] if there is one, above `threshold`, then their numbers,
+                        ascending, as whole float32 numbers; what follows has no meaning */
     OP_MUL_MAT_T, /* in graphs: MUL_MAT with a weight that is kept transposed, k rows of n elements:
                      out[0] = sum over i of in[0][i] times row i, in rising i. Rows of elements that
                      are 0 are not read */
@@ -117,12 +113,11 @@ enum row_class { ROWS_TOKENS, ROWS_LOGITS, ROWS_PICKED, ROWS_WHOLE };
 
 /* How a weight is used; decides its layout. */
 enum weight_use {
-    WEIGHT_MATRIX,  /* matrix products, also those of experts */
-    WEIGHT_LOOKUP,  /* rows as they are: EMBED, MUL_MAT_T */
-    WEIGHT_VECTOR,  /* norms, biases, rope divisors: always converted to float32 */
-    WEIGHT_ROWS,    /* rows that are read one by one: up of a sparse GATE_UP */
-    WEIGHT_COLUMNS, /* columns that are read one by one: a sparse MUL_MAT */
-    WEIGHT_SIGNS    /* a bit for each element, set if it is negative, in rows of whole uint64 */
+    WEIGHT_MATRIX, /* matrix products, also those of experts */
+    WEIGHT_LOOKUP, /* rows as they are: EMBED, MUL_MAT_T */
+    WEIGHT_VECTOR, /* norms, biases, rope divisors: always converted to float32 */
+    WEIGHT_ROWS,   /* rows that are read one by one: up of a sparse GATE_UP */
+    WEIGHT_COLUMNS /* columns that are read one by one: a sparse MUL_MAT */
 };
 
 /* The axis along which an operator is split into parts: output rows, inputs (the parts' results are
@@ -130,12 +125,51 @@ enum weight_use {
 enum op_axis { AXIS_ROWS, AXIS_K, AXIS_HEADS, AXIS_EXPERTS, AXIS_COUNT };
 extern const char *const op_axis_name[AXIS_COUNT]; /* "rows", "k", "heads", "experts" */
 
-/* What a product skips. UNLISTED: products are computed only for the neurons, the product's rows,
- * that in[1], a list as OP_ACTIVE makes them, names for the token, and up's of a GATE_UP only for
- * those of them that ZEROS would compute it for; a MUL_MAT gives -infinity for the others, which a
- * ReLU, with a bias before it or not, makes 0. ZEROS_BY_ROWS: with the weights of UNLISTED, where
- * there is no list; a GATE_UP as ZEROS, a MUL_MAT as NOTHING. */
-enum op_skip { SKIP_NOTHING, SKIP_ZEROS, SKIP_UNLISTED, SKIP_ZEROS_BY_ROWS };
+/* What is left out of a product, of a layer's feed-forward block, of a model: the one vocabulary of
+ * operators, plans, prices and --sparse. Operators have OFF to BY_ROWS, whose numbers their keys
+ * have; the others are ways to ask for these. */
+enum sparse_mode {
+    SPARSE_OFF, /* nothing */
+    /* What is at most a threshold. A GATE_UP computes up's product only where |activation(gate)| >
+     * threshold, and out[0] is exactly 0 elsewhere; a MUL_MAT does not read the columns of its
+     * weight where |in[0]| <= threshold. threshold 0: what is exactly 0; negative: nothing is
+     * skipped, by the same kernels and so with the same bits as 0 where activations have exact
+     * zeros */
+    SPARSE_ABOVE,
+    /* Products are computed only for the neurons, the product's rows, that in[1], a list as
+     * OP_ACTIVE makes them, names for the token, and up's of a GATE_UP only for those of them that
+     * ABOVE would compute it for; a MUL_MAT gives -infinity for the others, which a ReLU, with a
+     * bias before it or not, makes 0. Of a model: in decode, by the predictors of a sidecar; layers
+     * without one are EXACT */
+    SPARSE_PREDICT,
+    /* With the weights of PREDICT, where there is no list: a GATE_UP as ABOVE, a MUL_MAT as OFF */
+    SPARSE_BY_ROWS,
+    SPARSE_DENSE,    /* what EXACT, or else ABOVE, would choose computes everything, by the kernels
+                        that can skip: the bits of EXACT */
+    SPARSE_EXACT,    /* ABOVE 0, in layers whose activation has exact zeros */
+    SPARSE_THRESHOLD /* ABOVE each layer's own threshold, below which a share of its activations was
+                        counted (CATS) */
+};
+
+/* What --sparse asks for; none given: what the plan says, or what the planner finds to pay. */
+struct sparse_choice {
+    bool given;
+    enum sparse_mode mode;
+    float threshold; /* of ABOVE; the share of THRESHOLD */
+    /* Products of attention and FFN matrices skip inputs, each up to the magnitude that the share
+     * `input` of its own was counted to have at most (TEAL). OFF leaves the whole FFN to that,
+     * other modes its down and what they do not fuse; DENSE: nothing is skipped. */
+    bool skips_inputs;
+    float input;
+};
+
+/* The word of a mode: "exact"; NULL: operators alone have it. */
+const char *sparse_mode_name(enum sparse_mode mode);
+/* From "auto" (none given), "off", "dense", "exact", "predict", "above=0.1", "threshold=0.5", each
+ * but the first perhaps with ",input=0.4", or "input=0.4" alone (OFF); OATO_EUSAGE: it is none. */
+oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
+/* The taker of --sparse, to a struct sparse_choice. */
+oato_status option_sparse(const struct options *o, void *to, struct oato_error *err);
 
 enum rope_pairing { ROPE_ADJACENT = 0, ROPE_HALVES = 1 }; /* pairs (2i, 2i+1) or (i, i + d/2) */
 
@@ -194,12 +228,7 @@ struct oato_op {
     float alibi; /* ATTENTION: scores also get -slope * distance, op_slope; SSM: constant decays by
                     op_slope; 0: no slopes */
     int32_t alibi_heads; /* of all heads, of which the operator may have some, from `first` on */
-    /* MUL_MAT, GATE_UP: enum op_skip. With SKIP_ZEROS a GATE_UP computes up's product only where
-     * |activation(gate)| > threshold, and out[0] is exactly 0 elsewhere; a MUL_MAT does not read
-     * the columns of its weight where |in[0]| <= threshold. threshold 0: what is exactly 0;
-     * negative: nothing is skipped, by the same kernels and so with the same bits as 0 where
-     * activations have exact zeros */
-    int32_t sparse;
+    int32_t sparse;      /* MUL_MAT, GATE_UP: enum sparse_mode, at most SPARSE_BY_ROWS */
     float threshold;
     float eps;                 /* RMS_NORM, ADD_NORM, HEAD_NORM, DELTA */
     float rope_base;           /* ROPE: frequency base */
@@ -270,7 +299,7 @@ static inline int32_t state_slots_of(int32_t seqs)
 /* A product whose weight is read by columns. */
 static inline bool op_by_columns(const struct oato_op *op)
 {
-    return op->kind == OP_MUL_MAT && op->sparse == SKIP_ZEROS;
+    return op->kind == OP_MUL_MAT && op->sparse == SPARSE_ABOVE;
 }
 
 /* What varies from step to step and decides an operator's cost. */
@@ -300,7 +329,7 @@ enum { OP_KEY_SIZE = 96 };
  *   mul_mat_t/Q4_0/k4096/n1024     k in, n out
  *   qkv/Q4_1/k576/n576/m192        m = n2
  *   gate_up/Q4_1/k576/n1536        n of the gate, of the up matrix and of the output
- *   gate_up/Q4_1/k576/n1536/z1     enum op_skip; likewise mul_mat; threshold is not part of it
+ *   gate_up/Q4_1/k576/n1536/z1     enum sparse_mode; likewise mul_mat; threshold is not part of it
  *   merge/n576                     n of the output, k = n
  *   merge_sum/k1152/n576           k in all inputs together, n of each and of the output
  *   slice/k576/n64                 k of the input, n of the output; first is not part of it
@@ -313,7 +342,6 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
  *   expert_sum/n2048/e128/u8       n out, k = n
  *   kv_copy
- *   signs/Q4_0/k4096/n14336
  *   active/k14336                  k elements in; n = k + 1
  *   top_k/k128256/n80              k logits in, n twice the candidates; first is not part of it
  *   conv/k2048/s3                  channels, state; n = k

@@ -96,7 +96,6 @@ enum weight_use op_weight_use(const struct oato_op *op)
     const enum traffic traffic = op_kind_row(op->kind)->traffic;
     const bool rows = traffic == TABLE_ROWS || traffic == TRANSPOSED;
     return rows                                        ? WEIGHT_LOOKUP
-           : traffic == SIGNS                          ? WEIGHT_SIGNS
            : traffic == MATRICES || traffic == EXPERTS ? WEIGHT_MATRIX
                                                        : WEIGHT_VECTOR;
 }
@@ -105,7 +104,7 @@ enum weight_use op_weight_use_at(const struct oato_op *op, int i)
 {
     if (op_by_columns(op))
         return WEIGHT_COLUMNS;
-    if (op->sparse && i >= (op->sparse == SKIP_ZEROS ? 1 : 0))
+    if (op->sparse && i >= (op->sparse == SPARSE_ABOVE ? 1 : 0))
         return WEIGHT_ROWS;
     return i < op_weight_least(op) ? op_weight_use(op) : WEIGHT_VECTOR;
 }
@@ -213,7 +212,7 @@ static double share_computed(const struct oato_op *op, const struct op_size *siz
     if (!op->sparse || size->active <= 0 || size->active >= all)
         return 1;
     const double share = size->active / all;
-    return op->kind == OP_GATE_UP && op->sparse != SKIP_UNLISTED ? (1 + share) / 2 : share;
+    return op->kind == OP_GATE_UP && op->sparse != SPARSE_PREDICT ? (1 + share) / 2 : share;
 }
 
 double op_flops(const struct oato_op *op, const struct op_size *size)
@@ -281,7 +280,6 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     const double kv =
         row_bytes(op, (double)op_width(op, W_KV_HEADS)) + row_bytes(op, op->kv_heads * v_dim);
     const double vectors = 4 * (double)op_width(op, row->weight[0].k);
-    const int64_t signs = (op->k + INT64_C(63)) / 64 * 8; /* bytes of a row */
     switch (row->traffic) {
     case NONE: return 0;
     case VECTOR: return vectors;
@@ -289,7 +287,6 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     case TRANSPOSED: return op->k * row_bytes(op, op->n);
     case MATRICES: return rows * bytes * share_computed(op, size);
     case EXPERTS: return op_experts_read(op, size->rows) * rows * bytes;
-    case SIGNS: return rows * (double)signs;
     case STATE:
         return 8.0 * (double)op_state_floats(op) * (size->seqs > 1 ? size->seqs : 1) + vectors;
     case KV_WRITTEN: return size->rows * kv;

@@ -46,7 +46,7 @@ static const struct key_field key_fields[] = {
     [F_SHARE] = OPTIONAL('x', route_share),
     [F_SINGLE] = {'s', offsetof(struct oato_op, single), 1, 1, true},
     [F_UP_DTYPE] = OPTIONAL('y', up_dtype),
-    [F_SPARSE] = {'z', offsetof(struct oato_op, sparse), 1, SKIP_ZEROS_BY_ROWS, true},
+    [F_SPARSE] = {'z', offsetof(struct oato_op, sparse), 1, SPARSE_BY_ROWS, true},
 };
 #undef OPTIONAL
 #undef FIELD

@@ -89,8 +89,8 @@ static bool activation_fits(const struct oato_op *op)
 
 static bool sparse_fits(const struct oato_op *op)
 {
-    return op->sparse >= SKIP_NOTHING && op->sparse <= SKIP_ZEROS_BY_ROWS &&
-           (op->sparse != SKIP_UNLISTED || op->n < LIST_MOST);
+    return op->sparse >= SPARSE_OFF && op->sparse <= SPARSE_BY_ROWS &&
+           (op->sparse != SPARSE_PREDICT || op->n < LIST_MOST);
 }
 
 static bool gate_up_fits(const struct oato_op *op)
@@ -253,8 +253,6 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .traffic = TRANSPOSED},
     [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .example = "k4096/h32", .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
         .flops = 4, .flops_of = W_K, .fits = gate_fits},
-    [OP_SIGNS] = {"signs", true, {F_K, F_N}, .example = "k4096/n4096", .in = {W_K}, .out = {W_N}, .weight = {{W_N, W_K}},
-        .traffic = SIGNS},
     [OP_ACTIVE] = {"active", false, {F_K}, .example = "k4096", .n = W_LIST, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .optional = 1, .flops = 1, .flops_of = W_K, .fits = list_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, .example = ""},
@@ -339,7 +337,7 @@ int64_t op_width(const struct oato_op *op, enum width width)
     case W_DECAYED: return op->alibi != 0 ? 0 : 1;
     case W_STATE: return op_state_floats(op);
     case W_LIST: return (int64_t)op->k + 1;
-    case W_LISTED: return op->sparse == SKIP_UNLISTED ? (int64_t)op->n + 1 : 0;
+    case W_LISTED: return op->sparse == SPARSE_PREDICT ? (int64_t)op->n + 1 : 0;
     }
     return 0;
 }

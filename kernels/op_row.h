@@ -82,7 +82,6 @@ enum traffic {
     TRANSPOSED,
     MATRICES,
     EXPERTS,
-    SIGNS,
     STATE,
     KV_WRITTEN,
     KV_READ

@@ -215,12 +215,12 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     if (part.axis == AXIS_K) {
         op.k = length;
         if (reads_columns(part, &op) && !op.sparse) {
-            op.sparse = SKIP_ZEROS;
+            op.sparse = SPARSE_ABOVE;
             op.threshold = -1;
         }
     }
-    if (op.sparse == SKIP_UNLISTED && !part.placement->predictor)
-        op.sparse = SKIP_ZEROS_BY_ROWS;
+    if (op.sparse == SPARSE_PREDICT && !part.placement->predictor)
+        op.sparse = SPARSE_BY_ROWS;
     if (part.axis == AXIS_HEADS) {
         if (op.kind == OP_ATTENTION)
             op.first += op.heads / op.kv_heads * part.placed->begin;
@@ -277,7 +277,7 @@ static void unless_skipped(const struct lowering *l, struct record_part part, st
 {
     const struct lowering_facts *facts = l->in->facts;
     const int32_t device = part.placed->device;
-    const bool skips = op->sparse < SKIP_UNLISTED
+    const bool skips = op->sparse < SPARSE_PREDICT
                            ? !facts->supports || facts->supports(facts->user, device, op)
                            : lists_possible(l, device, op);
     if (op->sparse && reads_columns(part, op)) {
@@ -309,7 +309,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     struct home inputs[GRAPH_INPUTS] = {{0}}, list = nowhere;
     unless_skipped(l, part, &op);
     inputs_read(l, o, part, inputs);
-    if (op.sparse == SKIP_UNLISTED && !failed(l))
+    if (op.sparse == SPARSE_PREDICT && !failed(l))
         list = list_read(l, o, part, &op, inputs[0]);
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)

@@ -32,15 +32,6 @@ struct placed_part {
     const int32_t *members;
 };
 
-/* How decode guesses the active neurons of a layer from the input x of its feed-forward block:
- * those with (up relu(down x) + bias) > threshold, or without up those whose rows of gate have the
- * sign of x at more than (1 + threshold) / 2 of their elements. */
-struct placed_predictor {
-    const struct gguf_tensor *down, *up; /* {k, rank}, {rank, neurons} */
-    const struct gguf_tensor *bias;      /* {neurons}, F32; NULL: none */
-    float threshold;
-};
-
 /* Some of the experts of an operator's part on the host lie on another device, too. */
 struct placed_cache {
     int32_t device, slots; /* slots 0: there is no cache */
@@ -55,8 +46,8 @@ struct placement {
     const int32_t *order; /* all experts, if parts have members that are experts; else NULL */
     const struct gguf_tensor *experts; /* ROUTE: the same order, which its choice counts in */
     struct placed_cache cache;
-    const struct placed_predictor *predictor; /* of an operator that skips what is not listed; NULL:
-                                                 there are no lists in this phase */
+    /* The sidecar's, of an operator of SPARSE_PREDICT; NULL: there are no lists in this phase */
+    const struct neurons_predictor *predictor;
 };
 
 struct placements {
@@ -85,38 +76,6 @@ double part_share(const struct oato_op *op, enum op_axis axis, int64_t begin, in
 
 /* ------------------------------------------------------------------------------ sparsity --- */
 
-/* DENSE: the operators that EXACT, or else THRESHOLD, would choose compute everything, by the
- * kernels that can skip: the bits of EXACT. EXACT: neurons of ReLU kinds whose activation is
- * exactly 0 are skipped. LIMIT: neurons whose |activation| is at most `threshold`, whatever the
- * activation. SHARE: the same, with each layer's own threshold, below which the share `threshold`
- * of its activations was counted (CATS). PREDICT: in decode gate and up are computed only for the
- * neurons that the layer's predictor names, and of these EXACT skips; SIGN: the same with the
- * neurons whose gate has more products of x above than below 0, by signs alone (SparseInfer). */
-enum sparse_mode {
-    SPARSE_OFF,
-    SPARSE_DENSE,
-    SPARSE_EXACT,
-    SPARSE_LIMIT,
-    SPARSE_SHARE,
-    SPARSE_PREDICT,
-    SPARSE_SIGN
-};
-
-struct sparse_choice {
-    enum sparse_mode mode;
-    float threshold;
-    /* Products of attention and FFN matrices skip inputs, each up to the magnitude that the share
-     * `input` of its own was counted to have at most (TEAL); where the sidecar divides it among the
-     * matrices of the layer, its part. OFF leaves the whole FFN to that,
-     * other modes its down and what they do not fuse; DENSE: nothing is skipped. */
-    bool skips_inputs;
-    float input;
-};
-
-/* From "off", "dense", "exact", "above=0.1" (LIMIT), "threshold=0.5" (SHARE), "predict", "sign",
- * "sign=0.02" (the part of x's elements by which signs must agree more often than not), each
- * perhaps with ",input=0.4", or "input=0.4" alone (OFF); OATO_EUSAGE: it is none of these. */
-oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err);
 /* Whether the operator is the product of a matrix whose inputs TEAL thresholds: no router, and
  * nothing of recurrent mixers. */
 bool sparse_takes_inputs(const struct graph_op *o);
@@ -129,35 +88,25 @@ const struct graph_op *sparse_neurons(const struct graph *g, const struct graph_
 /* Whether a match of this kind may be fused: of products that skip inputs each has its own. */
 bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused);
 /* Has the operators of a fused graph skip neurons and inputs. neurons: what was counted, needed for
- * SHARE, PREDICT and inputs; NULL: nothing. Layers without a predictor skip as with EXACT.
- * OATO_EUSAGE: the graph has none of the kind, or the sidecar lacks the quantiles of a layer, or
- * has no predictor at all. */
+ * THRESHOLD, PREDICT and inputs; NULL: nothing. OATO_EUSAGE: the graph has none of the kind, or the
+ * sidecar lacks the quantiles of a layer, or has no predictor at all. */
 oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
                          const struct neurons *neurons, struct oato_error *err);
-/* How the plan's layer guesses its active neurons in decode; false: it does not, or the sidecar has
- * no predictor of it. */
-bool sparse_predictor(const struct plan_sparse *s, const struct neurons *n,
-                      struct placed_predictor *out);
 /* What computes neurons by a list: a GATE_UP, or the product before an ACTIVATE; NULL: nothing. */
 const struct graph_op *sparse_listed(const struct graph *g, const struct graph_op *neurons);
-/* Gives decode's placements of the operators that so skip what is not listed the predictors that
- * the choice names; layer: of this one only, -1: of all. neurons must outlive the placements. */
-oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
-                         const struct neurons *neurons, struct placements *placements,
-                         struct oato_error *err);
 /* sparse_apply for the layers and matrices that the plan names. OATO_EFILE: one has none of the
  * kind. */
 oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err);
-/* sparse_place for these layers. The plan's sidecar must outlive the placements. */
-oato_status sparse_place_plan(const struct graph *g, const struct plan *p,
-                              struct placements *placements, struct oato_error *err);
+/* Gives decode's placements of the operators that either had skip what a list does not name the
+ * predictors of the same sidecar, which must outlive them. */
+void sparse_place(const struct graph *g, const struct neurons *neurons,
+                  struct placements *placements);
 
 /* The operators of the records, in order, that make the list for a part of a GATE_UP or MUL_MAT.
- * The last n_by_neurons of them are for its neurons alone, those before for all. Returns how many
- * there are. */
-enum { LIST_OPS = 4 };
-int list_ops(const struct placed_predictor *p, const struct oato_op *op,
-             struct oato_op out[LIST_OPS], int *n_by_neurons);
+ * The last LIST_BY_NEURONS of them are for its neurons alone, those before for all. */
+enum { LIST_OPS = 4, LIST_BY_NEURONS = 2 };
+void list_ops(const struct neurons_predictor *p, const struct oato_op *op,
+              struct oato_op out[LIST_OPS]);
 
 /* ------------------------------------------------------------------------------- input ---- */
 

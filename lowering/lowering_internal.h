@@ -165,7 +165,7 @@ struct home members_read(struct lowering *l, int32_t value, enum value_parts par
 bool lists_possible(const struct lowering *l, int32_t device, const struct oato_op *op);
 /* The list of the neurons that the part computes for each token of its input x; op is the part's,
  * gate its rows of the gate's matrix. */
-struct home list_emit(struct lowering *l, const struct placed_predictor *p,
+struct home list_emit(struct lowering *l, const struct neurons_predictor *p,
                       const struct graph_op *o, const struct oato_op *op,
                       const struct weight_slot *gate, int32_t device, struct home x);
 

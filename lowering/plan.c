@@ -26,7 +26,7 @@ oato_status lower_plan(const struct plan *plan, struct graph *g, const struct lo
         g->ops[i].op = graph_op_with_kv(&g->ops[i], q->kv);
     oato_status status = placements_create(plan, g, bound, facts->host, places, err);
     if (!status)
-        status = sparse_place_plan(g, plan, places, err);
+        sparse_place(g, plan->neurons, places);
     if (!status)
         status = lowered_init(&in, out, err);
     for (int phase = 0; phase < PHASE_COUNT && !status; phase++)

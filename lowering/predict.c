@@ -4,7 +4,6 @@
  * its own neurons:
  *
  *   down x -> relu -> up's rows of these neurons -> list of what is, with a bias, above a threshold
- *   or: signs of gate's rows of these neurons -> list
  *
  * Prefill has no such records: hundreds of tokens together need nearly all neurons.
  */
@@ -16,8 +15,8 @@ bool lists_possible(const struct lowering *l, int32_t device, const struct oato_
     const struct lowering_facts *facts = l->in->facts;
     struct oato_op by_list = *op, by_rows = *op;
     const struct oato_op list = {.kind = OP_ACTIVE, .dtype = DT_F32, .k = op->n, .n = op->n + 1};
-    by_list.sparse = SKIP_UNLISTED;
-    by_rows.sparse = SKIP_ZEROS_BY_ROWS;
+    by_list.sparse = SPARSE_PREDICT;
+    by_rows.sparse = SPARSE_BY_ROWS;
     return !facts->supports || (facts->supports(facts->user, device, &by_list) &&
                                 facts->supports(facts->user, device, &by_rows) &&
                                 facts->supports(facts->user, device, &list));
@@ -79,51 +78,38 @@ static struct weight_slot bias_slot(const struct weight_slot *gate, const struct
                                 .members = gate->members};
 }
 
-int list_ops(const struct placed_predictor *p, const struct oato_op *op,
-             struct oato_op out[LIST_OPS], int *n_by_neurons)
+void list_ops(const struct neurons_predictor *p, const struct oato_op *op,
+              struct oato_op out[LIST_OPS])
 {
-    const float threshold = p->up ? p->threshold : p->threshold * (float)op->k;
-    const struct oato_op list = {
-        .kind = OP_ACTIVE, .dtype = DT_F32, .k = op->n, .n = op->n + 1, .threshold = threshold};
-    const int n = p->up ? LIST_OPS : 2;
-    *n_by_neurons = 2;
-    if (!p->up) {
-        out[0] = (struct oato_op){.kind = OP_SIGNS, .dtype = op->dtype, .k = op->k, .n = op->n};
-    } else {
-        const int32_t rank = (int32_t)p->down->ne[1];
-        const uint16_t down = (uint16_t)p->down->dtype, up = (uint16_t)p->up->dtype;
-        out[0] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = down, .k = op->k, .n = rank};
-        out[1] = (struct oato_op){
-            .kind = OP_ACTIVATE, .dtype = DT_F32, .k = rank, .n = rank, .activation = ACT_RELU};
-        out[2] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = up, .k = rank, .n = op->n};
-    }
-    out[n - 1] = list;
-    return n;
+    const int32_t rank = (int32_t)p->down->ne[1];
+    const uint16_t down = (uint16_t)p->down->dtype, up = (uint16_t)p->up->dtype;
+    out[0] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = down, .k = op->k, .n = rank};
+    out[1] = (struct oato_op){
+        .kind = OP_ACTIVATE, .dtype = DT_F32, .k = rank, .n = rank, .activation = ACT_RELU};
+    out[2] = (struct oato_op){.kind = OP_MUL_MAT, .dtype = up, .k = rank, .n = op->n};
+    out[3] = (struct oato_op){
+        .kind = OP_ACTIVE, .dtype = DT_F32, .k = op->n, .n = op->n + 1, .threshold = p->threshold};
 }
 
-/* The weight of the i-th of n such records; without a tensor: it has none. */
-static struct weight_slot list_slot(const struct placed_predictor *p,
-                                    const struct weight_slot *gate, int i, int n)
+/* The weight of the i-th such record; without a tensor: it has none. */
+static struct weight_slot list_slot(const struct neurons_predictor *p,
+                                    const struct weight_slot *gate, int i)
 {
-    struct weight_slot signs = *gate;
-    signs.use = WEIGHT_SIGNS;
-    return i == n - 1   ? bias_slot(gate, p->bias)
-           : !p->up     ? signs
-           : i == 0     ? matrix_slot(p->down)
-           : i == n - 2 ? rows_as(gate, matrix_slot(p->up))
-                        : (struct weight_slot){.tensor = NULL};
+    return i == 0              ? matrix_slot(p->down)
+           : i == 2            ? rows_as(gate, matrix_slot(p->up))
+           : i == LIST_OPS - 1 ? bias_slot(gate, p->bias)
+                               : (struct weight_slot){.tensor = NULL};
 }
 
-struct home list_emit(struct lowering *l, const struct placed_predictor *p,
+struct home list_emit(struct lowering *l, const struct neurons_predictor *p,
                       const struct graph_op *o, const struct oato_op *op,
                       const struct weight_slot *gate, int32_t device, struct home x)
 {
     struct chain c = {l, device, o->out[0], x, op->k};
     struct oato_op ops[LIST_OPS];
-    int by_neurons;
-    const int n = list_ops(p, op, ops, &by_neurons);
-    for (int i = 0; i < n && !failed(l); i++) {
-        const struct weight_slot slot = list_slot(p, gate, i, n);
+    list_ops(p, op, ops);
+    for (int i = 0; i < LIST_OPS && !failed(l); i++) {
+        const struct weight_slot slot = list_slot(p, gate, i);
         if (slot.tensor)
             chain_add_weight(&c, ops[i], &slot);
         else

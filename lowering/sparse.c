@@ -8,57 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Cuts "input=S", alone or behind a comma, off the mode's text. */
-static bool input_parse(const char *text, char *mode, size_t bytes, double *input)
-{
-    const char *comma = strrchr(text, ','), *own = comma ? comma + 1 : text;
-    const size_t length = comma ? (size_t)(comma - text) : 0;
-    if (length >= bytes || strncmp(own, "input=", 6) != 0 || !parse_f64(own + 6, 0, 0.99, input))
-        return false;
-    snprintf(mode, bytes, "%.*s", (int)length, comma ? text : "");
-    if (!comma)
-        snprintf(mode, bytes, "off");
-    return true;
-}
-
-oato_status sparse_parse(const char *text, struct sparse_choice *out, struct oato_error *err)
-{
-    static const char *const names[] = {
-        [SPARSE_OFF] = "off",         [SPARSE_DENSE] = "dense", [SPARSE_EXACT] = "exact",
-        [SPARSE_PREDICT] = "predict", [SPARSE_SIGN] = "sign",
-    };
-    double threshold, input;
-    char mode[32];
-    *out = (struct sparse_choice){.mode = SPARSE_OFF};
-    if (input_parse(text, mode, sizeof mode, &input)) {
-        out->skips_inputs = true;
-        out->input = (float)input;
-        text = mode;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-        if (names[i] && !strcmp(text, names[i])) {
-            out->mode = (enum sparse_mode)i;
-            return OATO_OK;
-        }
-    }
-    if (!strncmp(text, "above=", 6) && parse_f64(text + 6, 0, 1e30, &threshold))
-        out->mode = SPARSE_LIMIT;
-    else if (!strncmp(text, "threshold=", 10) && parse_f64(text + 10, 0, 0.99, &threshold))
-        out->mode = SPARSE_SHARE;
-    else if (!strncmp(text, "sign=", 5) && parse_f64(text + 5, -1, 1, &threshold))
-        out->mode = SPARSE_SIGN;
-    else
-        return oato_fail(err, OATO_EUSAGE,
-                         "--sparse wants off, dense, exact, predict, sign[=M] (by how much signs "
-                         "must agree, -1 to 1), threshold=S (the share of neurons to skip, 0 to "
-                         "0.99), above=T (the least |activation|, 0 or more) or input=S (the share "
-                         "of matrices' inputs to skip, also behind one of the others and a comma), "
-                         "not '%s'",
-                         text);
-    out->threshold = (float)threshold;
-    return OATO_OK;
-}
-
 /* What makes the input of a product that may skip some of it; NULL: it may not. */
 static struct graph_op *neurons_of(const struct graph *g, const struct graph_op *down)
 {
@@ -72,16 +21,11 @@ static struct graph_op *neurons_of(const struct graph *g, const struct graph_op 
     return makes ? o : NULL;
 }
 
-static bool has_zeros(const struct graph_op *o)
-{
-    return o->op.activation == ACT_RELU || o->op.activation == ACT_RELU_SQUARED;
-}
-
 const struct graph_op *sparse_neurons(const struct graph *g, const struct graph_op *down,
                                       bool zeros)
 {
     const struct graph_op *o = neurons_of(g, down);
-    return o && (!zeros || has_zeros(o)) ? o : NULL;
+    return o && (!zeros || activation_has_zeros((enum activation)o->op.activation)) ? o : NULL;
 }
 
 /* The activation up to which neurons of a layer are skipped; negative: none are. NaN: not known. */
@@ -95,21 +39,13 @@ static float limit_of(const struct sparse_choice *choice, const struct neurons *
     case SPARSE_DENSE: return -1;
     case SPARSE_EXACT:
     case SPARSE_PREDICT:
-    case SPARSE_SIGN: return 0;
-    case SPARSE_LIMIT: return choice->threshold;
-    case SPARSE_SHARE: break;
+    case SPARSE_BY_ROWS: return 0;
+    case SPARSE_ABOVE: return choice->threshold;
+    case SPARSE_THRESHOLD: break;
     }
     snprintf(name, sizeof name, "blk.%d.ffn_act", layer);
     m = neurons ? neurons_magnitudes(neurons, name) : NULL;
     return m ? m->quantiles[lroundf(100 * choice->threshold)] : NAN;
-}
-
-/* Whether the choice has a list of active neurons made for the layer. */
-static bool has_list(const struct sparse_choice *choice, const struct neurons *neurons,
-                     int32_t layer)
-{
-    return choice->mode == SPARSE_SIGN ||
-           (choice->mode == SPARSE_PREDICT && neurons && neurons_predictor(neurons, layer));
 }
 
 /* The product whose rows become an activation's elements, perhaps with a bias; NULL: something else
@@ -140,17 +76,6 @@ const struct graph_op *sparse_listed(const struct graph *g, const struct graph_o
     return listed_of(g, neurons);
 }
 
-static void list_set(const struct graph *g, struct graph_op *neurons,
-                     const struct sparse_choice *choice, const struct neurons *counted)
-{
-    struct graph_op *o = listed_of(g, neurons);
-    /* signs know nothing of a bias */
-    const bool guessed = o && (o == neurons || choice->mode == SPARSE_PREDICT) &&
-                         has_list(choice, counted, neurons->layer);
-    if (guessed)
-        o->op.sparse = SKIP_UNLISTED;
-}
-
 /* Sets the fields of all such operators of a layer (-1: of all), or only of those that have exact
  * zeros. Returns how many products skip; -1: a layer's threshold is not known. */
 static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
@@ -162,7 +87,7 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
         if (layer >= 0 && g->ops[i].layer != layer)
             continue;
         struct graph_op *neurons = neurons_of(g, &g->ops[i]);
-        if (!neurons || (zeros && !has_zeros(neurons)))
+        if (!neurons || (zeros && !activation_has_zeros((enum activation)neurons->op.activation)))
             continue;
         const float limit = limit_of(choice, counted, g->ops[i].layer);
         if (isnan(limit))
@@ -171,11 +96,13 @@ static int32_t fields_set(struct graph *g, const struct sparse_choice *choice,
         const bool product = down->kind == OP_MUL_MAT; /* the other one always skips what is 0 */
         if (!product && !gates && limit > 0)
             continue;
-        down->sparse = product ? SKIP_ZEROS : SKIP_NOTHING;
+        down->sparse = product ? SPARSE_ABOVE : SPARSE_OFF;
         down->threshold = product && !(gates && limit > 0) ? limit : 0; /* GATE_UP skipped it */
-        neurons->op.sparse = gates ? SKIP_ZEROS : SKIP_NOTHING;
+        neurons->op.sparse = gates ? SPARSE_ABOVE : SPARSE_OFF;
         neurons->op.threshold = gates ? limit : 0;
-        list_set(g, neurons, choice, counted);
+        struct graph_op *o = listed_of(g, neurons);
+        if (o && choice->mode == SPARSE_PREDICT && counted && neurons_predictor(counted, o->layer))
+            o->op.sparse = SPARSE_PREDICT;
         n++;
     }
     return n;
@@ -187,7 +114,7 @@ bool sparse_takes_inputs(const struct graph_op *o)
         "attn_q.weight",      "attn_k.weight",   "attn_v.weight", "attn_qkv.weight",
         "attn_output.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
     };
-    const bool plain = o->op.sparse == SKIP_NOTHING || o->op.sparse == SKIP_ZEROS;
+    const bool plain = o->op.sparse == SPARSE_OFF || o->op.sparse == SPARSE_ABOVE;
     if (o->op.kind != OP_MUL_MAT || !plain || o->n_weights < 1 || !o->weight[0])
         return false;
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
@@ -211,17 +138,14 @@ static float input_limit(const struct sparse_choice *choice, const struct neuron
     const struct neurons_magnitudes *m = sparse_inputs(o, neurons);
     if (choice->mode == SPARSE_DENSE)
         return -1;
-    if (!m)
-        return NAN;
-    const float share = m->shares ? m->shares[lroundf(100 * choice->input)] : choice->input;
-    return m->quantiles[lroundf(100 * share)];
+    return m ? m->quantiles[lroundf(100 * choice->input)] : NAN;
 }
 
 static void input_skips(struct oato_op *op, float limit)
 {
-    const bool higher = op->sparse == SKIP_ZEROS && op->threshold > limit;
+    const bool higher = op->sparse == SPARSE_ABOVE && op->threshold > limit;
     op->threshold = higher ? op->threshold : limit;
-    op->sparse = SKIP_ZEROS;
+    op->sparse = SPARSE_ABOVE;
 }
 
 static oato_status inputs_apply(struct graph *g, const struct sparse_choice *choice,
@@ -256,7 +180,7 @@ bool sparse_fuses(const struct sparse_choice *choice, enum op_kind fused)
 static oato_status neurons_apply(struct graph *g, const struct sparse_choice *choice,
                                  const struct neurons *neurons, struct oato_error *err)
 {
-    const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
+    const bool any = choice->mode == SPARSE_ABOVE || choice->mode == SPARSE_THRESHOLD;
     bool predicts = choice->mode != SPARSE_PREDICT;
     for (int32_t i = 0; i < g->n_layers && !predicts; i++)
         predicts = neurons && neurons_predictor(neurons, i);
@@ -291,49 +215,13 @@ oato_status sparse_apply(struct graph *g, const struct sparse_choice *choice,
     return status || !choice->skips_inputs ? status : inputs_apply(g, choice, neurons, err);
 }
 
-static struct placed_predictor predictor_of(const struct sparse_choice *choice, int32_t layer,
-                                            const struct neurons *neurons)
+void sparse_place(const struct graph *g, const struct neurons *neurons,
+                  struct placements *placements)
 {
-    if (choice->mode != SPARSE_PREDICT)
-        return (struct placed_predictor){.threshold = choice->threshold};
-    const struct neurons_predictor *p = neurons_predictor(neurons, layer);
-    return (struct placed_predictor){p->down, p->up, p->bias, p->threshold};
-}
-
-oato_status sparse_place(const struct graph *g, const struct sparse_choice *choice, int32_t layer,
-                         const struct neurons *neurons, struct placements *placements,
-                         struct oato_error *err)
-{
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *o = &g->ops[i];
-        if (o->op.sparse != SKIP_UNLISTED || (layer >= 0 && o->layer != layer))
-            continue;
-        struct placed_predictor *p = arena_alloc(&placements->arena, 1, sizeof *p);
-        if (!p)
-            return oato_fail_memory(err, sizeof *p, "predictors");
-        *p = predictor_of(choice, o->layer, neurons);
-        placements->phase[PHASE_DECODE][i].predictor = p;
-    }
-    return OATO_OK;
-}
-
-static struct sparse_choice choice_of(const struct plan_sparse *s)
-{
-    const enum sparse_mode mode = s->guess == PLAN_GUESS_PREDICTED ? SPARSE_PREDICT
-                                  : s->guess == PLAN_GUESS_SIGNS   ? SPARSE_SIGN
-                                  : s->threshold > 0               ? SPARSE_LIMIT
-                                                                   : SPARSE_EXACT;
-    return (struct sparse_choice){.mode = mode, .threshold = s->threshold};
-}
-
-bool sparse_predictor(const struct plan_sparse *s, const struct neurons *n,
-                      struct placed_predictor *out)
-{
-    const struct sparse_choice choice = choice_of(s);
-    const bool lists = has_list(&choice, n, s->layer);
-    if (lists)
-        *out = predictor_of(&choice, s->layer, n);
-    return lists;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (g->ops[i].op.sparse == SPARSE_PREDICT)
+            placements->phase[PHASE_DECODE][i].predictor =
+                neurons_predictor(neurons, g->ops[i].layer);
 }
 
 static oato_status inputs_apply_plan(struct graph *g, const struct plan *p, struct oato_error *err)
@@ -361,24 +249,15 @@ oato_status sparse_apply_plan(struct graph *g, const struct plan *p, struct oato
 {
     for (int32_t i = 0; i < p->n_sparse; i++) {
         const struct plan_sparse *s = &p->sparse[i];
-        const struct sparse_choice choice = choice_of(s);
-        if (!fields_set(g, &choice, p->neurons, s->layer, choice.mode != SPARSE_LIMIT))
+        const struct sparse_choice choice = {.mode = s->predicts        ? SPARSE_PREDICT
+                                                     : s->threshold > 0 ? SPARSE_ABOVE
+                                                                        : SPARSE_EXACT,
+                                             .threshold = s->threshold};
+        if (!fields_set(g, &choice, p->neurons, s->layer, choice.mode != SPARSE_ABOVE))
             return oato_fail(err, OATO_EFILE,
                              "the plan skips neurons of layer %d, which has none to skip; run "
                              "oato-plan again",
                              s->layer);
     }
     return inputs_apply_plan(g, p, err);
-}
-
-oato_status sparse_place_plan(const struct graph *g, const struct plan *p,
-                              struct placements *placements, struct oato_error *err)
-{
-    oato_status status = OATO_OK;
-    for (int32_t i = 0; i < p->n_sparse && !status; i++) {
-        const struct sparse_choice choice = choice_of(&p->sparse[i]);
-        if (p->sparse[i].guess)
-            status = sparse_place(g, &choice, p->sparse[i].layer, p->neurons, placements, err);
-    }
-    return status;
 }

@@ -458,9 +458,6 @@ static void write_magnitudes(struct writer *w, const struct neurons_magnitudes *
     snprintf(name, sizeof name, "%s_counts", m->name);
     if (m->counts)
         write_tensor(w, name, DT_I64, NEURONS_BINS, m->counts);
-    snprintf(name, sizeof name, "%s_shares", m->name);
-    if (m->shares)
-        write_tensor(w, name, DT_F32, NEURONS_QUANTILES, m->shares);
 }
 
 static void write_predictor(struct writer *w, int32_t layer, const struct neurons_predictor *p)

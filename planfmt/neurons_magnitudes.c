@@ -1,7 +1,7 @@
 /*
  * neurons_magnitudes.c - how large the elements of values were, in a neurons sidecar: quantiles,
- * from which thresholds are chosen, while counting is unfinished the counts that they are made of,
- * and the shares of a matrix's inputs to skip.
+ * from which thresholds are chosen, and while counting is unfinished the counts that they are made
+ * of.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -59,11 +59,11 @@ static const struct {
 } tensors[] = {
     [QUANTILES] = {"_quantiles", DT_F32, NEURONS_QUANTILES},
     [COUNTS] = {"_counts", DT_I64, NEURONS_BINS},
-    [SHARES] = {"_shares", DT_F32, NEURONS_QUANTILES},
+    [SHARES] = {"_shares", DT_F32, NEURONS_QUANTILES}, /* of earlier versions; refused */
 };
 
 /* The one of a tensor whose name has that many bytes before its end. Names of tensors differ, so
- * quantiles are a new one; the others follow those that they belong to. NULL: they do not, or
+ * quantiles are a new one; counts follow those that they belong to. NULL: they do not, or
  * memory is short. */
 static struct neurons_magnitudes *entry_of(struct neurons *n, const struct gguf_tensor *t,
                                            size_t bytes, size_t kind)
@@ -86,6 +86,12 @@ oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int6
         if (length <= end || strcmp(t->name + length - end, tensors[i].end) != 0 ||
             layer_of(t->name) < 0)
             continue;
+        if (i == SHARES)
+            return oato_fail(err, OATO_EFILE,
+                             "%s: shares of inputs for each matrix (oato-profile --inputs), which "
+                             "this version no longer reads; remove the file and count anew with "
+                             "oato-profile --calibrate TEXT",
+                             t->name);
         if (t->dtype != tensors[i].dtype || t->n_dims != 1 || t->ne[0] != tensors[i].n ||
             layer_of(t->name) >= layers)
             return oato_fail(err, OATO_EFILE,
@@ -102,10 +108,8 @@ oato_status magnitudes_read(struct neurons *n, const struct gguf_tensor *t, int6
         memcpy(data, t->data, t->bytes);
         if (i == QUANTILES)
             m->quantiles = data;
-        else if (i == COUNTS)
-            m->counts = data;
         else
-            m->shares = data;
+            m->counts = data;
     }
     return OATO_OK;
 }
@@ -134,25 +138,11 @@ static oato_status check_counts(const struct neurons_magnitudes *m, oato_status 
     return OATO_OK;
 }
 
-static oato_status check_shares(const struct neurons_magnitudes *m, oato_status status,
-                                struct oato_error *err)
-{
-    float last = 0;
-    for (int32_t i = 0; m->shares && i < NEURONS_QUANTILES; last = m->shares[i++])
-        if (!(m->shares[i] >= last && m->shares[i] <= 1))
-            return oato_fail(err, status,
-                             "%s_shares: element %d is %g after %g; allowed: rising numbers from "
-                             "0 to 1",
-                             m->name, i, (double)m->shares[i], (double)last);
-    return OATO_OK;
-}
-
 oato_status magnitudes_check(const struct neurons *n, oato_status status, struct oato_error *err)
 {
     for (int32_t i = 0; i < n->n_magnitudes; i++)
         if (check_quantiles(&n->magnitudes[i], status, err) ||
-            check_counts(&n->magnitudes[i], status, err) ||
-            check_shares(&n->magnitudes[i], status, err))
+            check_counts(&n->magnitudes[i], status, err))
             return err->status;
     return OATO_OK;
 }

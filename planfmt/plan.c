@@ -116,16 +116,19 @@ static oato_status check_sparse(const struct plan *p, oato_status status, struct
         if (s->layer < 0 || (i && s->layer <= s[-1].layer))
             return oato_fail(err, status, "sparse layer %d: number %d; they must ascend from 0", i,
                              s->layer);
-        if (s->guess >= PLAN_GUESS_COUNT)
-            return oato_fail(err, status, "sparse layer %d: guess %u; allowed: below %d", i,
-                             s->guess, PLAN_GUESS_COUNT);
-        const float least = s->guess == PLAN_GUESS_SIGNS ? -1 : 0,
-                    most = s->guess == PLAN_GUESS_SIGNS       ? 1
-                           : s->guess == PLAN_GUESS_PREDICTED ? 0
-                                                              : FLT_MAX;
-        if (!(s->threshold >= least && s->threshold <= most))
-            return oato_fail(err, status, "sparse layer %d: threshold %g; allowed: %g to %g", i,
-                             (double)s->threshold, (double)least, (double)most);
+        if (s->predicts == 2)
+            return oato_fail(
+                err, status,
+                "sparse layer %d: neurons found by signs, which this version no longer "
+                "does; run oato-plan again",
+                i);
+        if (s->predicts > 1)
+            return oato_fail(err, status, "sparse layer %d: predicts %u; allowed: 0 and 1", i,
+                             s->predicts);
+        const float most = s->predicts ? 0 : FLT_MAX;
+        if (!(s->threshold >= 0 && s->threshold <= most))
+            return oato_fail(err, status, "sparse layer %d: threshold %g; allowed: 0 to %g", i,
+                             (double)s->threshold, (double)most);
         if (p->n_devices < 32 && s->dense >> p->n_devices)
             return oato_fail(err, status, "sparse layer %d: dense on devices %#x of %d", i,
                              s->dense, p->n_devices);

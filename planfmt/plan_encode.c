@@ -89,7 +89,7 @@ static const struct plan_field sparse[] = {
     FIELD(PLAN_U32, plan_sparse, layer),
     FIELD(PLAN_U32, plan_sparse, threshold),
     FIELD(PLAN_U32, plan_sparse, dense),
-    FIELD(PLAN_U32, plan_sparse, guess),
+    FIELD(PLAN_U32, plan_sparse, predicts),
 };
 
 static const struct plan_field input[] = {

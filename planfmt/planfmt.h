@@ -50,6 +50,7 @@ struct profile_device {
     uint64_t *runs;
     /* [OP_KIND_COUNT]: what each of these takes at most; NULL: nobody asked it */
     struct profile_workspace *workspaces;
+    uint64_t runs_signs; /* the same of a kind that is gone, in profiles that came before */
 };
 
 /* Whether the device runs operators of that kind and type, in ordinary shapes, by its own word. */
@@ -236,9 +237,6 @@ struct neurons_magnitudes {
     const char *name;
     const float *quantiles; /* of 0, 1 .. 100 %, as of neurons_quantile */
     const int64_t *counts;  /* by neurons_bin, while counting is unfinished; else NULL */
-    /* Of a matrix's inputs: the share to skip where the matrices of its layer are to skip 0, 1 ..
-     * 100 % of their weights; NULL: just that one */
-    const float *shares;
 };
 
 struct neurons {
@@ -382,20 +380,15 @@ struct plan_request {
 /* The largest request that oato-run takes: positions, sequences, tokens a step. */
 enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
 
-/* In this layer's feed-forward block neurons are skipped whose activation is exactly 0 or, with a
- * threshold above 0, at most that far from it. Parts on the devices of `dense`, a bit each, compute
- * all of theirs. */
+/* In this layer's feed-forward block neurons are skipped whose activation is exactly 0
+ * (SPARSE_EXACT) or, with a threshold above 0, at most that far from it (SPARSE_ABOVE). Parts on
+ * the devices of `dense`, a bit each, compute all of theirs. */
 struct plan_sparse {
     int32_t layer;
     float threshold;
     uint32_t dense;
-    uint32_t guess; /* enum plan_guess */
+    uint32_t predicts; /* 1: SPARSE_PREDICT, if the sidecar has a predictor of the layer */
 };
-
-/* In decode gate and up, too, are computed only for neurons that are guessed from the block's
- * input: by the sidecar's predictor, whose threshold it is then; or by signs, of whose differences
- * `threshold` is then the least, -1 to 1. */
-enum plan_guess { PLAN_GUESS_NOTHING, PLAN_GUESS_PREDICTED, PLAN_GUESS_SIGNS, PLAN_GUESS_COUNT };
 
 /* Elements of this matrix's input whose magnitude is at most the threshold are taken as 0 (TEAL).
  */

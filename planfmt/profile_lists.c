@@ -42,6 +42,13 @@ oato_status read_link(struct reader *r)
     return OATO_OK;
 }
 
+/* Whether the text, a kind or an operator's key, is of a kind that profiles had before: measured,
+ * but of no use. */
+static bool is_gone(const char *text)
+{
+    return !strcmp(text, "signs") || !strncmp(text, "signs/", 6);
+}
+
 /* A kind that a device runs, and its types. */
 oato_status read_runs(struct reader *r)
 {
@@ -56,9 +63,13 @@ oato_status read_runs(struct reader *r)
         status = device_of(r, t.device, m.value[RUNS_DEVICE], &device);
     if (status)
         return status;
+    struct profile_device *d = &p->devices[device];
+    if (is_gone(t.kind)) {
+        runs_text_read(OP_MUL_MAT, t.types, &d->runs_signs, bad); /* the same types */
+        return OATO_OK;
+    }
     if (!op_kind_parse(t.kind, &kind))
         return fail_at(r, m.value[RUNS_KIND], "kind: '%s' is not a kind of operator", t.kind);
-    struct profile_device *d = &p->devices[device];
     d->runs = array_of(r, d->runs, OP_KIND_COUNT, sizeof *d->runs);
     if (!d->runs)
         return r->err->status;
@@ -90,6 +101,8 @@ oato_status read_row(struct reader *r)
         status = device_of(r, t.device, m.value[ROW_DEVICE], &row->device);
     if (status)
         return status;
+    if (is_gone(t.op))
+        return OATO_OK;
     row->numerics = row->supported ? t.numerics : "";
     if (!oato_op_parse(t.op, &row->op, &row->size))
         return fail_at(r, m.value[ROW_OP], "op: '%s' is not an operator key", t.op);

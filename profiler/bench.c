@@ -223,7 +223,7 @@ oato_status bench_open(const struct rig *r, const struct op_case *c, struct op_b
     }
     if (!status && oato_interrupted)
         status = oato_fail(err, OATO_NEGATIVE, "interrupted");
-    if (!status && c->op.kind == OP_GATE_UP && c->op.sparse == SKIP_ZEROS)
+    if (!status && c->op.kind == OP_GATE_UP && c->op.sparse == SPARSE_ABOVE)
         status = read_gates(b, err);
     if (status)
         bench_close(b);
@@ -302,7 +302,7 @@ static oato_status make_record(const struct rig *r, const struct op_case *c,
     oato_status status = rig_alloc(r, offset, &s->arena, err);
     if (!status && c->op.sparse)
         status = write_input(r, &c->op, at, s->arena, err);
-    if (!status && c->op.sparse == SKIP_UNLISTED)
+    if (!status && c->op.sparse == SPARSE_PREDICT)
         status = write_list(r, &c->op, at, s->arena, out->in[1], err);
     if (!status && chooses)
         status = rig_fill_choices(r, &c->op, s->arena, out->in[1], at->rows, s->choice_bytes,

@@ -293,8 +293,6 @@ oato_status calibrate(const struct model *m, const struct calibrate_options *o, 
     const struct sample_text text = {c.ids, c.begins, c.n_windows, c.window};
     if (!status && o->predictors)
         status = predictors_make(&c.counts, &text, o, path, &report->predictors, err);
-    if (!status && o->inputs)
-        status = inputs_share(m, &text, o, path, err);
     report->tokens = c.done;
     report->seconds = (double)(now_ns() - begin_ns) * 1e-9;
     counts_free(&c.counts);

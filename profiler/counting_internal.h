@@ -87,11 +87,4 @@ oato_status predictors_make(struct counts *counts, const struct sample_text *tex
                             const struct calibrate_options *o, const char *path,
                             struct predictors_report *report, struct oato_error *err);
 
-/* inputs.c: divides shares of inputs among the matrices of each layer, into the sidecar at path,
- * whose counting is done; nothing is left to do where all have theirs. OATO_EUSAGE: layers run more
- * than once, or the text is one token. OATO_NEGATIVE: interrupted; the file is as before. */
-oato_status inputs_share(const struct model *m, const struct sample_text *text,
-                         const struct calibrate_options *o, const char *path,
-                         struct oato_error *err);
-
 #endif

@@ -173,8 +173,6 @@ static uint64_t op_workspace(const void *user, int32_t device, const struct oato
     return d->ops->workspace_bytes(d, op, size);
 }
 
-static const struct sparse_choice by_predictors = {.mode = SPARSE_PREDICT};
-
 /* The first operators as the engine would run them on this device alone. */
 static oato_status layers_lower(const struct layers *l, const struct profile *p,
                                 const struct op_point *at, int32_t n_ops, struct lowered *out,
@@ -198,7 +196,7 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
                                                  .context = at->context},
                                       .kv = l->kv};
     if (!status && l->neurons)
-        status = sparse_place(&l->graph, &by_predictors, -1, l->neurons, &placements, err);
+        sparse_place(&l->graph, l->neurons, &placements);
     if (!status)
         status = lowered_init(&in, out, err);
     if (!status)
@@ -364,9 +362,9 @@ static bool predicts(const struct program *p, uint32_t record)
 {
     bool later = false;
     for (uint32_t i = record + 1; i < p->n_records && !later; i++)
-        later = p->records[i].op.sparse == SKIP_UNLISTED &&
+        later = p->records[i].op.sparse == SPARSE_PREDICT &&
                 p->records[i].value == p->records[record].value;
-    return later && p->records[record].op.sparse != SKIP_UNLISTED;
+    return later && p->records[record].op.sparse != SPARSE_PREDICT;
 }
 
 /* Leaves the marker and the records of predictors; false: there are none. */
@@ -397,7 +395,7 @@ oato_status layers_predict_share(const struct rig *r, const struct model *m,
     l->phase = PHASE_DECODE;
     l->neurons = n;
     const int32_t n_ops = ops_that_fit(r, &l->graph);
-    status = sparse_apply(&l->graph, &by_predictors, n, err);
+    status = sparse_apply(&l->graph, &(struct sparse_choice){.mode = SPARSE_PREDICT}, n, err);
     if (!status && n_ops)
         status = program_open(l, NULL, &at, n_ops, &lowered, &program, err);
     if (!status && n_ops)

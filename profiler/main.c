@@ -119,8 +119,6 @@ static const struct option_of table[] = {
      AS(COUNT, take_level, calibrate.level)},
     {"predictors", 0, NULL, "also train predictors of active neurons (ReLU)",
      FLAG(COUNT, calibrate.predictors)},
-    {"inputs", 0, NULL, "also divide inputs to skip among a layer's matrices (--sparse input)",
-     FLAG(COUNT, calibrate.inputs)},
     {"window", 'c', "N", "tokens that are read together; default 512",
      AS(COUNT, take_window, calibrate.window)},
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2; default: the file's",

@@ -15,7 +15,7 @@
 static const int32_t rows_full[] = {1, 2, 4, 8, 32, 128, 512};
 static const int32_t rows_quick[] = {1, 8, 128, 512};
 /* Itself, by lists, by rows, and what makes these lists in two ways. */
-enum { OPS_OF_ONE = 3 + 2 * LIST_OPS };
+enum { OPS_OF_ONE = 3 + LIST_OPS };
 /* Steps rarely want the logits of more rows: the sequences of a batch. */
 enum { LOGITS_ROWS_MAX = 32 };
 static const int32_t contexts_full[] = {64, 512, 2048, 4096};
@@ -93,26 +93,19 @@ static bool collect_made(const struct oato_op *op, const struct gguf_tensor *wei
     return c;
 }
 
-/* The records that make the lists of a layer in one way, for `listed`. */
+/* The records that make the lists of a layer for `listed`. */
 static bool collect_list(const struct graph *g, const struct graph_op *listed,
-                         enum plan_guess guess, const struct neurons *n, struct op_set *s)
+                         const struct neurons *n, struct op_set *s)
 {
-    const struct plan_sparse layer = {.layer = listed->layer, .guess = guess};
-    struct placed_predictor p;
+    const struct neurons_predictor *p = n ? neurons_predictor(n, listed->layer) : NULL;
     struct oato_op ops[LIST_OPS];
-    int by_neurons;
     bool fits = true;
-    if (!sparse_predictor(&layer, n, &p))
+    if (!p)
         return true;
-    const int n_ops = list_ops(&p, &listed->op, ops, &by_neurons);
-    for (int i = 0; i < n_ops && fits; i++) {
-        const struct gguf_tensor *weight = i == n_ops - 1               ? p.bias
-                                           : ops[i].kind == OP_SIGNS    ? listed->weight[0]
-                                           : ops[i].kind == OP_ACTIVATE ? NULL
-                                           : i                          ? p.up
-                                                                        : p.down;
-        fits = collect_made(&ops[i], weight, g->n_ops, s);
-    }
+    list_ops(p, &listed->op, ops);
+    const struct gguf_tensor *const weight[LIST_OPS] = {p->down, NULL, p->up, p->bias};
+    for (int i = 0; i < LIST_OPS && fits; i++)
+        fits = collect_made(&ops[i], weight[i], g->n_ops, s);
     return fits;
 }
 
@@ -121,12 +114,11 @@ static bool collect_listed(const struct graph *g, const struct graph_op *listed,
                            const struct neurons *n, struct op_set *s)
 {
     struct graph_op by_list = *listed, by_rows = *listed;
-    by_list.op.sparse = SKIP_UNLISTED;
+    by_list.op.sparse = SPARSE_PREDICT;
     by_list.n_in = 2;
-    by_rows.op.sparse = SKIP_ZEROS_BY_ROWS;
+    by_rows.op.sparse = SPARSE_BY_ROWS;
     return collect_op(g, &by_list, DT_F16, s) && collect_op(g, &by_rows, DT_F16, s) &&
-           collect_list(g, listed, PLAN_GUESS_PREDICTED, n, s) &&
-           (listed->op.kind != OP_GATE_UP || collect_list(g, listed, PLAN_GUESS_SIGNS, n, s));
+           collect_list(g, listed, n, s);
 }
 
 static bool collect_guesses(const struct graph *fused, bool asked, const struct neurons *n,
@@ -172,7 +164,7 @@ static bool collect_inputs(const struct graph *g, struct op_set *s)
     bool fits = true;
     for (int32_t i = 0; i < g->n_ops && fits; i++) {
         struct graph_op o = g->ops[i];
-        o.op.sparse = SKIP_ZEROS;
+        o.op.sparse = SPARSE_ABOVE;
         if (sparse_takes_inputs(&o))
             fits = collect_op(g, &o, DT_F16, s);
     }
@@ -182,7 +174,7 @@ static bool collect_inputs(const struct graph *g, struct op_set *s)
 oato_status op_set_add_sparse(const struct graph *g, bool asked, const struct neurons *n,
                               struct op_set *s, struct oato_error *err)
 {
-    const struct sparse_choice choice = {.mode = asked ? SPARSE_LIMIT : SPARSE_EXACT};
+    const struct sparse_choice choice = {.mode = asked ? SPARSE_ABOVE : SPARSE_EXACT};
     struct graph fused;
     struct arena a;
     arena_init(&a);
@@ -287,8 +279,7 @@ static int32_t sparse_points(const struct oato_op *op, bool quick, int32_t longe
     for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
         for (int j = tokens[i] <= NUMERICS_DECODE_ROWS ? 0 : n_percent - 1;
              j < n_percent && tokens[i] <= longest; j++) {
-            if (op->sparse ==
-                (tokens[i] > NUMERICS_DECODE_ROWS ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS))
+            if (op->sparse == (tokens[i] > NUMERICS_DECODE_ROWS ? SPARSE_PREDICT : SPARSE_BY_ROWS))
                 continue;
             if (quick && (tokens[i] == 4 || tokens[i] == 512))
                 continue;

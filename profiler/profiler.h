@@ -107,7 +107,6 @@ struct calibrate_options {
     double level;
     bool replace;    /* start again even if the file exists */
     bool predictors; /* train predictors of active neurons, too */
-    bool inputs;     /* divide shares of inputs to skip among a layer's matrices, too */
 };
 
 /* What came of predictors. */
@@ -126,7 +125,7 @@ struct calibrate_report {
 /* Runs the model over the texts on the CPU and writes what fired to the sidecar at path, once a
  * minute and when oato_interrupted gets set (OATO_NEGATIVE). A file that is there goes on: it must
  * be of the same model, text and options (OATO_EFILE, OATO_EUSAGE). Predictors are trained after
- * counting, with a sample of the text; inputs are shared then, with its beginning. */
+ * counting, with a sample of the text. */
 oato_status calibrate(const struct model *m, const struct calibrate_options *o, const char *path,
                       struct calibrate_report *report, struct oato_error *err);
 

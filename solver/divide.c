@@ -147,7 +147,7 @@ static void price_ends(struct dividing *x)
 }
 
 /* A whole operator that skips. */
-static struct part skipping_part(const struct dividing *x, int32_t i, int32_t d, enum op_skip skip)
+static struct part skipping_part(const struct dividing *x, int32_t i, int32_t d, enum sparse_mode skip)
 {
     const struct problem *p = x->p;
     struct part part = {.graph = &p->graph,
@@ -177,7 +177,7 @@ static void price_densities(struct dividing *x)
     x->columns = p->neurons && dtype_info(g->ops[x->op[1]].op.dtype)->block_elems > 1;
     for (int32_t i = 0; i < x->n_ops; i++) {
         for (int32_t d = 0; d < p->n_devices; d++) {
-            const struct part part = skipping_part(x, i, d, SKIP_ZEROS);
+            const struct part part = skipping_part(x, i, d, SPARSE_ABOVE);
             x->tabled[i][d] = x->skips || cost_measured(p->cost, part.device, &part.op);
             for (int32_t k = 0; k < x->n_kinds && x->tabled[i][d]; k++)
                 fill_densities(x, part, k, x->sparse[k][i][d]);
@@ -193,14 +193,14 @@ static void price_guesses(struct dividing *x)
     if (x->skips && p->sparse_given)
         x->guess = *x->skips;
     else if (x->skips && guess_offered(p->neurons, first->layer))
-        x->guess = (struct plan_sparse){.layer = first->layer, .guess = PLAN_GUESS_PREDICTED};
-    if (!x->guess.guess)
+        x->guess = (struct plan_sparse){.layer = first->layer, .predicts = 1};
+    if (!x->guess.predicts)
         return;
     x->guess_work = guess_work(&x->guess, p->neurons, &first->op);
     for (int32_t at = 0; at < p->n_devices * x->n_kinds; at++) {
         const int32_t d = at / x->n_kinds, k = at % x->n_kinds;
         const bool lists = k == x->n_kinds - 1;
-        struct part part = skipping_part(x, 0, d, lists ? SKIP_UNLISTED : SKIP_ZEROS_BY_ROWS);
+        struct part part = skipping_part(x, 0, d, lists ? SPARSE_PREDICT : SPARSE_BY_ROWS);
         fill_densities(x, part, k, x->guessed[k][d]);
         part.list = &x->guess;
         part.neurons = p->neurons;
@@ -518,9 +518,9 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     int64_t from, to, host_from, host_to;
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);
-    const enum way way = streams || o->dense >> d & 1 ? WAY_DENSE
-                         : o->guess                   ? WAY_GUESSES
-                                                      : WAY_SKIPS;
+    const enum sparse_mode mode = streams || o->dense >> d & 1 ? SPARSE_OFF
+                                  : o->guess                   ? SPARSE_PREDICT
+                                                               : SPARSE_ABOVE;
     const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!any || !begin(&x, p, unit))
         return any;
@@ -534,7 +534,7 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
             if (x.op[i] == op)
                 ns += !x.tabled[i][d]
                           ? x.whole[k][i][d] * part * times
-                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o), way);
+                          : times * divide_op_ns(&x, k, i, d, share, part, option_divided(o), mode);
         if (op == x.op[x.n_ops - 1])
             copies += (x.enter[k][base][d] + x.leave[k][d][base]) * times;
     }

@@ -54,15 +54,15 @@ static double guessed_ns(const struct dividing *x, int32_t k, int32_t d, double 
 }
 
 double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
-                    double part, bool divided, enum way way)
+                    double part, bool divided, enum sparse_mode mode)
 {
     const double record = cost_device(x->p->cost, x->p->device[d]).record_ns;
     const double whole = x->whole[k][i][d] - record, *sparse = x->sparse[k][i][d];
-    if (x->skips && way != WAY_DENSE && share <= 0)
+    if (x->skips && mode != SPARSE_OFF && share <= 0)
         return 0;
-    if (x->skips && way == WAY_GUESSES && i == 0)
+    if (x->skips && mode == SPARSE_PREDICT && i == 0)
         return guessed_ns(x, k, d, share, part);
-    if (x->skips && way != WAY_DENSE)
+    if (x->skips && mode != SPARSE_OFF)
         return at_density(sparse, part / share) * share;
     if (divided && x->columns && i == 1 && x->tabled[i][d])
         return sparse[DENSITIES] * share;
@@ -70,11 +70,11 @@ double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, d
 }
 
 static double compute_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part,
-                         int records, enum way way)
+                         int records, enum sparse_mode mode)
 {
     double ns = 0;
     for (int32_t i = 0; i < x->n_ops; i++)
-        ns += divide_op_ns(x, k, i, d, share, part, share < 1, way) +
+        ns += divide_op_ns(x, k, i, d, share, part, share < 1, mode) +
               cost_device(x->p->cost, x->p->device[d]).record_ns * records;
     return ns;
 }
@@ -86,9 +86,9 @@ static double share_of(const struct dividing *x, const struct share *s, int32_t 
     return (double)(end - s->begin[d] * x->group) / x->extent;
 }
 
-static enum way way_of(const struct option *o, int32_t d)
+static enum sparse_mode mode_of(const struct option *o, int32_t d)
 {
-    return o->dense >> d & 1 ? WAY_DENSE : o->guess ? WAY_GUESSES : WAY_SKIPS;
+    return o->dense >> d & 1 ? SPARSE_OFF : o->guess ? SPARSE_PREDICT : SPARSE_ABOVE;
 }
 
 /* A step of kind k with the parts at the same time, read and written on `base`. */
@@ -101,7 +101,7 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
     for (int32_t d = 0; d < x->p->n_devices; d++) {
         if (s->begin[d] == s->end[d])
             continue;
-        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, way_of(o, d));
+        double ns = compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, mode_of(o, d));
         parts++;
         ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
@@ -137,16 +137,16 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
     }
     double link =
         cost_of_stream(p->cost, p->device[host], p->device[d], (double)x->file_bytes * share);
-    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1, WAY_DENSE);
+    double ns = compute_ns(x, k, d, 1, part, s && share < 1 ? 2 : 1, SPARSE_OFF);
     return fmax(ns, link - hidden_ns(x, k));
 }
 
 /* The devices whose part of a unit costs no less over the request when it skips. Both phases do the
- * same, because weights are kept for one way. */
+ * same, because weights are kept for one mode. */
 static uint8_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream,
                              bool guess)
 {
-    const enum way ways[2] = {guess ? WAY_GUESSES : WAY_SKIPS, WAY_DENSE};
+    const enum sparse_mode modes[2] = {guess ? SPARSE_PREDICT : SPARSE_ABOVE, SPARSE_OFF};
     const struct problem *p = x->p;
     uint8_t dense = 0;
     if (!x->skips)
@@ -158,13 +158,13 @@ static uint8_t dense_devices(const struct dividing *x, const struct share *s, in
         if (s->begin[d] == s->end[d])
             continue;
         for (int32_t k = stream >= 0 ? x->n_kinds - 1 : 0; k < x->n_kinds; k++)
-            for (int way = 0; way < 2; way++)
-                ns[way][k == x->n_kinds - 1] +=
-                    compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, ways[way]) *
+            for (int m = 0; m < 2; m++)
+                ns[m][k == x->n_kinds - 1] +=
+                    compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, modes[m]) *
                     (k == x->n_kinds - 1 ? 1 : (double)x->kind[k].times);
         struct price price[2];
-        for (int way = 0; way < 2; way++)
-            price[way] = request_price(&p->request, whole_ns(ns[way][0]), whole_ns(ns[way][1]));
+        for (int m = 0; m < 2; m++)
+            price[m] = request_price(&p->request, whole_ns(ns[m][0]), whole_ns(ns[m][1]));
         if (price[1].objective_ns <= price[0].objective_ns)
             dense |= (uint8_t)(1u << d);
     }
@@ -180,21 +180,21 @@ static struct price price_of(const struct dividing *x, const struct option *o,
         bool is_decode = k == x->n_kinds - 1;
         double ns = stream >= 0 && !is_decode ? streamed_ns(x, divided ? s : NULL, stream, k)
                     : divided                 ? parallel_ns(x, s, base, k, o)
-                                              : compute_ns(x, k, base, 1, 1, 1, WAY_DENSE);
+                                              : compute_ns(x, k, base, 1, 1, 1, SPARSE_OFF);
         *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
     }
     return request_price(&x->p->request, whole_ns(prefill), whole_ns(decode));
 }
 
-/* Skips neurons in the way that costs least, of those that there are. */
-static void choose_way(const struct dividing *x, struct option *o, const struct share *s,
-                       int32_t base, int32_t stream)
+/* Skips neurons as costs least. */
+static void choose_mode(const struct dividing *x, struct option *o, const struct share *s,
+                        int32_t base, int32_t stream)
 {
-    const bool must = x->p->sparse_given && x->guess.guess;
+    const bool must = x->p->sparse_given && x->guess.predicts;
     o->guess = must;
     o->dense = dense_devices(x, s, stream, must);
     o->price = price_of(x, o, s, true, base, stream);
-    if (must || !x->guess.guess)
+    if (must || !x->guess.predicts)
         return;
     struct option other = *o;
     other.guess = true;
@@ -237,7 +237,7 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     if (groups) {
         memcpy(o->share, groups, sizeof o->share);
         s = divide_share(&p->instance, groups);
-        choose_way(x, o, &s, base, stream);
+        choose_mode(x, o, &s, base, stream);
     } else {
         o->dense = UINT8_MAX;
         o->price = price_of(x, o, &s, false, base, stream);

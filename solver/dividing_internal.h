@@ -13,13 +13,6 @@ enum {
     DENSITIES = 20,
 };
 
-/* What a part of a unit's neurons does. */
-enum way {
-    WAY_DENSE,  /* computes all of them */
-    WAY_SKIPS,  /* skips silent ones, once their gate is known */
-    WAY_GUESSES /* in decode computes even gates only of those that are guessed to be active */
-};
-
 struct dividing {
     const struct problem *p;
     int32_t unit, op[OPS_MAX], n_ops;
@@ -42,7 +35,7 @@ struct dividing {
     bool tabled[OPS_MAX][SOLVER_DEVICES];
     /* The same of the first operator where neurons are guessed; how many times as many as fire it
      * computes in decode; the time of making their list, and of that what a part has a share of. */
-    struct plan_sparse guess; /* .guess 0: they are not */
+    struct plan_sparse guess; /* .predicts 0: they are not */
     double guessed[KINDS_MAX][SOLVER_DEVICES][DENSITIES + 1];
     double guess_work, list[SOLVER_DEVICES], list_by_neurons[SOLVER_DEVICES];
     bool columns; /* parts in a sidecar's order read a product's columns one by one */
@@ -60,9 +53,10 @@ struct share divide_share(const struct instance *in, const uint16_t *groups);
 
 /* Nanoseconds of the unit's i-th operator in a step of kind k on device d, record overhead left
  * out: of a `share` of its neurons, experts or rows, of which those of `part` (of all, too) are
- * active. divided: it is one of several parts. */
+ * active. divided: it is one of several parts. mode: OFF computes all of them, ABOVE skips silent
+ * ones once their gate is known, PREDICT computes in decode even gates only of those predicted. */
 double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, double share,
-                    double part, bool divided, enum way way);
+                    double part, bool divided, enum sparse_mode mode);
 
 /* Adds (or counts) an option with these groups per device (NULL: all on `base`), read and written
  * on `base`; unless `stream` is -1, that device runs the host's share in prefill. */

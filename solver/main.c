@@ -183,18 +183,13 @@ static oato_status take_name(const struct options *o, void *to, struct oato_erro
 
 static oato_status take_sparse(const struct options *o, void *to, struct oato_error *err)
 {
-    struct planner_options *p = to;
-    struct sparse_choice choice = {.mode = SPARSE_OFF};
-    const bool automatic = !strcmp(o->value, "auto");
-    if (!automatic && (sparse_parse(o->value, &choice, err) || choice.mode == SPARSE_DENSE))
-        return bad_value(o,
-                         "auto, off, exact, predict, sign[=M], threshold=S (0 to 0.99), above=T or "
-                         "input=S, also behind one of the others and a comma",
-                         err);
-    const bool off = choice.mode == SPARSE_OFF && !choice.skips_inputs;
-    p->sparse = automatic ? PLANNER_SPARSE_AUTO : off ? PLANNER_SPARSE_OFF : PLANNER_SPARSE_GIVEN;
-    p->sparse_mode = o->value;
-    return OATO_OK;
+    struct sparse_choice *choice = to;
+    const oato_status status = option_sparse(o, choice, err);
+    return status || choice->mode != SPARSE_DENSE
+               ? status
+               : oato_fail(err, OATO_EUSAGE,
+                           "--sparse dense computes all neurons: plan with --sparse off; dense is "
+                           "for measurements by oato-run");
 }
 
 /* Verbs with the same options have one bit. */
@@ -267,7 +262,7 @@ static const struct option_of all_options[] = {
     {"expert-cache", 0, "N", "slots for experts of the host, in each layer; auto, off (default)",
      PLANNING, INTO(plan.expert_cache, take_cache)},
     {"sparse", 0, "S", "skip neurons: auto (default; exact, or predict), off, or as oato-run does",
-     PLANNING, INTO(plan, take_sparse)},
+     PLANNING, INTO(plan.sparse, take_sparse)},
     {"devices", 0, "LIST", "use only devices: cpu:0,sim:0 (default all)", PLANNING,
      TEXT(plan.devices)},
     {"budget", 0, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)", PLANNING,

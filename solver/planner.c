@@ -358,7 +358,7 @@ static oato_status fill_sparse(struct plan *plan, const struct problem *p, const
         return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
     for (int32_t i = 0; i < p->n_sparse; i++) {
         bool skips = p->sparse_given; /* also where there is no gate, whose units choose nothing */
-        uint32_t dense = 0, guess = p->sparse[i].guess;
+        uint32_t dense = 0, predicts = p->sparse[i].predicts;
         for (int32_t u = 0; u < p->instance.n_units; u++) {
             const struct option *o = instance_option(&p->instance, place, u);
             const struct graph_op *op = &p->graph.ops[p->first_op[u]];
@@ -367,11 +367,11 @@ static oato_status fill_sparse(struct plan *plan, const struct problem *p, const
                 continue;
             dense = o->dense & o->uses;
             skips = dense != o->uses || p->sparse_given;
-            guess = o->guess ? PLAN_GUESS_PREDICTED : PLAN_GUESS_NOTHING;
+            predicts = p->sparse_given ? predicts : o->guess;
         }
         plan->sparse[plan->n_sparse] = p->sparse[i];
         plan->sparse[plan->n_sparse].dense = dense;
-        plan->sparse[plan->n_sparse].guess = p->sparse_given ? p->sparse[i].guess : guess;
+        plan->sparse[plan->n_sparse].predicts = predicts;
         plan->n_sparse += skips;
     }
     return fill_inputs(plan, p, err);

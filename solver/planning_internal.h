@@ -282,16 +282,15 @@ double sparse_frequency(const struct neurons *n, int32_t layer);
 bool sparse_allows(const struct problem *p, enum op_kind fused);
 /* Whether it skips neurons that only this operator can skip. */
 bool sparse_demands(const struct problem *p, enum op_kind fused);
-/* sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: GIVEN,
+/* Sets the layers of the fused graph whose neurons may be skipped. OATO_EUSAGE: a mode is given,
  * but no layer has neurons that can be so skipped, or the sidecar lacks what the mode needs. */
-oato_status sparse_choose(struct problem *p, const struct planner_options *o,
-                          struct oato_error *err);
+oato_status sparse_choose(struct problem *p, struct oato_error *err);
 /* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
 /* guess.c: whether --sparse auto may take the layer's predictor: one that is known to be good. */
 bool guess_offered(const struct neurons *n, int32_t layer);
-/* The share of a layer's neurons that the guess lists for a token, for rows of k elements. */
-double guess_listed(const struct plan_sparse *s, const struct neurons *n, int32_t k);
+/* The share of a layer's neurons that the guess lists for a token. */
+double guess_listed(const struct plan_sparse *s, const struct neurons *n);
 /* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes, as part.active
  * counts them. */
 double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op);

@@ -61,7 +61,7 @@ void part_silence(struct part *p, const struct silence *s, const struct neurons 
     p->active = p->share * sparse_active(true, 1 - s->share, tokens);
     if (!(p->active < p->share))
         return;
-    p->op.sparse = s->guess ? SKIP_UNLISTED : SKIP_ZEROS;
+    p->op.sparse = s->guess ? SPARSE_PREDICT : SPARSE_ABOVE;
     p->list = s->guess;
     p->neurons = n;
     p->joins = false;
@@ -73,19 +73,19 @@ void part_silence(struct part *p, const struct silence *s, const struct neurons 
  * work, in units of the dense operator's. */
 static double work_of(const struct oato_op *op, double share, double active)
 {
-    const bool whole_gate = op->kind == OP_GATE_UP && op->sparse != SKIP_UNLISTED;
+    const bool whole_gate = op->kind == OP_GATE_UP && op->sparse != SPARSE_PREDICT;
     const double part = whole_gate ? (share + active) / 2 : active;
     return part * SLOWER < share ? part * SLOWER : share;
 }
 
 /* What of it has times: rows that nothing lists take those of a matrix. */
-static enum op_skip skip_of(const struct cost_source *c, int32_t device, const struct oato_op *op)
+static enum sparse_mode skip_of(const struct cost_source *c, int32_t device, const struct oato_op *op)
 {
-    if (op->sparse != SKIP_ZEROS_BY_ROWS)
-        return (enum op_skip)op->sparse;
-    return cost_measured(c, device, op) ? SKIP_ZEROS_BY_ROWS
-           : op->kind == OP_GATE_UP     ? SKIP_ZEROS
-                                        : SKIP_NOTHING;
+    if (op->sparse != SPARSE_BY_ROWS)
+        return (enum sparse_mode)op->sparse;
+    return cost_measured(c, device, op) ? SPARSE_BY_ROWS
+           : op->kind == OP_GATE_UP     ? SPARSE_ABOVE
+                                        : SPARSE_OFF;
 }
 
 /* Of a part that skips: an estimate where the profile has no times at several densities; where the
@@ -96,7 +96,7 @@ static struct op_cost skipping_cost(const struct cost_source *c, const struct pa
     struct oato_op dense = p->op, skipping = p->op;
     struct op_size some = *size;
     struct op_cost r;
-    dense.sparse = SKIP_NOTHING;
+    dense.sparse = SPARSE_OFF;
     skipping.sparse = skip_of(c, p->device, &p->op);
     const double active = skipping.sparse ? p->active : p->share;
     if (p->share > 0 && skipping.sparse && cost_measured(c, p->device, &skipping)) {
@@ -121,20 +121,20 @@ struct op_cost list_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s, double *by_neurons_ns)
 {
     const struct op_size size = size_of(p, s);
-    struct placed_predictor predictor;
+    const struct neurons_predictor *predictor =
+        p->neurons ? neurons_predictor(p->neurons, p->list->layer) : NULL;
     struct oato_op ops[LIST_OPS], listed = p->op;
     struct op_cost sum = {0};
-    int by_neurons, n_ops;
-    listed.sparse = SKIP_UNLISTED;
+    listed.sparse = SPARSE_PREDICT;
     *by_neurons_ns = 0;
-    if (!sparse_predictor(p->list, p->neurons, &predictor) || !cost_supports(c, p->device, &listed))
+    if (!predictor || !cost_supports(c, p->device, &listed))
         return sum;
-    n_ops = list_ops(&predictor, &p->op, ops, &by_neurons);
-    for (int i = 0; i < n_ops; i++) {
+    list_ops(predictor, &p->op, ops);
+    for (int i = 0; i < LIST_OPS; i++) {
         const struct op_cost one = cost_of_op(c, p->device, &ops[i], &size);
         sum.ns += one.ns + cost_device(c, p->device).record_ns;
         sum.estimate = sum.estimate || one.estimate;
-        *by_neurons_ns += i >= n_ops - by_neurons ? one.ns : 0;
+        *by_neurons_ns += i >= LIST_OPS - LIST_BY_NEURONS ? one.ns : 0;
     }
     return sum;
 }

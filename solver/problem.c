@@ -384,10 +384,10 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     memcpy(p->aside, o->aside, sizeof p->aside);
     p->layer_begin = o->layer_begin;
     p->layer_end = o->layer_end;
-    p->sparse_mode = o->sparse == PLANNER_SPARSE_GIVEN ? o->sparse_mode : NULL;
+    p->choice = o->sparse;
     if (problem_devices(p, o, err) ||
         (o->cover ? cover_take(p, m, o->cover, err) : cover_fuse(p, &m->graph, err)) ||
-        sparse_choose(p, o, err) || problem_price(p, err) || problem_check_budgets(p, o, err)) {
+        sparse_choose(p, err) || problem_price(p, err) || problem_check_budgets(p, o, err)) {
         problem_free(p);
         return err->status;
     }

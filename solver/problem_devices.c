@@ -185,10 +185,7 @@ void problem_options(const struct problem *p, struct planner_options *o, char de
     o->devices = devices;
     o->request = p->request;
     o->neurons = p->neurons;
-    o->sparse_mode = p->sparse_mode;
-    o->sparse = p->sparse_mode ? PLANNER_SPARSE_GIVEN
-                : p->n_sparse  ? PLANNER_SPARSE_AUTO
-                               : PLANNER_SPARSE_OFF;
+    o->sparse = p->choice;
 }
 
 oato_status problem_check_budgets(const struct problem *p, const struct planner_options *o,

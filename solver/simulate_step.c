@@ -148,8 +148,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
 /* One of those that find out which neurons an operator computes. */
 static bool makes_list(const struct program_record *r)
 {
-    return r->op.kind == OP_MUL_MAT || r->op.kind == OP_ACTIVATE || r->op.kind == OP_SIGNS ||
-           r->op.kind == OP_ACTIVE;
+    return r->op.kind == OP_MUL_MAT || r->op.kind == OP_ACTIVATE || r->op.kind == OP_ACTIVE;
 }
 
 static struct home list_run(struct stepping *x, int32_t d, const struct program_record *r,
@@ -182,7 +181,7 @@ static double active_share(const struct stepping *x, const struct program_record
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
     const struct silence *silent = &x->s->silent[index];
-    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SKIP_UNLISTED))
+    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SPARSE_PREDICT))
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
@@ -199,7 +198,7 @@ static double active_share(const struct stepping *x, const struct program_record
                        : op->kind == OP_EXPERT_GATE_UP ? op->experts
                                                        : op->n,
                        x->step->size.tokens, r->op.sparse && r->op.threshold >= 0);
-    return layer && r->op.sparse == SKIP_UNLISTED
+    return layer && r->op.sparse == SPARSE_PREDICT
                ? fmin(active * guess_work(layer, plan->neurons, op), share)
                : active;
 }

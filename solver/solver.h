@@ -184,11 +184,6 @@ struct device_budget {
     uint64_t bytes;
 };
 
-/* Whether silent neurons are skipped. GIVEN: in all layers where they can be, as sparse_mode says.
- * AUTO: those whose activation is exactly 0, in layers of ReLU kinds whose neurons fire so seldom
- * that it pays; and those that a good predictor does not name, where that pays more. */
-enum planner_sparse { PLANNER_SPARSE_AUTO, PLANNER_SPARSE_OFF, PLANNER_SPARSE_GIVEN };
-
 struct planner_options {
     const char *solver; /* "auto", "ilp", "affinity", "powerinfer", "fit", "layers", "cpu" */
     bool single_shot;
@@ -200,8 +195,10 @@ struct planner_options {
     struct plan_request request;
     double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
-    enum planner_sparse sparse;
-    const char *sparse_mode;  /* GIVEN: as oato-run --sparse has it: "exact", "threshold=0.5" */
+    /* Whether silent neurons are skipped. Given: in all layers where they can be. Else: those whose
+     * activation is exactly 0, in layers of ReLU kinds whose neurons fire so seldom that it pays;
+     * and those that a good predictor does not name, where that pays more. */
+    struct sparse_choice sparse;
     bool whole_only;          /* nothing is split or streamed */
     const struct plan *cover; /* fuses as this plan does; NULL: as is best */
     int32_t by_ranks; /* nothing is fused that so many ranks could not divide, and what they cannot
@@ -267,8 +264,8 @@ struct problem {
     const struct neurons *neurons; /* borrowed; NULL: none */
     struct plan_sparse *sparse;    /* layers whose silent neurons may be skipped */
     int32_t n_sparse;
-    const char *sparse_mode;   /* borrowed; NULL: chosen here */
-    struct plan_input *inputs; /* matrices that skip inputs */
+    struct sparse_choice choice; /* of the options */
+    struct plan_input *inputs;   /* matrices that skip inputs */
     int32_t n_inputs;
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */

@@ -12,11 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_zeros(const struct oato_op *op)
-{
-    return op->activation == ACT_RELU || op->activation == ACT_RELU_SQUARED;
-}
-
 bool sparse_measured(const struct problem *p, const struct plan *plan)
 {
     bool measured = true;
@@ -25,8 +20,8 @@ bool sparse_measured(const struct problem *p, const struct plan *plan)
         const struct plan_sparse *s =
             plan_skips(plan->sparse, plan->n_sparse, p->graph.ops[i].layer);
         const struct silence *silent = p->silent ? &p->silent[i] : NULL;
-        const bool listed = op.kind == OP_GATE_UP ? s && s->guess : silent && silent->guess;
-        op.sparse = listed ? SKIP_UNLISTED : SKIP_ZEROS;
+        const bool listed = op.kind == OP_GATE_UP ? s && s->predicts : silent && silent->guess;
+        op.sparse = listed ? SPARSE_PREDICT : SPARSE_ABOVE;
         const bool skips = op.kind == OP_GATE_UP || (silent && silent->share > 0);
         for (int32_t d = 0; d < p->n_devices && skips; d++)
             measured = measured && (cost_measured(p->cost, p->device[d], &op) ||
@@ -49,7 +44,7 @@ double sparse_frequency(const struct neurons *n, int32_t layer)
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer)
 {
     char name[32];
-    if (!s || s->guess || !(s->threshold > 0) || !n)
+    if (!s || s->predicts || !(s->threshold > 0) || !n)
         return 1;
     snprintf(name, sizeof name, "blk.%d.ffn_act", layer);
     const struct neurons_magnitudes *m = neurons_magnitudes(n, name);
@@ -64,18 +59,12 @@ double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t
 
 bool sparse_allows(const struct problem *p, enum op_kind fused)
 {
-    struct sparse_choice choice;
-    struct oato_error ignored = {0};
-    return !p->sparse_mode || sparse_parse(p->sparse_mode, &choice, &ignored) ||
-           sparse_fuses(&choice, fused);
+    return sparse_fuses(&p->choice, fused);
 }
 
 bool sparse_demands(const struct problem *p, enum op_kind fused)
 {
-    struct sparse_choice choice;
-    struct oato_error ignored = {0};
-    return fused == OP_GATE_UP && p->sparse_mode &&
-           !sparse_parse(p->sparse_mode, &choice, &ignored) && choice.mode != SPARSE_OFF;
+    return fused == OP_GATE_UP && p->choice.mode != SPARSE_OFF;
 }
 
 static double input_silent(const struct graph_op *o, const struct skipping *s)
@@ -91,12 +80,11 @@ static void rows_unlisted(const struct graph *g, const struct skipping *s,
                           const struct plan_sparse *layer, const struct graph_op *neurons,
                           struct silence *silent)
 {
-    struct placed_predictor ignored;
     const struct graph_op *o = sparse_listed(g, neurons);
-    if (!o || o == neurons || layer->guess != PLAN_GUESS_PREDICTED ||
-        !sparse_predictor(layer, s->neurons, &ignored))
+    if (!o || o == neurons || !layer->predicts || !s->neurons ||
+        !neurons_predictor(s->neurons, layer->layer))
         return;
-    silent[o - g->ops] = (struct silence){1 - guess_listed(layer, s->neurons, o->op.k), layer};
+    silent[o - g->ops] = (struct silence){1 - guess_listed(layer, s->neurons), layer};
 }
 
 void sparse_silences(const struct graph *g, const struct skipping *s, struct silence *silent)
@@ -120,32 +108,27 @@ void sparse_silences(const struct graph *g, const struct skipping *s, struct sil
 }
 
 /* A layer as oato-run --sparse would set it; its neurons and their product. */
-static struct plan_sparse layer_given(const struct graph *g, const struct sparse_choice *choice,
-                                      const struct graph_op *neurons, const struct graph_op *down)
+static struct plan_sparse layer_given(const struct graph *g, const struct graph_op *neurons,
+                                      const struct graph_op *down)
 {
     const bool gate = neurons->op.kind == OP_GATE_UP;
     struct plan_sparse s = {.layer = down->layer,
                             .threshold = gate ? neurons->op.threshold : down->op.threshold};
-    bool guessed = false;
     for (int32_t i = 0; i < g->n_ops; i++)
-        guessed = guessed || (g->ops[i].layer == s.layer && g->ops[i].op.sparse == SKIP_UNLISTED);
-    if (guessed && choice->mode == SPARSE_SIGN)
-        s = (struct plan_sparse){s.layer, choice->threshold, 0, PLAN_GUESS_SIGNS};
-    else if (guessed)
-        s.guess = PLAN_GUESS_PREDICTED;
-    else if (!has_zeros(&neurons->op)) /* 0 would mean neurons that are exactly silent */
-        s.threshold = fmaxf(s.threshold, FLT_MIN);
+        s.predicts |= g->ops[i].layer == s.layer && g->ops[i].op.sparse == SPARSE_PREDICT;
+    if (!s.predicts && !activation_has_zeros((enum activation)neurons->op.activation))
+        s.threshold =
+            fmaxf(s.threshold, FLT_MIN); /* 0 would mean neurons that are exactly silent */
     return s;
 }
 
-static void layers_given(struct problem *p, const struct graph *g,
-                         const struct sparse_choice *choice)
+static void layers_given(struct problem *p, const struct graph *g)
 {
-    const bool any = choice->mode == SPARSE_LIMIT || choice->mode == SPARSE_SHARE;
-    for (int32_t i = 0; i < g->n_ops && choice->mode != SPARSE_OFF; i++) {
+    const bool any = p->choice.mode == SPARSE_ABOVE || p->choice.mode == SPARSE_THRESHOLD;
+    for (int32_t i = 0; i < g->n_ops && p->choice.mode != SPARSE_OFF; i++) {
         const struct graph_op *neurons = sparse_neurons(g, &g->ops[i], !any);
         if (neurons && !plan_skips(p->sparse, p->n_sparse, g->ops[i].layer))
-            p->sparse[p->n_sparse++] = layer_given(g, choice, neurons, &g->ops[i]);
+            p->sparse[p->n_sparse++] = layer_given(g, neurons, &g->ops[i]);
     }
 }
 
@@ -178,43 +161,39 @@ static oato_status inputs_given(struct problem *p, const struct graph *g, struct
 
 static oato_status choose_given(struct problem *p, struct oato_error *err)
 {
-    struct sparse_choice choice;
+    struct sparse_choice neurons = p->choice;
     struct graph g = p->graph; /* its operators stay as they are: what skips has other keys */
     const size_t n = (size_t)g.n_ops;
-    oato_status status = sparse_parse(p->sparse_mode, &choice, err);
     p->sparse_given = true;
-    g.ops = status ? NULL : malloc(n * sizeof *g.ops);
+    g.ops = malloc(n * sizeof *g.ops);
     if (!g.ops)
-        return status ? status : oato_fail_memory(err, n * sizeof *g.ops, "operators");
+        return oato_fail_memory(err, n * sizeof *g.ops, "operators");
     memcpy(g.ops, p->graph.ops, n * sizeof *g.ops);
-    const bool inputs = choice.skips_inputs;
-    choice.skips_inputs = false;
-    status = sparse_apply(&g, &choice, p->neurons, err);
+    neurons.skips_inputs = false;
+    oato_status status = sparse_apply(&g, &neurons, p->neurons, err);
     if (!status)
-        layers_given(p, &g, &choice);
-    choice.skips_inputs = inputs;
-    if (!status && inputs)
-        status = sparse_apply(&g, &choice, p->neurons, err);
-    if (!status && inputs)
+        layers_given(p, &g);
+    if (!status && p->choice.skips_inputs)
+        status = sparse_apply(&g, &p->choice, p->neurons, err);
+    if (!status && p->choice.skips_inputs)
         status = inputs_given(p, &g, err);
     free(g.ops);
     return status;
 }
 
-oato_status sparse_choose(struct problem *p, const struct planner_options *o,
-                          struct oato_error *err)
+oato_status sparse_choose(struct problem *p, struct oato_error *err)
 {
     const struct graph *g = &p->graph;
-    if (o->sparse == PLANNER_SPARSE_OFF)
+    if (p->choice.given && p->choice.mode == SPARSE_OFF && !p->choice.skips_inputs)
         return OATO_OK;
     p->sparse = arena_alloc(&p->arena, (size_t)g->n_layers + 1, sizeof *p->sparse);
     if (!p->sparse)
         return oato_fail_memory(err, (size_t)g->n_layers * sizeof *p->sparse, "sparse layers");
-    if (o->sparse == PLANNER_SPARSE_GIVEN) {
+    if (p->choice.given)
         return choose_given(p, err);
-    }
     for (int32_t i = 0; i + 1 < g->n_ops; i++)
-        if (g->ops[i].op.kind == OP_GATE_UP && has_zeros(&g->ops[i].op) && divide_pair(g, i) &&
+        if (g->ops[i].op.kind == OP_GATE_UP &&
+            activation_has_zeros((enum activation)g->ops[i].op.activation) && divide_pair(g, i) &&
             !plan_skips(p->sparse, p->n_sparse, g->ops[i].layer) &&
             sparse_frequency(p->neurons, g->ops[i].layer) < 1)
             p->sparse[p->n_sparse++] = (struct plan_sparse){.layer = g->ops[i].layer};

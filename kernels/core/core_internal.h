@@ -100,18 +100,6 @@ uint64_t columns_bytes(oato_dtype dtype, int64_t n, int64_t k, int64_t blocks);
 void columns_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
                      int64_t end);
 
-/* WEIGHT_SIGNS, signs.c. */
-/* Bytes of a row of WEIGHT_SIGNS. */
-static inline uint64_t signs_stride(int64_t k)
-{
-    return (uint64_t)(k + 63) / 64 * sizeof(uint64_t);
-}
-/* The signs of k numbers, a bit each, zero up to a whole word. */
-void signs_pack(const float *x, int64_t k, uint64_t *out);
-/* Rows [begin, end) of the source. */
-void signs_prepare(const struct weight_source *s, struct oato_weight *w, int64_t begin,
-                   int64_t end);
-
 /* ---------------------------------------------------------------------------------- KV ---- */
 
 /* Paged KV of the layers on one device. A page of a layer has a block of K for each head and then,

@@ -163,14 +163,6 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
         y[i] = f32_to_finite_f16(x[i]);
 }
 
-static int64_t differ(const uint64_t *a, const uint64_t *b, int64_t n)
-{
-    int64_t bits = 0;
-    for (int64_t i = 0; i < n; i++)
-        bits += __builtin_popcountll(a[i] ^ b[i]);
-    return bits;
-}
-
 /* Most eights have none. */
 static int64_t above(float *list, const float *x, const float *bias, int64_t n, float threshold)
 {
@@ -275,7 +267,6 @@ const struct row_kernels avx2_rows = {
     .add = add,
     .gate = gate_any,
     .to_f16 = to_f16,
-    .differ = differ,
     .above = above,
     .add_scaled = add_scaled,
 };

@@ -172,8 +172,6 @@ uint64_t cpu_prepared_bytes(const struct cpu_kernels *k, oato_dtype dtype, int64
         return (uint64_t)rows * (uint64_t)cols * sizeof(float);
     if (use == WEIGHT_ROWS)
         return (uint64_t)rows * k->layout->rows_stride(dtype, cols);
-    if (use == WEIGHT_SIGNS)
-        return (uint64_t)rows * signs_stride(cols);
     if (use == WEIGHT_COLUMNS)
         return columns_bytes(dtype, rows, cols, columns_blocks(dtype, NULL, cols));
     if (use == WEIGHT_MATRIX)
@@ -202,10 +200,6 @@ void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *s
     }
     if (source->use == WEIGHT_COLUMNS) {
         columns_prepare(source, w, begin, end);
-        return;
-    }
-    if (source->use == WEIGHT_SIGNS) {
-        signs_prepare(source, w, begin, end);
         return;
     }
     if (source->use == WEIGHT_ROWS) {

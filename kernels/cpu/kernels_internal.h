@@ -179,8 +179,6 @@ struct row_kernels {
     void (*gate)(enum activation a, float scale, float *y, const float *gate, const float *up,
                  int64_t n);
     void (*to_f16)(uint16_t *y, const float *x, int64_t n);
-    /* The number of bits in which the n words differ. */
-    int64_t (*differ)(const uint64_t *a, const uint64_t *b, int64_t n);
     /* Which of the n elements of x (+ bias, unless that is NULL) are above the threshold: their
      * numbers go to list, which has n places. Returns how many there are. */
     int64_t (*above)(float *list, const float *x, const float *bias, int64_t n, float threshold);

@@ -155,21 +155,12 @@ static void to_f16(uint16_t *y, const float *x, int64_t n)
         y[i] = f32_to_finite_f16(x[i]);
 }
 
-static int64_t differ(const uint64_t *a, const uint64_t *b, int64_t n)
-{
-    int64_t bits = 0;
-    for (int64_t i = 0; i < n; i++)
-        bits += __builtin_popcountll(a[i] ^ b[i]);
-    return bits;
-}
-
 const struct row_kernels neon_rows = {
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .add = add,
     .gate = gate_rows,
     .to_f16 = to_f16,
-    .differ = differ,
     .above = ref_above,
     .add_scaled = ref_add_scaled,
 };

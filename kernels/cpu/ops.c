@@ -477,7 +477,6 @@ static const struct {
     [OP_DELTA] = {.run = run_state},
     [OP_SSM] = {.run = run_state},
     [OP_HEAD_MUL_MAT] = {.run = run_heads},
-    [OP_SIGNS] = {.run = run_signs},
     [OP_ACTIVE] = {.row = active_row},
     [OP_MUL_MAT_T] = {.run = run_transposed},
 };

@@ -35,7 +35,7 @@ uint64_t sparse_gate_up_scratch(const struct cpu_kernels *k, const struct oato_o
 static void neurons_mark(const struct run *x, const float *gate, int64_t stride, int64_t n,
                          bool *active)
 {
-    const bool listed = x->op->sparse == SKIP_UNLISTED;
+    const bool listed = x->op->sparse == SPARSE_PREDICT;
     float a[SPARSE_CHUNK];
     memset(active, 0, (size_t)n * sizeof *active);
     for (int64_t t = 0; t < x->T; t++, gate += stride) {
@@ -122,7 +122,7 @@ static void listed_mark(const struct matrix_task *m, int64_t r, int64_t end, boo
 static void row_gates(const struct matrix_task *m, int64_t r, int64_t end)
 {
     const struct matrix_job *gate = &m->job[0];
-    const bool listed = m->x->op->sparse == SKIP_UNLISTED;
+    const bool listed = m->x->op->sparse == SPARSE_PREDICT;
     bool named[SPARSE_CHUNK] = {false};
     int32_t list[SPARSE_CHUNK];
     int64_t n = 0;
@@ -159,7 +159,7 @@ void sparse_gate_up_rows(const struct matrix_task *m, int64_t begin, int64_t end
         bool active[SPARSE_CHUNK];
         int64_t n = 0;
         stop = min_i64(end, r + SPARSE_CHUNK);
-        if (x->op->sparse != SKIP_ZEROS) {
+        if (x->op->sparse != SPARSE_ABOVE) {
             row_gates(m, r, stop);
         } else {
             gate.next = stop < end ? rows_at(x->k, gate.w, stop) : next;
@@ -212,4 +212,13 @@ void run_columns(const struct run *x)
     assert(columns_workspace(x->k, x->op, x->T, x->n_threads) <= x->c->workspace_bytes);
     if (begin < end)
         x->k->columns->run(&job, begin, end, scratch);
+}
+
+void active_row(const struct run *x, int64_t t)
+{
+    const struct oato_weight *bias = weight(x, 0);
+    const int64_t n = x->op->k;
+    float *list = output(x, 0) + t * x->op->n;
+    list[0] = (float)x->k->rows->above(list + 1, input(x, 0) + t * n,
+                                       bias ? const_floats(bias->data) : NULL, n, x->op->threshold);
 }

@@ -126,9 +126,7 @@ void listed_rows(const struct matrix_task *m, int64_t begin, int64_t end);
 uint64_t columns_workspace(const struct cpu_kernels *k, const struct oato_op *op, int64_t T,
                            int n_threads);
 void run_columns(const struct run *x);
-
-/* ops_predict.c */
-void run_signs(const struct run *x);
+/* ACTIVE: the list of scores above a threshold. */
 void active_row(const struct run *x, int64_t t);
 
 /* ops_transposed.c */

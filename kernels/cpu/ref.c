@@ -412,14 +412,6 @@ const struct attention_kernels ref_attention = {
     .merge = ref_attention_merge,
 };
 
-static int64_t ref_differ(const uint64_t *a, const uint64_t *b, int64_t n)
-{
-    int64_t bits = 0;
-    for (int64_t i = 0; i < 64 * n; i++)
-        bits += (a[i / 64] ^ b[i / 64]) >> i % 64 & 1;
-    return bits;
-}
-
 int64_t ref_above(float *list, const float *x, const float *bias, int64_t n, float threshold)
 {
     int64_t found = 0;
@@ -437,7 +429,6 @@ static const struct row_kernels rows = {
     .add = ref_add,
     .gate = ref_gate,
     .to_f16 = ref_to_f16,
-    .differ = ref_differ,
     .above = ref_above,
     .add_scaled = ref_add_scaled,
 };

@@ -20,10 +20,6 @@ static void fill_rows(const struct cuda_piece *p, uint64_t begin, uint64_t end)
         struct oato_weight whole = p->weight->weight;
         whole.data = p->to;
         columns_prepare(s, &whole, (int64_t)begin, (int64_t)end);
-    } else if (s->use == WEIGHT_SIGNS) {
-        struct oato_weight whole = p->weight->weight;
-        whole.data = p->to;
-        signs_prepare(s, &whole, (int64_t)begin, (int64_t)end);
     } else if (s->use != WEIGHT_VECTOR) {
         struct weight_source piece = *s;
         piece.row_begin = s->row_begin + (int64_t)p->begin;

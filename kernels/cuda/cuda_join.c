@@ -24,7 +24,7 @@ static bool allows(const struct cuda_device *d, enum op_join join, const struct 
 {
     if (op_by_columns(first) || op_by_columns(last))
         return false; /* starts from floats, and adds up slices */
-    if (first->sparse == SKIP_UNLISTED)
+    if (first->sparse == SPARSE_PREDICT)
         return false; /* writes what is not listed elsewhere */
     switch (join) {
     case JOIN_NORM: return cuda_has_blocks((oato_dtype)last->dtype);

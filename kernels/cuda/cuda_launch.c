@@ -417,7 +417,6 @@ static const struct {
     [OP_ATTENTION] = {run_attention, "attention_%s", "attention_merge"},
     [OP_TOP_K] = {run_top_k, "top_k", "top_k_merge"},
     [OP_ACTIVE] = {launch_list, "active_list", NULL},
-    [OP_SIGNS] = {launch_signs, "signs", NULL},
 };
 
 /* NULL pattern: none is wanted. */
@@ -451,7 +450,7 @@ oato_status cuda_record_kernels(const struct cuda_device *d, const struct progra
     const char *kernel = kinds[r->op.kind].kernel, *merge = kinds[r->op.kind].merge, *group = NULL;
     const char *pack = product && blocks ? "pack_q8" : NULL;
     char tile[32];
-    const bool listed = r->op.sparse == SKIP_UNLISTED;
+    const bool listed = r->op.sparse == SPARSE_PREDICT;
     bool by_rows = product && !op_has_experts(&r->op) && r->op.kind != OP_HEAD_MUL_MAT && !listed;
     const bool skips = r->op.kind == OP_GATE_UP && r->op.sparse && !listed;
     const char *many = by_rows ? "matvec_many_%s" : NULL;

@@ -29,7 +29,7 @@ static const unsigned char *const images[CUDA_MODULES] = {
 /* A kernel of each image; all of an image are compiled alike. */
 static const char *const kernels[CUDA_MODULES] = {
     "rms_norm", "pack_q8",       "matrix_Q8_0", "attention_merge", "attention_tile_merge",
-    "top_k",    "signs",         "batch_Q8_0",  "measure_mark",    "conv",
+    "top_k",    "active_list",   "batch_Q8_0",  "measure_mark",    "conv",
     "route",    "columns_merge", "batch_F16"};
 
 /* False when the environment says VARIABLE=0. */

@@ -44,7 +44,7 @@ bool cuda_takes_matrix(const struct cuda_device *d, const struct oato_op *op,
 {
     /* Gate and up of different types: two products, which only these kernels compute. */
     return (choice != NUMERICS_DECODE || op->up_dtype) && cuda_takes_rows(op) &&
-           op->sparse != SKIP_UNLISTED && op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
+           op->sparse != SPARSE_PREDICT && op->kind != OP_HEAD_MUL_MAT && op->dtype != DT_F32 &&
            (op->dtype != DT_BF16 || d->capability >= BF16_CAPABILITY);
 }
 
@@ -165,7 +165,7 @@ static cu_result run_matrix(const struct launch *l)
                                       .what = PAIRWISE_GATE,
                                       .factor = l->op->scale,
                                       .activation = l->op->activation,
-                                      .skips = l->op->sparse != SKIP_NOTHING,
+                                      .skips = l->op->sparse != SPARSE_OFF,
                                       .threshold = l->op->threshold};
     return launch_start(l, l->kernels->merge,
                         (struct grid){blocks_of(gate.n, ROW_THREADS), l->T, 1}, ROW_THREADS, 0,
@@ -233,7 +233,7 @@ cu_result launch_product(const struct launch *l)
     const bool gate_up = l->op->kind == OP_GATE_UP, skips = gate_up && l->op->sparse;
     if (op_by_columns(l->op))
         return launch_columns(l);
-    if (l->op->sparse == SKIP_UNLISTED)
+    if (l->op->sparse == SPARSE_PREDICT)
         return launch_listed(l);
     if (l->kernels->blas ? by_library(l) : cuda_takes_matrix(l->d, l->op, l->r->numerics))
         return run_matrix(l);

@@ -29,8 +29,6 @@ bool cuda_supports(const struct oato_device *base, const struct oato_op *op)
     if (op->kind == OP_HEAD_MUL_MAT && (op->head_dim % 8 || op->k % 8))
         return false; /* rows of floats are read 16 bytes at a time */
     const int64_t rows = op->experts ? (int64_t)op_experts_held(op) * op->n : op->n;
-    if (op->kind == OP_SIGNS && op->k / 8 > SHARED_MOST - 8)
-        return false;
     return (!cuda_takes_rows(op) && op_weight_use_at(op, 0) != WEIGHT_LOOKUP) ||
            (rows <= INT32_MAX && cuda_layout_bytes((oato_dtype)op->dtype, 1, op->k) > 0);
 }

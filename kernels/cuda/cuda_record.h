@@ -105,7 +105,6 @@ const char *cuda_columns_kernel(oato_dtype dtype, bool many);
 /* Products by a list, the list, and guesses of it. */
 cu_result launch_listed(const struct launch *l);
 cu_result launch_list(const struct launch *l);
-cu_result launch_signs(const struct launch *l);
 /* up of a GATE_UP that skips neurons, behind gate's products, which `gate` has computed. */
 cu_result launch_sparse_up(const struct launch *l, const struct cuda_matvec_args *gate);
 

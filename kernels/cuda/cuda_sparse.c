@@ -67,19 +67,6 @@ cu_result launch_list(const struct launch *l)
     return launch_start(l, l->kernels->run, (struct grid){l->T, 1, 1}, LIST_THREADS, 0, &a);
 }
 
-cu_result launch_signs(const struct launch *l)
-{
-    const uint32_t bytes = (uint32_t)signs_stride(l->op->k);
-    struct cuda_signs_args a = {.w = (const uint32_t *)(const void *)launch_weight(l, 0)->data,
-                                .x = launch_input(l, 0),
-                                .y = launch_output(l, 0),
-                                .n = l->op->n,
-                                .k = l->op->k,
-                                .words = (int32_t)(bytes / sizeof(uint32_t))};
-    return launch_start(l, l->kernels->run, (struct grid){blocks_of(a.n, SIGNS_ROWS), l->T, 1},
-                        SIGNS_WARPS * 32, bytes, &a);
-}
-
 /* --------------------------------------------------------------------------------- columns - */
 
 const char *cuda_columns_kernel(oato_dtype dtype, bool many)

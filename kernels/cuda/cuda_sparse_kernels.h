@@ -36,15 +36,6 @@ struct cuda_list_args {
     float threshold;
 };
 
-/* signs: OP_SIGNS. Shared memory: `words` words. grid: (n / SIGNS_ROWS rounded up, tokens) */
-enum { SIGNS_WARPS = 8, SIGNS_EACH = 4, SIGNS_ROWS = SIGNS_WARPS * SIGNS_EACH };
-struct cuda_signs_args {
-    const uint32_t *w; /* rows of `words`, a multiple of 2 */
-    const float *x;    /* rows of k */
-    float *y;          /* rows of n */
-    int32_t n, k, words, pad;
-};
-
 /* sparse_up_<type>: where gates are active, y = a(y) * (w row . x), elsewhere 0; y has the gates'
  * products before. With the bits of a dense product of gate and up that has the same split. A block
  * has SPARSE_CHUNK neurons of a token, makes their list and shares it among its warps. grid:

@@ -3,7 +3,7 @@
  * brings rows of the model's file to the device's layout (cuda_layout.h), a piece of the weight at
  * a time, into pinned buffers from which they are sent (cuda_stream.c): a weight is never whole in
  * host memory, and several threads convert what one alone would hold up the link with. Columns
- * and signs are converted as a whole, and sent at once.
+ * are converted as a whole, and sent at once.
  *
  * A streamed weight is sent each time that it is wanted. It is kept converted in pinned memory,
  * from which a link is at its fastest, as long as a quarter of the host's memory stays free; what
@@ -25,8 +25,6 @@ uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, i
         return (uint64_t)rows * (uint64_t)k * sizeof(float);
     if (use == WEIGHT_COLUMNS)
         return columns_bytes(dtype, rows, k, columns_blocks(dtype, NULL, k));
-    if (use == WEIGHT_SIGNS)
-        return (uint64_t)rows * signs_stride(k);
     return cuda_layout_bytes(dtype, rows, k);
 }
 
@@ -38,10 +36,10 @@ uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_s
                : cuda_prepared_bytes(base, s->dtype, rows, s->k, s->use);
 }
 
-/* A block of columns has something of every row, so it is no piece; signs are few. */
+/* A block of columns has something of every row, so it is no piece. */
 static bool is_whole(const struct cuda_weight *w)
 {
-    return w->source.use == WEIGHT_COLUMNS || w->source.use == WEIGHT_SIGNS;
+    return w->source.use == WEIGHT_COLUMNS;
 }
 
 oato_status cuda_weight_cut(struct cuda_device *d, struct cuda_streams *s, struct cuda_weight *w,

@@ -120,8 +120,6 @@ template <int DTYPE> __device__ static void listed(const cuda_listed_args &a)
             y[place[n]] = active[n] ? gated(a.activation, a.limit, gates[group][n], sum[n][0]) : 0;
 }
 
-/* -------------------------------------------------------------------------------- guesses - */
-
 /* A block makes a token's list, in order. */
 KERNEL(active_list, LIST_THREADS, cuda_list_args)
 {
@@ -148,32 +146,6 @@ KERNEL(active_list, LIST_THREADS, cuda_list_args)
     }
     if (threadIdx.x == 0)
         list[0] = (float)count;
-}
-
-/* The input's signs are those of all rows of a block. */
-KERNEL(signs, SIGNS_WARPS *WARP, cuda_signs_args)
-{
-    uint32_t *sign = (uint32_t *)SHARED_ROOM; /* [words] */
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const float *x = a.x + (int64_t)blockIdx.y * a.k;
-    for (int word = warp; word < a.words; word += SIGNS_WARPS) {
-        const int i = word * 32 + lane;
-        const bool negative = i < a.k && __float_as_uint(x[i]) >> 31;
-        const uint32_t all = __ballot_sync(0xffffffff, negative);
-        if (lane == 0)
-            sign[word] = all;
-    }
-    __syncthreads();
-    for (int n = 0; n < SIGNS_EACH; n++) {
-        const int row = blockIdx.x * SIGNS_ROWS + n * SIGNS_WARPS + warp;
-        int apart = 0;
-        for (int word = lane; row < a.n && word < a.words; word += WARP)
-            apart += __popc(sign[word] ^ __ldg(a.w + (int64_t)row * a.words + word));
-        for (int step = WARP / 2; step; step /= 2)
-            apart += __shfl_xor_sync(0xffffffff, apart, step);
-        if (lane == 0 && row < a.n)
-            a.y[(int64_t)blockIdx.y * a.n + row] = (float)(a.k - 2 * apart);
-    }
 }
 
 /* ------------------------------------------------------------------------------- kernels -- */

@@ -80,7 +80,7 @@ static void cached_shares(const struct program_record *r, const struct step *ste
 static int32_t active_neurons(const struct program_record *r, int32_t rows, const float *values)
 {
     const int32_t n = op_neurons(&r->op);
-    const bool listed = r->op.sparse == SKIP_UNLISTED, gates = r->op.kind == OP_GATE_UP;
+    const bool listed = r->op.sparse == SPARSE_PREDICT, gates = r->op.kind == OP_GATE_UP;
     int64_t active = 0;
     for (int32_t row = 0; row < rows && listed; row++)
         active += (int64_t)values[(size_t)row * (size_t)(n + 1)];
@@ -163,9 +163,9 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
     const void *choice = s->timing_only || !r->op.expert_slots ? NULL : c->arena + r->in[1];
-    const bool listed = r->op.sparse == SKIP_UNLISTED, gates = r->op.kind == OP_GATE_UP;
+    const bool listed = r->op.sparse == SPARSE_PREDICT, gates = r->op.kind == OP_GATE_UP;
     const bool skips =
-        !s->timing_only && (listed || (r->op.sparse == SKIP_ZEROS && r->op.threshold >= 0));
+        !s->timing_only && (listed || (r->op.sparse == SPARSE_ABOVE && r->op.threshold >= 0));
     const void *neurons = c->arena + (listed ? r->in[1] : gates ? r->out[0] : r->in[0]);
     clock_add(s, run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
 }

@@ -360,7 +360,7 @@ static oato_status set_up(struct pricing *x, const struct planner_options *given
     o.devices = devices;
     o.whole_only = true;
     o.by_ranks = TWO;
-    o.sparse = PLANNER_SPARSE_OFF;
+    o.sparse = (struct sparse_choice){.given = true};
     o.expert_cache = 0;
     o.solver = "cpu";
     o.n_budgets = 1;

@@ -495,7 +495,7 @@ static void diff_others(const struct plan *a, const struct plan *b, bool json, s
         sparse = a->sparse[i].layer != b->sparse[i].layer ||
                  a->sparse[i].threshold != b->sparse[i].threshold ||
                  a->sparse[i].dense != b->sparse[i].dense ||
-                 a->sparse[i].guess != b->sparse[i].guess;
+                 a->sparse[i].predicts != b->sparse[i].predicts;
     bool inputs = a->n_inputs != b->n_inputs;
     for (int32_t i = 0; !inputs && i < a->n_inputs; i++)
         inputs = strcmp(a->inputs[i].tensor, b->inputs[i].tensor) != 0 ||

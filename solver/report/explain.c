@@ -266,10 +266,8 @@ static void sparse_text(const struct explain *x, int32_t op)
         if (uses >> d & 1)
             text_printf(x->out, "  %s %s silent neurons%s\n", problem_device(p, d),
                         s->dense >> d & 1 ? "computes" : "skips",
-                        s->guess == PLAN_GUESS_PREDICTED ? ", found by the layer's predictor"
-                        : s->guess                       ? ", found by signs"
-                                                         : "");
-    if (s->threshold > 0 && !s->guess)
+                        s->predicts ? ", found by the layer's predictor" : "");
+    if (s->threshold > 0)
         text_printf(x->out, "  silent: activations of at most %g\n", (double)s->threshold);
 }
 

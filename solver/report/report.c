@@ -417,16 +417,13 @@ static void text_sparse(const struct plan *p, const struct problem *problem, str
     if (!p->n_sparse)
         return;
     const struct plan_sparse *first = &p->sparse[0];
-    int32_t guesses[PLAN_GUESS_COUNT] = {0};
+    int32_t predicted = 0;
     for (int32_t i = 0; i < p->n_sparse; i++)
-        guesses[p->sparse[i].guess]++;
+        predicted += p->sparse[i].predicts != 0;
     text_printf(out, "silent neurons: skipped in %d layers%s", p->n_sparse,
-                !first->guess && first->threshold > 0 ? ", near zero counts as silent" : "");
-    if (guesses[PLAN_GUESS_PREDICTED])
-        text_printf(out, ", in %d of them found by predictors before gate",
-                    guesses[PLAN_GUESS_PREDICTED]);
-    if (guesses[PLAN_GUESS_SIGNS])
-        text_printf(out, ", found by signs before gate");
+                first->threshold > 0 ? ", near zero counts as silent" : "");
+    if (predicted)
+        text_printf(out, ", in %d of them found by predictors before gate", predicted);
     for (int32_t d = 0; d < p->n_devices; d++) {
         int32_t dense = 0;
         for (int32_t i = 0; i < p->n_sparse; i++)

@@ -127,6 +127,21 @@ void add_predictors(struct neurons *n, const struct model *m)
     }
 }
 
+void predictors_init(struct neurons *n, const struct model *m)
+{
+    neurons_init(n);
+    n->n_layers = m->graph.n_layers;
+    n->layers = arena_alloc(&n->arena, (size_t)n->n_layers, sizeof *n->layers);
+    assert_non_null(n->layers);
+    add_predictors(n, m);
+}
+
+void predictors_limit(struct neurons *n, float threshold)
+{
+    for (int32_t i = 0; i + 1 < n->n_layers; i++)
+        ((struct neurons_predictor *)(uintptr_t)n->layers[i].predictor)->threshold = threshold;
+}
+
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed)
 {
     struct random r = {seed};
@@ -244,6 +259,15 @@ void plan_begin_gpu(struct plan *p, const struct model *m, struct graph *fused)
     snprintf(p->devices[1].kind, sizeof p->devices[1].kind, "cuda");
     snprintf(p->devices[1].id, sizeof p->devices[1].id, "cuda:0");
     plan_fuse_all(p, m, fused);
+}
+
+struct sparse_choice sparse_of(const char *text)
+{
+    struct sparse_choice choice;
+    struct oato_error err;
+    if (sparse_parse(text ? text : "auto", &choice, &err))
+        fail_msg("%s", err.text);
+    return choice;
 }
 
 struct engine *open_engine(const struct model *m, const struct plan *p,

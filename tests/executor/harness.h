@@ -35,6 +35,10 @@ struct model *tiny_model_with(const char *architecture, const char *keys, oato_d
 struct model *relu_model(oato_dtype dtype);
 /* Gives all layers but the last one random predictors of active neurons. */
 void add_predictors(struct neurons *n, const struct model *m);
+/* A sidecar with nothing else. */
+void predictors_init(struct neurons *n, const struct model *m);
+/* Above which score they name a neuron; at first 0. */
+void predictors_limit(struct neurons *n, float threshold);
 void fill_ids(int32_t *ids, int32_t n, int32_t vocab, uint64_t seed);
 
 /* Devices: cpu:0 and `sims` of the given memory each. */
@@ -53,6 +57,8 @@ void plan_add_part(struct plan *p, const char *op, int64_t begin, int64_t end, i
 /* All n rows: on the host in prefill, on the first device in decode. */
 void plan_add_moving(struct plan *p, const char *op, int64_t n);
 
+/* What --sparse reads; NULL: as without it. */
+struct sparse_choice sparse_of(const char *text);
 struct engine *open_engine(const struct model *m, const struct plan *p,
                            struct engine_options options);
 /* Logits of all n tokens fed to a new sequence, malloc'ed; the sequence is freed. */

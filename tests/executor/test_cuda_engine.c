@@ -432,17 +432,23 @@ static void candidates_are_the_first_of_the_row(void **state)
 static void silent_neurons_change_no_bit(void **state)
 {
     (void)state;
-    static const char *const modes[] = {"off", "dense", "exact", "sign=-1", "sign"};
+    static const char *const modes[] = {"off", "dense", "exact", "predict", "predict"};
     struct model *m = relu_model(DT_Q4_K);
+    struct neurons guesses;
     const size_t n = (PROMPT + ANSWER) * (size_t)m->shape.vocab;
     float *logits[ARRAY_LEN(modes)];
     struct plan p;
     struct graph fused;
+    predictors_init(&guesses, m);
     plan_begin_gpu(&p, m, &fused);
     plan_on_gpu(&p, &fused, false);
     for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
-        const struct engine_options options = {
-            .threads = 1, .rows = 16, .ubatch = i == 1 ? 4 : 16, .sparse = modes[i]};
+        const struct engine_options options = {.threads = 1,
+                                               .rows = 16,
+                                               .ubatch = i == 1 ? 4 : 16,
+                                               .sparse = sparse_of(modes[i]),
+                                               .neurons = &guesses};
+        predictors_limit(&guesses, i == 3 ? -1e9f : 0);
         struct engine *e = open_engine(m, &p, options);
         logits[i] = answer_of(e, m->shape.vocab);
         engine_close(e);
@@ -453,6 +459,7 @@ static void silent_neurons_change_no_bit(void **state)
     assert_near_not_same(logits[0], logits[1], n, 1e-3);
     for (size_t i = 0; i < ARRAY_LEN(modes); i++)
         free(logits[i]);
+    neurons_free(&guesses);
     graph_free(&fused);
     plan_free(&p);
     model_close(m);

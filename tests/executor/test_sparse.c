@@ -1,8 +1,8 @@
 /*
  * test_sparse.c - --sparse in the engine: exact has the bits of dense, which computes everything by
  * the same kernels, at any number of threads and tokens a step, alone and batched, and where a
- * simulated device computes parts of the model; so are the bits of predict and sign, which leave
- * out in decode what their guess does not name; inputs of products that are at most their matrix's
+ * simulated device computes parts of the model; so are the bits of predict, which leaves out in
+ * decode what its guess does not name; inputs of products that are at most their matrix's
  * threshold count as 0; what a model lacks is told in one line.
  */
 #include "executor/executor.h"
@@ -23,7 +23,7 @@ static float *sparse_logits(const struct model *m, const struct plan *p, const c
                                    (struct engine_options){.threads = threads,
                                                            .ubatch = ubatch,
                                                            .rows = ubatch,
-                                                           .sparse = sparse,
+                                                           .sparse = sparse_of(sparse),
                                                            .neurons = counted});
     fill_ids(ids, TOKENS, m->shape.vocab, 3);
     float *logits = logits_of(e, ids, TOKENS);
@@ -87,7 +87,7 @@ static void assert_refused(const struct model *m, const char *sparse, const char
 {
     struct oato_error err;
     struct engine *e = NULL;
-    const struct engine_options options = {.sparse = sparse, .neurons = counted};
+    const struct engine_options options = {.sparse = sparse_of(sparse), .neurons = counted};
     assert_int_equal(engine_open(m, NULL, &options, NULL, NULL, &e, &err), OATO_EUSAGE);
     if (!strstr(err.text, word))
         fail_msg("'%s' lacks '%s'", err.text, word);
@@ -98,13 +98,8 @@ static void what_cannot_skip_is_refused(void **state)
     (void)state;
     struct model *m = tiny_model(DT_Q4_0, 1);
     assert_refused(m, "exact", "threshold=S");
-    assert_refused(m, "above=-1", "--sparse wants");
-    assert_refused(m, "threshold=1", "--sparse wants");
     assert_refused(m, "threshold=0.5", "oato-profile --calibrate");
-    assert_refused(m, "fast", "--sparse wants");
-    assert_refused(m, "sign=2", "--sparse wants");
     assert_refused(m, "predict", "no predictors");
-    assert_refused(m, "sign", "no FFN");
     float *all = sparse_logits(m, NULL, "dense", 1, 1);
     assert_logits(m, NULL, "above=0", 2, 1, all); /* SiLU is 0 nowhere but at 0 */
     float *some = sparse_logits(m, NULL, "above=0.05", 1, 1);
@@ -130,7 +125,7 @@ static void a_share_takes_each_layers_threshold(void **state)
     }
     for (int32_t i = 0; i < m->graph.n_layers; i++) {
         snprintf(names[i], sizeof names[i], "blk.%d.ffn_act", i);
-        magnitudes[n.n_magnitudes++] = (struct neurons_magnitudes){names[i], quantiles, NULL, NULL};
+        magnitudes[n.n_magnitudes++] = (struct neurons_magnitudes){names[i], quantiles, NULL};
     }
     float *wanted = sparse_logits(m, NULL, "above=0.05", 1, 1);
     counted = &n;
@@ -168,7 +163,7 @@ static void input_quantiles(struct neurons *n, const struct model *m, float step
         assert_true(q && kept);
         for (int32_t j = 0; j < NEURONS_QUANTILES; j++)
             q[j] = (float)j * step * (float)(i + 1);
-        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){kept, q, NULL, NULL};
+        n->magnitudes[n->n_magnitudes++] = (struct neurons_magnitudes){kept, q, NULL};
     }
 }
 
@@ -227,7 +222,7 @@ static void inputs_below_their_threshold_are_zero(void **state)
     struct engine *e = open_engine(m, NULL,
                                    (struct engine_options){.threads = 2,
                                                            .rows = TOKENS,
-                                                           .sparse = "input=0.3",
+                                                           .sparse = sparse_of("input=0.3"),
                                                            .neurons = &n,
                                                            .observe = product_check,
                                                            .observe_user = &seen});
@@ -262,9 +257,6 @@ static void skipped_inputs_have_the_same_bits_everywhere(void **state)
     neurons_free(&n);
     input_quantiles(&n, m, 0.0005f, false);
     assert_refused(m, "input=0.3", "of blk.2.ffn_down.weight");
-    assert_refused(m, "input=1", "--sparse wants");
-    assert_refused(m, "fast,input=0.3", "--sparse wants");
-    assert_refused(m, "input=0.3,exact", "--sparse wants");
     neurons_free(&n);
     counted = NULL;
     assert_refused(m, "input=0.3", "oato-profile --calibrate");
@@ -275,16 +267,6 @@ static void skipped_inputs_have_the_same_bits_everywhere(void **state)
 /* ------------------------------------------------------------------- guesses in decode ---- */
 
 enum { GUESSED = 12, SEQS = 2 };
-
-/* A sidecar with nothing but random predictors. */
-static void guesses(struct neurons *n, const struct model *m)
-{
-    neurons_init(n);
-    n->n_layers = m->graph.n_layers;
-    n->layers = arena_alloc(&n->arena, (size_t)n->n_layers, sizeof *n->layers);
-    assert_non_null(n->layers);
-    add_predictors(n, m);
-}
 
 /* Logits of GUESSED tokens that are decoded one by one, in as many sequences at the same time, of
  * which the first one has the tokens that are asked for. */
@@ -300,7 +282,7 @@ static float *decoded(const struct model *m, const struct plan *p, const char *s
                                                            .ubatch = 8,
                                                            .seqs = seqs,
                                                            .rows = seqs,
-                                                           .sparse = sparse,
+                                                           .sparse = sparse_of(sparse),
                                                            .neurons = counted});
     for (int32_t s = 0; s < seqs; s++) {
         fill_ids(ids[s], GUESSED, m->shape.vocab, (uint64_t)s + 3);
@@ -326,22 +308,20 @@ static void assert_decoded(const struct model *m, const struct plan *p, const ch
     free(got);
 }
 
-/* A guess that names all neurons has the bits of exact, another one has others; both whatever the
- * threads, the company and the devices. */
-static void check_guess(const struct model *m, const struct plan *p, const char *all,
-                        const char *some)
+/* A guess has other bits than exact, whatever the threads, the company and the devices. */
+static void check_guess(const struct model *m, const struct plan *p)
 {
-    float *exact = decoded(m, NULL, "exact", 1, 1), *guessed = decoded(m, NULL, some, 1, 1);
+    float *exact = decoded(m, NULL, "exact", 1, 1), *guessed = decoded(m, NULL, "predict", 1, 1);
     assert_true(differ(exact, guessed));
-    assert_decoded(m, NULL, all, 2, 1, exact);
-    assert_decoded(m, NULL, some, 2, 1, guessed);
-    assert_decoded(m, NULL, some, 1, SEQS, guessed);
-    assert_decoded(m, p, all, 1, SEQS, exact);
-    assert_decoded(m, p, some, 2, 1, guessed);
+    assert_decoded(m, NULL, "exact", 2, 1, exact);
+    assert_decoded(m, NULL, "predict", 2, 1, guessed);
+    assert_decoded(m, NULL, "predict", 1, SEQS, guessed);
+    assert_decoded(m, p, "exact", 1, SEQS, exact);
+    assert_decoded(m, p, "predict", 2, 1, guessed);
     free(guessed);
     free(exact);
     float *prompt = sparse_logits(m, NULL, "exact", 1, 8);
-    assert_logits(m, p, some, 2, 8, prompt); /* prompts are computed whole */
+    assert_logits(m, p, "predict", 2, 8, prompt); /* prompts are computed whole */
     free(prompt);
 }
 
@@ -357,7 +337,7 @@ static void guessing_begin(struct guessing *g, struct model *m)
 {
     struct random r = {11};
     g->m = m;
-    guesses(&g->n, m);
+    predictors_init(&g->n, m);
     counted = &g->n;
     plan_begin(&g->p, m, 1, "vram=64MiB");
     plan_fuse_all(&g->p, m, &g->fused);
@@ -373,12 +353,6 @@ static void guessing_end(struct guessing *g)
     model_close(g->m);
 }
 
-static void set_thresholds(struct guessing *g, float threshold)
-{
-    for (int32_t l = 0; l + 1 < g->n.n_layers; l++)
-        ((struct neurons_predictor *)(uintptr_t)g->n.layers[l].predictor)->threshold = threshold;
-}
-
 static void guesses_have_the_same_bits_everywhere(void **state)
 {
     (void)state;
@@ -386,17 +360,13 @@ static void guesses_have_the_same_bits_everywhere(void **state)
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         struct guessing g;
         guessing_begin(&g, relu_model(types[i]));
-        check_guess(g.m, &g.p, "sign=-1", "sign");
-        float *some = decoded(g.m, NULL, "predict", 1, 1);
-        set_thresholds(&g, -1e9f);
+        check_guess(g.m, &g.p);
+        predictors_limit(&g.n, -1e9f); /* names all neurons */
         float *exact = decoded(g.m, NULL, "exact", 1, 1);
         assert_decoded(g.m, &g.p, "predict", 2, 1, exact);
-        set_thresholds(&g, 0);
-        assert_true(differ(exact, some));
-        check_guess(g.m, &g.p, "exact", "predict");
-        free(some);
         free(exact);
-        const struct engine_options once = {.sparse = "sign", .deterministic = true};
+        const struct engine_options once = {
+            .sparse = sparse_of("predict"), .neurons = &g.n, .deterministic = true};
         expect_refused(g.m, NULL, &once, OATO_EUSAGE, "--deterministic");
         guessing_end(&g);
     }
@@ -408,11 +378,10 @@ static void ungated_blocks_are_guessed(void **state)
     (void)state;
     struct guessing g;
     guessing_begin(&g, tiny_model_with("opt", "attention.layer_norm_epsilon=0.00001", DT_Q4_0, 7));
-    check_guess(g.m, &g.p, "exact", "predict");
+    check_guess(g.m, &g.p);
     float *exact = decoded(g.m, NULL, "exact", 1, 1);
-    set_thresholds(&g, -1e9f);
+    predictors_limit(&g.n, -1e9f);
     assert_decoded(g.m, &g.p, "predict", 2, 1, exact);
-    assert_decoded(g.m, NULL, "sign", 2, 1, exact); /* signs know no bias: no list */
     free(exact);
     guessing_end(&g);
 }

@@ -103,9 +103,9 @@ static void records_make(struct ffn *f, oato_dtype dtype)
 {
     static const struct {
         int sparse, gate, up, down;
-    } of[MODES] = {{SKIP_NOTHING, GATE, UP, DOWN},
-                   {SKIP_ZEROS, GATE, UP_ROWS, DOWN_COLUMNS},
-                   {SKIP_UNLISTED, GATE_ROWS, UP_ROWS, DOWN_COLUMNS}};
+    } of[MODES] = {{SPARSE_OFF, GATE, UP, DOWN},
+                   {SPARSE_ABOVE, GATE, UP_ROWS, DOWN_COLUMNS},
+                   {SPARSE_PREDICT, GATE_ROWS, UP_ROWS, DOWN_COLUMNS}};
     struct oato_op up = {.kind = OP_GATE_UP,
                          .dtype = (uint16_t)dtype,
                          .k = WIDTH,
@@ -114,7 +114,7 @@ static void records_make(struct ffn *f, oato_dtype dtype)
     struct oato_op down = {.kind = OP_MUL_MAT, .dtype = (uint16_t)dtype, .k = NEURONS, .n = WIDTH};
     for (int m = 0; m < MODES; m++) {
         up.sparse = of[m].sparse;
-        down.sparse = of[m].sparse ? SKIP_ZEROS : SKIP_NOTHING;
+        down.sparse = of[m].sparse ? SPARSE_ABOVE : SPARSE_OFF;
         f->up[m] = record(up, of[m].gate, X, H);
         f->up[m].weight[1] = (uint32_t)of[m].up;
         f->down[m] = record(down, of[m].down, H, Y);

@@ -1,6 +1,6 @@
 /*
- * test_cpu_predict.c - guesses of active neurons, at every level: signs of products are counted
- * from the signs of weights and inputs alone, and a list names exactly what is above its threshold.
+ * test_cpu_predict.c - lists of active neurons, at every level: a list names exactly what is above
+ * its threshold, and products by a list are the dense ones of what it names.
  */
 #include "tests/kernels/test_cpu.h"
 
@@ -25,50 +25,6 @@ static float *run(const struct cpu_kernels *k, struct guarded *g, struct oato_op
         r.weight[r.n_weights] = r.n_weights;
     record_run(&c, &r, simple_step(&step, T), 0, threads);
     return floats(g->base + r.out[0]);
-}
-
-static void check_signs(const struct cpu_kernels *k, oato_dtype dtype, int32_t width)
-{
-    struct guarded g;
-    size_t stride = 0;
-    guarded_init(&g);
-    assert_true(dtype_row_bytes(dtype, width, &stride));
-    uint8_t *data = test_malloc(N * stride);
-    random_elements(dtype, data, (int64_t)N * width);
-    float *x = guarded_alloc(&g, (size_t)(T * width) * sizeof(float));
-    random_floats(x, (int64_t)T * width);
-    x[0] = -0.0f;
-    struct oato_weight *w = weight_make(k, &g, dtype, data, N, width, 0, N, WEIGHT_SIGNS);
-    const struct oato_op op = {.kind = OP_SIGNS, .dtype = (uint16_t)dtype, .k = width, .n = N};
-    const float *got = run(k, &g, op, x, NULL, &w, 2);
-    float *row = test_calloc((size_t)width, sizeof *row);
-    for (int64_t j = 0; j < N; j++) {
-        quants_row(dtype, data + (size_t)j * stride, width, row);
-        for (int64_t t = 0; t < T; t++) {
-            int sum = 0;
-            for (int64_t i = 0; i < width; i++)
-                sum += !signbit(row[i]) == !signbit(x[t * width + i]) ? 1 : -1;
-            assert_true(got[t * N + j] == (float)sum);
-        }
-    }
-    test_free(row);
-    test_free(data);
-    test_free(w);
-    guarded_free(&g);
-}
-
-static void signs_are_counted(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct cpu_kernels *k = kernels_named(isas[i]);
-        for (size_t j = 0; k && j < ARRAY_LEN(matrix_types); j++)
-            check_signs(k, matrix_types[j], 512);
-        if (k) {
-            check_signs(k, DT_F16, 100);
-            check_signs(k, DT_Q4_0, 4096 + 32);
-        }
-    }
 }
 
 /* With a bias and without one. */
@@ -122,12 +78,12 @@ static void check_listed_product(const struct cpu_kernels *k, struct guarded *g,
 {
     op.kind = OP_MUL_MAT;
     op.activation = 0;
-    op.sparse = SKIP_NOTHING;
+    op.sparse = SPARSE_OFF;
     const float *wanted = run(k, g, op, x, NULL, &matrix, 1);
-    op.sparse = SKIP_ZEROS_BY_ROWS;
+    op.sparse = SPARSE_BY_ROWS;
     assert_int_equal(op_weight_use_at(&op, 0), WEIGHT_ROWS);
     const float *all = run(k, g, op, x, NULL, &rows, 2);
-    op.sparse = SKIP_UNLISTED;
+    op.sparse = SPARSE_PREDICT;
     for (int threads = 1; threads <= 2; threads++) {
         const float *got = run(k, g, op, x, list, &rows, threads);
         for (int i = 0; i < T * n; i++)
@@ -148,7 +104,7 @@ static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum act
                          .k = WIDTH,
                          .n = NEURONS,
                          .activation = (int32_t)a,
-                         .sparse = SKIP_ZEROS};
+                         .sparse = SPARSE_ABOVE};
     size_t stride = 0;
     assert_true(dtype_row_bytes(dtype, WIDTH, &stride));
     uint8_t *data = test_malloc(2 * NEURONS * stride);
@@ -171,7 +127,7 @@ static void check_listed(const struct cpu_kernels *k, oato_dtype dtype, enum act
                 at[1 + (int)at[0]++] = (float)j;
     }
     const float *wanted = run(k, &g, op, x, NULL, dense, 1);
-    op.sparse = SKIP_UNLISTED;
+    op.sparse = SPARSE_PREDICT;
     assert_int_equal(op_weight_use_at(&op, 0), WEIGHT_ROWS);
     for (int threads = 1; threads <= 3; threads++) {
         const float *got = run(k, &g, op, x, list, rows, threads);
@@ -199,8 +155,7 @@ static void listed_neurons_are_computed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(signs_are_counted),
-                                       cmocka_unit_test(a_list_names_what_is_above),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_list_names_what_is_above),
                                        cmocka_unit_test(listed_neurons_are_computed)};
     seed_init();
     return levels_report(cmocka_run_group_tests(tests, NULL, NULL));

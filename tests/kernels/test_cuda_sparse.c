@@ -1,7 +1,7 @@
 /*
  * test_cuda_sparse.c - products that skip neurons, on a CUDA device, and what names the neurons:
  * the bits of the dense products where they compute, close to the reference by columns, the same
- * bits whether zeros are skipped or not and whatever the step; lists and signs as the reference has
+ * bits whether zeros are skipped or not and whatever the step; lists as the reference has
  * them. Runs on the emulated GPU of tests/cuda_on_cpu/ (OATO_CUDA_DRIVER) and, labelled gpu, on a
  * real one; without any it is skipped.
  */
@@ -109,12 +109,12 @@ static void check_gate_up(oato_dtype dtype, int32_t k, int32_t T, enum activatio
         float top = 0;
         int32_t skipped = 0;
         c.numerics = prefill ? NUMERICS_PREFILL : NUMERICS_DECODE;
-        c.op.sparse = SKIP_NOTHING;
+        c.op.sparse = SPARSE_OFF;
         c.weight[1].use = WEIGHT_MATRIX;
         float *dense = output_of(&c, 0, T, 0);
         for (int32_t i = 0; i < T * ROWS; i++)
             top = fabsf(dense[i]) > top ? fabsf(dense[i]) : top;
-        c.op.sparse = SKIP_ZEROS;
+        c.op.sparse = SPARSE_ABOVE;
         c.weight[1].use = WEIGHT_ROWS;
         for (int how = -1; how < 2; how++) {
             float *got = output_of(&c, 0, T, how < 1 ? (float)how : 0.1f * sqrtf(top));
@@ -169,11 +169,11 @@ static void check_listed(const char *kind, oato_dtype dtype, int32_t k)
     give_input(&c, k);
     give_weights(&c);
     float *dense = output_of(&c, 0, TOKENS, 0);
-    c.op.sparse = SKIP_ZEROS_BY_ROWS;
+    c.op.sparse = SPARSE_BY_ROWS;
     for (int i = 0; i < c.n_weights; i++)
         c.weight[i].use = WEIGHT_ROWS;
     float *all = output_of(&c, 0, TOKENS, 0);
-    c.op.sparse = SKIP_UNLISTED;
+    c.op.sparse = SPARSE_PREDICT;
     give_list(&c, named);
     float *got = output_of(&c, 0, TOKENS, 0);
     for (int32_t i = 0; i < TOKENS * ROWS; i++) {
@@ -196,11 +196,10 @@ static void listed_neurons_are_computed(void **state)
     check_listed("mul_mat", DT_Q8_0, 4096);
 }
 
-static void lists_and_signs_are_those_of_the_reference(void **state)
+static void lists_are_those_of_the_reference(void **state)
 {
     (void)state;
     static const float thresholds[] = {-100, 0, 1.5f, 100};
-    const struct step step = plain_step(3);
     for (size_t i = 0; i < 2 * ARRAY_LEN(thresholds); i++) {
         const float threshold = thresholds[i / 2];
         struct test_case c = case_of("active/k2100", 3);
@@ -223,18 +222,6 @@ static void lists_and_signs_are_those_of_the_reference(void **state)
         test_free(list);
         free_case(&c);
     }
-    for (size_t i = 0; i < ARRAY_LEN(matrix_types); i++) {
-        char key[OP_KEY_SIZE];
-        snprintf(key, sizeof key, "signs/%s/k%d/n45", dtype_name(matrix_types[i]),
-                 i % 2 ? 256 : 2304);
-        struct test_case c = case_of(key, 3);
-        give_input(&c, c.op.k);
-        c.in[0][0] = -0.0f;
-        give_weights(&c);
-        c.weight[0].use = WEIGHT_SIGNS;
-        compare(&c, &step, 0);
-        free_case(&c);
-    }
 }
 
 int main(void)
@@ -243,7 +230,7 @@ int main(void)
         cmocka_unit_test(columns_of_silent_neurons_are_skipped),
         cmocka_unit_test(up_is_computed_of_active_neurons),
         cmocka_unit_test(listed_neurons_are_computed),
-        cmocka_unit_test(lists_and_signs_are_those_of_the_reference),
+        cmocka_unit_test(lists_are_those_of_the_reference),
     };
     RUN_ON_DEVICES(tests);
 }

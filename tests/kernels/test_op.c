@@ -220,7 +220,6 @@ static struct oato_op random_op(void)
                 op.n = op.heads * (op.v_dim + op.v_in_k);
         }
         break;
-    case OP_SIGNS: op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)]; break;
     case OP_ACTIVE: op.n = op.k + 1; break;
     case OP_HEAD_MUL_MAT:
         op.dtype = (uint16_t)dtypes[(size_t)random() % ARRAY_LEN(dtypes)];
@@ -537,6 +536,44 @@ static void fusions_are_made_of_graph_operators(void **state)
     }
 }
 
+/* Each word is read back, and nothing else is. */
+static void words_of_sparsity_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        struct sparse_choice is;
+    } good[] = {{"auto", {.given = false}},
+                {"off", {true, SPARSE_OFF, 0, false, 0}},
+                {"dense", {true, SPARSE_DENSE, 0, false, 0}},
+                {"exact", {true, SPARSE_EXACT, 0, false, 0}},
+                {"predict", {true, SPARSE_PREDICT, 0, false, 0}},
+                {"above=2", {true, SPARSE_ABOVE, 2, false, 0}},
+                {"threshold=0.5", {true, SPARSE_THRESHOLD, 0.5f, false, 0}},
+                {"input=0.25", {true, SPARSE_OFF, 0, true, 0.25f}},
+                {"above=2,input=0.25", {true, SPARSE_ABOVE, 2, true, 0.25f}}};
+    static const char *const bad[] = {
+        "",           "fast",          "sign",        "sign=0.5",
+        "exact=1",    "above",         "above=-1",    "threshold=1",
+        "input=1",    "threshold=nan", "input=0.1,",  "auto,input=0.1",
+        ",input=0.1", "input=0.1,off", "exact,exact", "by_rows"};
+    struct oato_error err;
+    struct sparse_choice c;
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        const struct sparse_choice is = good[i].is;
+        assert_int_equal(sparse_parse(good[i].text, &c, &err), OATO_OK);
+        assert_true(c.given == is.given && c.mode == is.mode && c.threshold == is.threshold &&
+                    c.skips_inputs == is.skips_inputs && c.input == is.input);
+        const char *word = sparse_mode_name(c.mode);
+        assert_true(!c.given || c.skips_inputs || !strncmp(good[i].text, word, strlen(word)));
+    }
+    assert_null(sparse_mode_name(SPARSE_BY_ROWS));
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_equal(sparse_parse(bad[i], &c, &err), OATO_EUSAGE);
+        assert_non_null(strstr(err.text, "--sparse wants auto, off"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,6 +590,7 @@ int main(void)
         cmocka_unit_test(costs_are_those_of_the_definition),
         cmocka_unit_test(experts_read_rise_from_those_of_a_token_to_all),
         cmocka_unit_test(fusions_are_made_of_graph_operators),
+        cmocka_unit_test(words_of_sparsity_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

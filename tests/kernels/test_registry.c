@@ -138,7 +138,6 @@ static void weights_are_laid_out_by_their_use(void **state)
                       kind == OP_HEAD_MUL_MAT;
         assert_int_equal(use, matrix                                     ? WEIGHT_MATRIX
                               : kind == OP_EMBED || kind == OP_MUL_MAT_T ? WEIGHT_LOOKUP
-                              : kind == OP_SIGNS                         ? WEIGHT_SIGNS
                                                                          : WEIGHT_VECTOR);
     }
 }

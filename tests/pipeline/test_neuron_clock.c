@@ -115,12 +115,12 @@ static void machine(struct profile *p)
                                  .dtype = DT_Q4_0,
                                  .k = WIDTH,
                                  .n = NEURONS,
-                                 .sparse = SKIP_ZEROS};
+                                 .sparse = SPARSE_ABOVE};
             struct oato_op down = {.kind = OP_MUL_MAT,
                                    .dtype = DT_Q4_0,
                                    .k = NEURONS,
                                    .n = WIDTH,
-                                   .sparse = SKIP_ZEROS};
+                                   .sparse = SPARSE_ABOVE};
             add_row(p, d, &up, NEURONS * active_percent[i] / 100);
             add_row(p, d, &down, NEURONS * active_percent[i] / 100);
         }

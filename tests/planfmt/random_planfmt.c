@@ -334,7 +334,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     for (int32_t i = 0; i < out->n_sparse; i++)
         out->sparse[i] = (struct plan_sparse){
             3 * i + (int32_t)rng_range(r, 0, 2), rng_range(r, 0, 1) ? 0 : 0.25f * (float)i,
-            (uint32_t)i & ((1u << out->n_devices) - 1), (uint32_t)rng_range(r, 0, 2)};
+            (uint32_t)i & ((1u << out->n_devices) - 1), (uint32_t)rng_range(r, 0, 1)};
     out->sums = arena_alloc(&out->arena, 3, sizeof *out->sums);
     out->n_sums = out->sums && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 3) : 0;
     const bool wired = rng_range(r, 0, 1);
@@ -349,7 +349,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
         out->inputs[i] = (struct plan_input){any_name(r, &out->arena), (float)rng_range(r, 0, 9),
                                              (float)rng_range(r, 0, 4) / 4};
     for (int32_t i = 0; i < out->n_sparse; i++)
-        if (out->sparse[i].guess == PLAN_GUESS_PREDICTED)
+        if (out->sparse[i].predicts)
             out->sparse[i].threshold = 0;
 }
 

@@ -197,8 +197,8 @@ static void counted(struct neurons *n, int64_t counts[NEURONS_BINS],
         counts[i] = i % 5;
     for (int32_t i = 0; i < NEURONS_QUANTILES; i++)
         quantiles[i] = neurons_quantile(counts, i / 100.0);
-    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts, NULL};
-    m[1] = (struct neurons_magnitudes){"blk.1.attn_q.in", quantiles, NULL, NULL};
+    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts};
+    m[1] = (struct neurons_magnitudes){"blk.1.attn_q.in", quantiles, NULL};
     n->magnitudes = m;
     n->n_magnitudes = 2;
 }
@@ -213,11 +213,7 @@ static void what_was_counted_reads_back(void **state)
     struct neurons_magnitudes m[2];
     struct neurons a, b;
     made(g, &law, &a);
-    float shares[NEURONS_QUANTILES];
     counted(&a, counts, quantiles, m);
-    for (int32_t i = 0; i < NEURONS_QUANTILES; i++)
-        shares[i] = (float)i / 128;
-    m[1].shares = shares;
     a.layers[1].ffn_threshold = 0.125F;
     saved(&a, "counted.neurons.gguf");
     loaded("counted.neurons.gguf", &b);
@@ -231,8 +227,6 @@ static void what_was_counted_reads_back(void **state)
     assert_memory_equal(x->counts, counts, sizeof counts);
     assert_memory_equal(y->quantiles, quantiles, sizeof quantiles);
     assert_null(y->counts);
-    assert_null(x->shares);
-    assert_memory_equal(y->shares, shares, sizeof shares);
     assert_null(neurons_magnitudes(&b, "blk.0.attn_q.in"));
     neurons_free(&b);
     neurons_free(&a);

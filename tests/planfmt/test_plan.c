@@ -41,7 +41,7 @@ static void assert_same(const struct plan *a, const struct plan *b)
         assert_true(a->sparse[i].layer == b->sparse[i].layer &&
                     a->sparse[i].threshold == b->sparse[i].threshold &&
                     a->sparse[i].dense == b->sparse[i].dense &&
-                    a->sparse[i].guess == b->sparse[i].guess);
+                    a->sparse[i].predicts == b->sparse[i].predicts);
     assert_int_equal(a->n_parts, b->n_parts);
     for (int32_t i = 0; i < a->n_parts; i++) {
         const struct plan_part *x = &a->parts[i], *y = &b->parts[i];

@@ -242,7 +242,11 @@ static void add_negative_threshold(struct raw_plan *r)
 {
     add_sparse(r, "\3\0\0\0\0\0\x80\xbf\0\0\0\0\0\0\0\0", 1);
 }
-static void add_unknown_guess(struct raw_plan *r)
+static void add_signs(struct raw_plan *r)
+{
+    add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\2\0\0\0", 1);
+}
+static void add_unknown_mode(struct raw_plan *r)
 {
     add_sparse(r, "\3\0\0\0\0\0\0\0\0\0\0\0\3\0\0\0", 1);
 }
@@ -262,7 +266,9 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_layer_twice, "sparse layer 1: number 3; they must ascend");
     assert_changed(add_no_number, "sparse layer 0: threshold nan");
     assert_changed(add_negative_threshold, "sparse layer 0: threshold -1");
-    assert_changed(add_unknown_guess, "sparse layer 0: guess 3; allowed: below 3");
+    assert_changed(add_signs,
+                   "found by signs, which this version no longer does; run oato-plan again");
+    assert_changed(add_unknown_mode, "sparse layer 0: predicts 3; allowed: 0 and 1");
     assert_changed(add_threshold_of_a_predictor, "sparse layer 0: threshold 1; allowed: 0 to 0");
     assert_changed(add_no_device, "sparse layer 0: dense on devices 0x40000000");
     assert_changed(add_no_inputs, "section 14 (inputs): no records");

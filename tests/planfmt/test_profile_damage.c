@@ -203,6 +203,25 @@ static void unknown_keys_are_warned_about_and_skipped(void **state)
     text_free(&warnings);
 }
 
+/* Profiles that earlier versions measured. */
+static void operators_that_are_gone_are_left_out(void **state)
+{
+    (void)state;
+    static const char yaml[] =
+        HEAD DEVICES "supports:\n- {device: 'cpu:0', kind: signs, types: F32 F16 Q4_0}\n"
+                     "- {device: 'cpu:0', kind: add}\n"
+                     "operators:\n- {op: signs/Q4_0/k64/n64/t1, device: 'cpu:0', " ROW "}\n"
+                     "- {op: add/k64/t1, device: 'cpu:0', " ROW "}\n";
+    struct profile p;
+    struct oato_error err;
+    if (profile_load_memory(yaml, strlen(yaml), "p", &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(p.n_rows, 1);
+    assert_int_equal(p.rows[0].op.kind, OP_ADD);
+    assert_true(profile_runs(&p.devices[0], OP_ADD, DT_F32));
+    profile_free(&p);
+}
+
 static void an_alias_bomb_ends_at_its_first_anchor(void **state)
 {
     (void)state;
@@ -314,6 +333,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_of_damage_is_refused_at_its_place),
         cmocka_unit_test(unknown_keys_are_warned_about_and_skipped),
+        cmocka_unit_test(operators_that_are_gone_are_left_out),
         cmocka_unit_test(an_alias_bomb_ends_at_its_first_anchor),
         cmocka_unit_test(nesting_of_a_hundred_thousand_is_refused),
         cmocka_unit_test(a_missing_file_and_a_folder_are_input_errors),

@@ -355,101 +355,6 @@ static void the_program_counts_and_shows(void **state)
     }
 }
 
-/* ------------------------------------------------------------------------------- inputs - */
-
-enum { TRIED = 24 };
-
-/* Squared error of logits without half of the inputs. */
-static double error_without_half(const struct model *m, const struct neurons *n)
-{
-    const size_t vocab = (size_t)m->shape.vocab;
-    double error = 0;
-    float *whole = calloc(TRIED * vocab, sizeof *whole);
-    int32_t ids[TRIED], seq;
-    assert_non_null(whole);
-    for (int32_t i = 0; i < TRIED; i++)
-        ids[i] = 3 + i * 7 % 200;
-    for (int skips = 0; skips < 2; skips++) {
-        const struct engine_options options = {.devices = "cpu",
-                                               .threads = 1,
-                                               .ubatch = TRIED,
-                                               .rows = TRIED,
-                                               .sparse = skips ? "input=0.5" : "off",
-                                               .neurons = n};
-        const struct engine_input in = {0, ids, TRIED, LOGITS_ALL, true};
-        struct engine *e = NULL;
-        struct oato_error err;
-        if (engine_open(m, NULL, &options, NULL, NULL, &e, &err) ||
-            engine_seq_create(e, &seq, &err) || engine_step(e, &in, 1, &err))
-            fail_msg("%s", err.text);
-        for (size_t i = 0; i < TRIED * vocab; i++) {
-            const float y = engine_logits(e, (int32_t)(i / vocab))[i % vocab];
-            error += skips ? pow((double)y - (double)whole[i], 2) : 0;
-            whole[i] = y;
-        }
-        engine_close(e);
-    }
-    free(whole);
-    return error;
-}
-
-/* Of a layer: together its matrices skip S of their weights. */
-static void check_shares(const struct model *m, const struct neurons *n, int32_t layer)
-{
-    double skipped[NEURONS_QUANTILES] = {0}, all = 0;
-    bool uneven = false;
-    for (int32_t i = 0; i < m->graph.n_ops; i++) {
-        const struct graph_op *o = &m->graph.ops[i];
-        if (o->op.kind != OP_MUL_MAT || o->layer != layer)
-            continue;
-        char name[64];
-        snprintf(name, sizeof name, "%.*s.in", (int)strcspn(o->weight[0]->name + 6, ".") + 6,
-                 o->weight[0]->name);
-        const struct neurons_magnitudes *x = neurons_magnitudes(n, name);
-        assert_true(x && x->shares);
-        all += (double)o->op.k * (double)o->op.n;
-        for (int32_t j = 0; j < NEURONS_QUANTILES; j++)
-            skipped[j] += (double)o->op.k * (double)o->op.n * (double)x->shares[j];
-        uneven = uneven || fabsf(x->shares[50] - 0.5f) > 0.05f;
-    }
-    assert_true(all > 0 && uneven);
-    for (int32_t j = 0; j < NEURONS_QUANTILES; j++)
-        assert_true(fabs(skipped[j] / all - j / 100.0) < 1e-5);
-}
-
-/* Added to a sidecar that is counted already, whatever the threads; and better than the same share
- * of each matrix's inputs. */
-static void inputs_are_shared_where_they_cost_least(void **state)
-{
-    (void)state;
-    char text[128], one[128], two[128];
-    struct model *m = model_of("llama", "", 3);
-    struct calibrate_options o = options_of(text_of(text, "inputs.txt", 1500));
-    struct calibrate_report r;
-    struct neurons even, shared;
-    struct oato_error err;
-    counts(m, &o, path_in(one, "inputs1.neurons.gguf"), &r);
-    if (neurons_load(one, &even, &err))
-        fail_msg("%s", err.text);
-    assert_null(even.magnitudes[0].shares);
-    o.inputs = true;
-    counts(m, &o, one, &r);
-    assert_int_equal(r.tokens, r.tokens_before);
-    o.threads = 1;
-    counts(m, &o, path_in(two, "inputs2.neurons.gguf"), &r);
-    same_bytes(one, two);
-    counts(m, &o, two, &r); /* nothing is left to do */
-    same_bytes(one, two);
-    if (neurons_load(one, &shared, &err))
-        fail_msg("%s", err.text);
-    for (int32_t i = 0; i < m->graph.n_layers; i++)
-        check_shares(m, &shared, i);
-    assert_true(error_without_half(m, &shared) < error_without_half(m, &even));
-    neurons_free(&shared);
-    neurons_free(&even);
-    model_close(m);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,7 +363,6 @@ int main(void)
         cmocka_unit_test(experts_are_counted_as_often_as_they_are_used),
         cmocka_unit_test(zeros_need_no_threshold),
         cmocka_unit_test(predictors_are_the_same_each_time),
-        cmocka_unit_test(inputs_are_shared_where_they_cost_least),
         cmocka_unit_test(what_does_not_belong_together_is_refused),
         cmocka_unit_test(the_program_counts_and_shows),
     };

@@ -58,16 +58,16 @@ static int32_t sparse_rows(const struct profile *p)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < p->n_rows; i++)
-        n += p->rows[i].op.sparse != SKIP_NOTHING;
+        n += p->rows[i].op.sparse != SPARSE_OFF;
     return n;
 }
 
 static const struct oato_op gate_up = {
-    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SKIP_ZEROS};
+    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SPARSE_ABOVE};
 static const struct oato_op listed = {
-    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SKIP_UNLISTED};
+    .kind = OP_GATE_UP, .dtype = DT_Q8_0, .k = WIDTH, .n = NEURONS, .sparse = SPARSE_PREDICT};
 static const struct oato_op down = {
-    .kind = OP_MUL_MAT, .dtype = DT_Q8_0, .k = NEURONS, .n = WIDTH, .sparse = SKIP_ZEROS};
+    .kind = OP_MUL_MAT, .dtype = DT_Q8_0, .k = NEURONS, .n = WIDTH, .sparse = SPARSE_ABOVE};
 
 static double cost(const struct cost_source *c, int32_t device, const struct oato_op *op,
                    int active)
@@ -154,7 +154,7 @@ static void others_are_timed_when_asked(void **state)
         assert_int_equal(op_set_collect(&m->graph, DT_F16, &set, &err), OATO_OK);
         assert_int_equal(op_set_add_sparse(&m->graph, asked == 1, NULL, &set, &err), OATO_OK);
         for (int32_t i = 0; i < set.n; i++)
-            n += set.cases[i].op.sparse != SKIP_NOTHING;
+            n += set.cases[i].op.sparse != SPARSE_OFF;
         for (int32_t i = 0; i < set.n; i++)
             inputs += set.cases[i].op.kind == OP_MUL_MAT && set.cases[i].op.sparse;
         /* gate_up; down; q and o, k and v, gate and up by themselves */
@@ -176,7 +176,7 @@ static bool has(const struct op_set *s, const char *key)
     return found;
 }
 
-/* Lists by a sidecar's predictors are timed without being asked for, those by signs with them. */
+/* Lists by a sidecar's predictors are timed without being asked for. */
 static void lists_are_timed_where_there_are_predictors(void **state)
 {
     (void)state;
@@ -185,7 +185,6 @@ static void lists_are_timed_where_there_are_predictors(void **state)
                                        "mul_mat/Q8_0/k128/n32",
                                        "mul_mat/Q8_0/k32/n640",
                                        "activate/k32",
-                                       "signs/Q8_0/k128/n640",
                                        "active/k640"};
     struct gguf_tensor first = {.dtype = DT_Q8_0, .n_dims = 2, .ne = {WIDTH, 32, 1, 1}},
                        second = {.dtype = DT_Q8_0, .n_dims = 2, .ne = {32, NEURONS, 1, 1}};
@@ -250,8 +249,7 @@ static void skipped_inputs_are_priced_as_measured(void **state)
     o.request = (struct plan_request){
         .prompt = 4, .generate = 32, .context = 64, .batch = 1, .ubatch = 4, .kv = DT_F16};
     o.neurons = &n;
-    o.sparse = PLANNER_SPARSE_GIVEN;
-    o.sparse_mode = "input=0.5";
+    o.sparse = (struct sparse_choice){.given = true, .skips_inputs = true, .input = 0.5f};
     o.whole_only = true;
     if (planner_make(m, measured(m), &o, &plan, NULL, &err))
         fail_msg("%s", err.text);

@@ -73,15 +73,13 @@ static bool set_option(struct power_law *law, int32_t *rank, int id, const struc
 static void add_counts(struct neurons *n, struct neurons_magnitudes *m)
 {
     static int64_t counts[NEURONS_BINS];
-    static float quantiles[NEURONS_QUANTILES], shares[NEURONS_QUANTILES];
+    static float quantiles[NEURONS_QUANTILES];
     for (int i = 0; i < NEURONS_BINS; i++)
         counts[i] = i / 3;
-    for (int i = 0; i < NEURONS_QUANTILES; i++) {
+    for (int i = 0; i < NEURONS_QUANTILES; i++)
         quantiles[i] = neurons_quantile(counts, i / 100.0);
-        shares[i] = (float)i / 100;
-    }
-    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts, NULL};
-    m[1] = (struct neurons_magnitudes){"blk.0.attn_q.in", quantiles, NULL, shares};
+    m[0] = (struct neurons_magnitudes){"blk.0.ffn_act", quantiles, counts};
+    m[1] = (struct neurons_magnitudes){"blk.0.attn_q.in", quantiles, NULL};
     n->magnitudes = m;
     n->n_magnitudes = 2;
     n->activation = "silu";

@@ -457,7 +457,7 @@ static void a_price_is_composed_of_what_any_source_says(void **state)
     /* what skips reads rows here and there, at most as long as all of them take */
     part = (struct part){.graph = &g, .op = ops[0].op, .device = 1, .share = 1};
     part_silence(&part, &(struct silence){.share = 0.5}, NULL, 1);
-    assert_true(part.op.sparse == SKIP_ZEROS && part.active == 0.5 && !part.joins);
+    assert_true(part.op.sparse == SPARSE_ABOVE && part.active == 0.5 && !part.joins);
     assert_float_equal(part_cost(&source, &part, &two).ns, 4000 * 0.5 * 1.15 + 8, 1e-9);
     assert_true(part_cost(&source, &part, &two).estimate);
     refuses = true;

@@ -97,24 +97,23 @@ static void plan_with(struct planned *x, struct guess g, const char *mode, struc
     o.request.context = 256;
     o.request.ubatch = 32;
     o.neurons = &x->neurons;
-    o.sparse = mode ? PLANNER_SPARSE_GIVEN : PLANNER_SPARSE_AUTO;
-    o.sparse_mode = mode;
-    if (planner_make(x->model, &x->profile, &o, plan, problem, &err))
+    if (sparse_parse(mode ? mode : "auto", &o.sparse, &err) ||
+        planner_make(x->model, &x->profile, &o, plan, problem, &err))
         fail_msg("%s: %s", mode ? mode : "auto", err.text);
 }
 
-/* How the layers of a plan guess; all alike. */
-static uint32_t guess_of(struct planned *x, struct guess g, const char *mode, uint64_t *decode_ns)
+/* Whether the layers of a plan predict; all alike. */
+static bool predicts(struct planned *x, struct guess g, const char *mode, uint64_t *decode_ns)
 {
     struct plan plan;
     plan_with(x, g, mode, &plan, NULL);
     assert_int_equal(plan.n_sparse, LAYERS);
-    assert_int_equal(plan.sparse[0].guess, plan.sparse[1].guess);
-    const uint32_t guess = plan.sparse[0].guess;
+    assert_int_equal(plan.sparse[0].predicts, plan.sparse[1].predicts);
+    const bool predicted = plan.sparse[0].predicts;
     *decode_ns = plan.decode_ns;
     plan_free(&plan);
     neurons_free(&x->neurons);
-    return guess;
+    return predicted;
 }
 
 static void predictors_are_taken_where_they_pay(void **state)
@@ -124,19 +123,19 @@ static void predictors_are_taken_where_they_pay(void **state)
     uint64_t exact, predict, automatic, worse;
     planned_open(&x, "llama");
     const struct guess good = {64, 0.96f, 0.12f};
-    assert_int_equal(guess_of(&x, good, "exact", &exact), PLAN_GUESS_NOTHING);
-    assert_int_equal(guess_of(&x, good, "predict", &predict), PLAN_GUESS_PREDICTED);
-    assert_int_equal(guess_of(&x, good, NULL, &automatic), PLAN_GUESS_PREDICTED);
+    assert_false(predicts(&x, good, "exact", &exact));
+    assert_true(predicts(&x, good, "predict", &predict));
+    assert_true(predicts(&x, good, NULL, &automatic));
     assert_true(predict < exact && automatic == predict);
     /* Its matrices are larger than gate: they are read for nothing. */
     const struct guess large = {768, 0.96f, 0.12f};
-    assert_int_equal(guess_of(&x, large, "predict", &worse), PLAN_GUESS_PREDICTED);
-    assert_int_equal(guess_of(&x, large, NULL, &automatic), PLAN_GUESS_NOTHING);
+    assert_true(predicts(&x, large, "predict", &worse));
+    assert_false(predicts(&x, large, NULL, &automatic));
     assert_true(worse > exact && automatic == exact);
     /* Nearly all neurons are listed. */
     const struct guess vague = {64, 0.96f, 0.9f};
-    assert_int_equal(guess_of(&x, vague, "predict", &worse), PLAN_GUESS_PREDICTED);
-    assert_int_equal(guess_of(&x, vague, NULL, &automatic), PLAN_GUESS_NOTHING);
+    assert_true(predicts(&x, vague, "predict", &worse));
+    assert_false(predicts(&x, vague, NULL, &automatic));
     assert_true(worse > exact && automatic == exact);
     planned_close(&x);
 }
@@ -149,25 +148,8 @@ static void predictors_that_find_too_little_are_not_chosen(void **state)
     uint64_t ns;
     planned_open(&x, "llama");
     for (size_t i = 0; i < ARRAY_LEN(recalls); i++)
-        assert_int_equal(guess_of(&x, (struct guess){64, recalls[i], 0.12f}, NULL, &ns),
-                         PLAN_GUESS_NOTHING);
-    assert_int_equal(guess_of(&x, (struct guess){0}, NULL, &ns), PLAN_GUESS_NOTHING);
-    planned_close(&x);
-}
-
-/* The more agreement signs must have, the shorter their lists. */
-static void signs_are_priced_by_their_margin(void **state)
-{
-    (void)state;
-    struct planned x;
-    uint64_t none, some, most, exact;
-    planned_open(&x, "llama");
-    assert_int_equal(guess_of(&x, (struct guess){0}, "exact", &exact), PLAN_GUESS_NOTHING);
-    assert_int_equal(guess_of(&x, (struct guess){0}, "sign", &none), PLAN_GUESS_SIGNS);
-    guess_of(&x, (struct guess){0}, "sign=0.05", &some);
-    guess_of(&x, (struct guess){0}, "sign=-1", &most);
-    assert_true(some < none && none < most);
-    assert_true(most > exact); /* lists all neurons, and has the lists to make */
+        assert_false(predicts(&x, (struct guess){64, recalls[i], 0.12f}, NULL, &ns));
+    assert_false(predicts(&x, (struct guess){0}, NULL, &ns));
     planned_close(&x);
 }
 
@@ -203,7 +185,6 @@ static void the_virtual_clock_agrees(void **state)
     (void)state;
     check_clock("llama", "exact");
     check_clock("llama", "predict");
-    check_clock("llama", "sign");
     check_clock("opt", "exact");
     check_clock("opt", "predict");
 }
@@ -218,7 +199,7 @@ static void measured_lists_count(void **state)
     struct problem *problem;
     uint64_t before, after;
     planned_open(&x, "llama");
-    guess_of(&x, g, "predict", &before);
+    predicts(&x, g, "predict", &before);
     plan_with(&x, g, "predict", &plan, &problem);
     assert_false(sparse_measured(problem, &plan));
     problem_free(problem);
@@ -231,7 +212,7 @@ static void measured_lists_count(void **state)
                    .dtype = DT_Q8_0,
                    .k = gate ? WIDTH : NEURONS,
                    .n = gate ? NEURONS : WIDTH,
-                   .sparse = i == 1 ? SKIP_UNLISTED : SKIP_ZEROS},
+                   .sparse = i == 1 ? SPARSE_PREDICT : SPARSE_ABOVE},
             .size = {.rows = 1, .seqs = 1, .active = NEURONS},
             .supported = true,
             .numerics = "u8b32",
@@ -255,7 +236,7 @@ static void measured_lists_count(void **state)
 static void what_skips_is_fused(void **state)
 {
     (void)state;
-    static const char *const modes[] = {"off", "exact", "predict", "sign"};
+    static const char *const modes[] = {"off", "exact", "predict"};
     struct planned x;
     planned_open_on(&x, "llama", 3);
     for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
@@ -276,7 +257,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(predictors_are_taken_where_they_pay),
         cmocka_unit_test(predictors_that_find_too_little_are_not_chosen),
-        cmocka_unit_test(signs_are_priced_by_their_margin),
         cmocka_unit_test(the_virtual_clock_agrees),
         cmocka_unit_test(measured_lists_count),
         cmocka_unit_test(what_skips_is_fused),
