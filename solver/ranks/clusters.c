@@ -156,14 +156,15 @@ static oato_status plan_pipeline(const struct pricing *x, int32_t devices, struc
 
 /* ------------------------------------------------------------------------------ sizes ------ */
 
-static oato_status price_way(const struct pricing *x, struct cluster_size *s, struct plan *plan,
-                             enum sum_way way)
+static oato_status price_way(const struct pricing *x, struct cluster_size *s,
+                             const struct plan *placed, enum sum_way way)
 {
     struct simulation *sim;
     struct sum_choice choice = {UINT64_MAX, way, way ? DT_F32 : s->ranks.wire};
-    plan->n_sums = 1;
-    plan->sums = &choice;
-    if (simulation_of_rank(plan, x->m, &s->ranks, true, &sim, x->err))
+    struct plan plan = *placed;
+    plan.n_sums = 1;
+    plan.sums = &choice;
+    if (simulation_of_rank(&plan, x->m, &s->ranks, true, &sim, x->err))
         return x->err->status;
     s->ns[way][PHASE_PREFILL] = (double)sim->prefill_ns;
     s->ns[way][PHASE_DECODE] = (double)sim->decode_ns;
@@ -175,7 +176,6 @@ static oato_status price_way(const struct pricing *x, struct cluster_size *s, st
         s->moved_ns[way] += moves && s->ranks.ranks > 1 ? (double)(e->end_ns - e->begin_ns) : 0;
     }
     simulation_free(sim);
-    plan->n_sums = 0;
     return OATO_OK;
 }
 

@@ -170,7 +170,7 @@ static void a_rank_streams_from_its_own_host(void **state)
     const struct planner_options o = request();
     struct plan plan, now;
     struct oato_error err;
-    struct simulation *s;
+    struct simulation *s = NULL;
     struct text trace;
     ranks.profiles[0] = &accelerated;
     stages_made(&ranks, &o, &plan);
