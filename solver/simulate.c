@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { STEPS_ALL = 8 }; /* so many of a kind are all run */
 
@@ -52,9 +53,30 @@ static oato_status rank_lower(struct simulation *s, int32_t rank, struct oato_er
                                                &r->placements, &r->lowered, err);
 }
 
+/* Each part as its rank has it, and what all ranks run as the first has it. */
+static oato_status placements_join(struct simulation *s, struct oato_error *err)
+{
+    const size_t n = (size_t)s->graph.n_ops;
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct placement *all = s->placements.phase[phase] = calloc(n + 1, sizeof *all);
+        if (!all)
+            return oato_fail_memory(err, n * sizeof *all, "placements");
+        memcpy(all, s->rank->placements.phase[phase], n * sizeof *all);
+        for (int32_t r = 1; r < s->n_ranks && !s->alone; r++)
+            for (size_t i = 0; i < n; i++) {
+                const struct placement *own = &s->rank[r].placements.phase[phase][i];
+                for (int32_t k = 0; k < own->n && !own->part->everywhere; k++)
+                    if (own->part[k].device >= 0) {
+                        all[i].part[k] = own->part[k];
+                        all[i].part[k].device += s->rank[r].first;
+                    }
+            }
+    }
+    return OATO_OK;
+}
+
 static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
 {
-    int32_t bound[SIM_DEVICES];
     s->n_ranks = plan_ranks(s->plan);
     if (s->plan->n_devices < 1 || s->plan->n_devices > SIM_DEVICES)
         return oato_fail(err, OATO_EFILE, "the plan has %d devices; 1 to %d are simulated",
@@ -67,10 +89,8 @@ static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
     for (int32_t r = 0; r < (s->alone ? 1 : s->n_ranks); r++)
         if (rank_lower(s, r, err))
             return err->status;
-    for (int32_t d = 0; d < s->plan->n_devices; d++)
-        bound[d] = d;
     s->host = s->rank->host;
-    return placements_create(s->plan, &s->graph, bound, s->host, &s->placements, err);
+    return placements_join(s, err);
 }
 
 /* ---------------------------------------------------------------------------- the request --- */
@@ -182,7 +202,7 @@ oato_status simulation_of_rank(const struct plan *plan, const struct model *m,
     s->plan = plan;
     s->alone = alone;
     s->options = *ranks;
-    s->placements.wire = DT_F32;
+    arena_init(&s->placements.arena);
     arena_init(&s->arena);
     if (plan_apply(plan, m, &s->graph, err) || sparse_apply_plan(&s->graph, plan, err) ||
         find_silences(s, err) || ranks_lower(s, err) || list_steps(s, err) || run_steps(s, err)) {

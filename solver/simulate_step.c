@@ -240,16 +240,11 @@ static struct home file_run(struct stepping *x, int32_t d, struct event e,
     return event_add(x, e, ns, before, 1);
 }
 
-static struct kv_turns *kv_of(struct stepping *x, int32_t d)
-{
-    return &x->kv[sim_rank_of(x->s, d) - x->s->rank];
-}
-
 /* KV of a layer on its way from a file, once the layer before it in its room has been used. */
 static struct home kv_run(struct stepping *x, int32_t d, const struct program_record *r)
 {
     const struct simulation *s = x->s;
-    struct kv_turns *kv = kv_of(x, d);
+    struct kv_turns *kv = &x->kv[sim_rank_of(s, d) - s->rank];
     const struct oato_op *store = &s->graph.ops[r->graph_op].op;
     const struct event e = {
         .kind = EVENT_STREAM,
@@ -265,7 +260,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
 {
     struct simulation *s = x->s;
     const struct sim_rank *own = sim_rank_of(s, d);
-    struct kv_turns *kv = kv_of(x, d);
+    struct kv_turns *kv = &x->kv[own - s->rank];
     const int32_t index = (int32_t)r->graph_op;
     const struct graph_op *o = &s->graph.ops[index];
     const struct placement *placed = &s->placements.phase[x->step->phase][index];

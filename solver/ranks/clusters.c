@@ -48,9 +48,8 @@ static oato_status placement_begin(const struct pricing *x, int32_t ranks, struc
     to->n_devices = to->n_parts = to->n_kv = to->n_costs = to->n_sums = 0;
     to->devices = arena_alloc(&to->arena, each * (size_t)ranks, sizeof *to->devices);
     to->parts = arena_alloc(&to->arena, 2 * n + 1, sizeof *to->parts);
-    to->sums = arena_alloc(&to->arena, 1, sizeof *to->sums);
     to->fusions = arena_alloc(&to->arena, (size_t)x->plan.n_fusions + 1, sizeof *to->fusions);
-    if (!to->devices || !to->parts || !to->sums || !to->fusions)
+    if (!to->devices || !to->parts || !to->fusions)
         return oato_fail_memory(x->err, n * sizeof *to->parts, "a cluster");
     for (int32_t i = 0; i < to->n_fusions; i++)
         to->fusions[i] = x->plan.fusions[i];
@@ -157,13 +156,15 @@ static oato_status plan_pipeline(const struct pricing *x, int32_t devices, struc
 
 /* ------------------------------------------------------------------------------ sizes ------ */
 
-static oato_status price_way(const struct pricing *x, struct cluster_size *s, struct plan *plan,
-                             enum sum_way way)
+static oato_status price_way(const struct pricing *x, struct cluster_size *s,
+                             const struct plan *placed, enum sum_way way)
 {
     struct simulation *sim;
-    plan->n_sums = 1;
-    plan->sums[0] = (struct sum_choice){UINT64_MAX, way, way ? DT_F32 : s->ranks.wire};
-    if (simulation_of_rank(plan, x->m, &s->ranks, true, &sim, x->err))
+    struct sum_choice choice = {UINT64_MAX, way, way ? DT_F32 : s->ranks.wire};
+    struct plan plan = *placed;
+    plan.n_sums = 1;
+    plan.sums = &choice;
+    if (simulation_of_rank(&plan, x->m, &s->ranks, true, &sim, x->err))
         return x->err->status;
     s->ns[way][PHASE_PREFILL] = (double)sim->prefill_ns;
     s->ns[way][PHASE_DECODE] = (double)sim->decode_ns;

@@ -225,20 +225,17 @@ static void work_find(const struct stepping *x, int32_t d, struct host_work *wor
     work->factor = all_ns > 0 ? 1 + n * device_of(x, d).record_ns / all_ns : 1;
 }
 
-/* How much longer a share takes beside those of the others on its host, which are as large as long
- * as they are no more than the whole. */
-static double crowd_of(const struct rank_options *o, double share)
-{
-    const double turns = ranks_turns(o, 0);
-    return share < 1 ? fmax(fmin(turns, 1 / (share * ranks_at_once(o, 0))), 1) : turns;
-}
-
 double rank_part_ns(struct stepping *x, int32_t d, double part_ns, double share)
 {
     struct host_work *work = &x->work[rank_of(x, d)];
     if (!work->factor)
         work_find(x, d, work);
     const double whole_ns = share > 0 ? part_ns / share : 0,
-                 crowd = x->s->alone && share > 0 ? crowd_of(&x->s->options, share) : 1;
-    return (part_ns + (1 - share) * fmin(work->least_ns, whole_ns)) * work->factor * crowd;
+                 ns = (part_ns + (1 - share) * fmin(work->least_ns, whole_ns)) * work->factor;
+    if (!x->s->alone || share <= 0)
+        return ns;
+    /* the others of its host have as much each, but together no more than the whole */
+    const double turns = ranks_turns(&x->s->options, 0),
+                 rest = 1 / (share * ranks_at_once(&x->s->options, 0));
+    return ns * (share < 1 ? fmax(fmin(turns, rest), 1) : turns);
 }

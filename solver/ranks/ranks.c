@@ -113,50 +113,42 @@ int64_t ranks_objective(const struct plan *p)
 /* The steps that the plan predicts, operator by operator. */
 static oato_status fill_costs(const struct simulation *s, struct plan *plan, struct oato_error *err)
 {
-    const size_t ops = (size_t)s->graph.n_ops, rows = ops * (size_t)plan->n_devices;
-    struct plan_cost *all = arena_alloc(&plan->arena, rows * PHASE_COUNT, sizeof *all);
-    double *ns = arena_alloc(&plan->arena, rows * PHASE_COUNT, sizeof *ns);
-    if (!all || !ns)
-        return oato_fail_memory(err, rows * PHASE_COUNT * sizeof *all, "the plan");
-    for (int32_t i = 0; i < s->n_steps; i++) {
+    const size_t ops = (size_t)s->graph.n_ops, devices = (size_t)plan->n_devices,
+                 rows = PHASE_COUNT * ops * devices;
+    struct plan_cost *all = arena_alloc(&plan->arena, rows, sizeof *all);
+    for (int32_t i = 0; i < s->n_steps && all; i++) {
         const struct simulated_step *step = &s->steps[i];
         const double times = step->phase == PHASE_DECODE ? i == s->middle : step->times;
         for (int32_t k = step->first; k < step->first + step->n; k++) {
             const struct event *e = &s->events[k];
             if (e->kind != EVENT_RUN)
                 continue;
-            const size_t at =
-                ((size_t)step->phase * ops + (size_t)e->op) * (size_t)plan->n_devices +
-                (size_t)e->device;
-            ns[at] += times * (double)(e->end_ns - e->begin_ns);
-            all[at].estimate = all[at].estimate || e->estimate;
+            struct plan_cost *c =
+                &all[((size_t)step->phase * ops + (size_t)e->op) * devices + (size_t)e->device];
+            c->op = s->graph.ops[e->op].name;
+            c->phase = step->phase;
+            c->device = e->device;
+            c->ns += (uint64_t)whole_ns(times * (double)(e->end_ns - e->begin_ns));
+            c->estimate = c->estimate || e->estimate;
         }
     }
     plan->costs = all;
     plan->n_costs = 0;
-    for (size_t at = 0; at < rows * PHASE_COUNT; at++) {
-        const size_t op = at / (size_t)plan->n_devices;
-        const struct plan_cost cost = {
-            .op = ns[at] > 0 ? arena_string(&plan->arena, s->graph.ops[op % ops].name) : "",
-            .phase = (enum plan_phase)(op / ops),
-            .device = (int32_t)(at % (size_t)plan->n_devices),
-            .ns = (uint64_t)whole_ns(ns[at]),
-            .estimate = all[at].estimate};
-        if (!cost.op)
-            return oato_fail_memory(err, 64, "the plan");
-        if (ns[at] > 0)
-            all[plan->n_costs++] = cost;
+    for (size_t i = 0; i < rows && all; i++) {
+        struct plan_cost c = all[i];
+        if (c.ns && !(c.op = arena_string(&plan->arena, c.op)))
+            all = NULL;
+        else if (c.ns)
+            all[plan->n_costs++] = c;
     }
-    return OATO_OK;
+    return all ? OATO_OK : oato_fail_memory(err, rows * sizeof *all, "the plan");
 }
 
 oato_status ranks_predict(struct plan *plan, const struct model *m, const struct rank_options *o,
                           bool may_exceed, struct oato_error *err)
 {
     struct simulation *s;
-    uint64_t *need = arena_alloc(&plan->arena, (size_t)plan->n_devices, sizeof *need);
-    if (!need)
-        return oato_fail_memory(err, (size_t)plan->n_devices * sizeof *need, "the plan");
+    uint64_t need[PLAN_DEVICES_MAX] = {0};
     for (int32_t r = 0; r < o->ranks; r++)
         if (memory_of_rank(plan, m, o->profiles[rank_profile(o, r)], r, need, err))
             return err->status;

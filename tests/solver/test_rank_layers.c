@@ -161,6 +161,40 @@ static void a_rank_streams_what_it_has_no_room_for(void **state)
     profile_free(&stored);
 }
 
+/* Weights that lie in the memory of another host than rank 0's. */
+static void a_rank_streams_from_its_own_host(void **state)
+{
+    (void)state;
+    enum { CPU = 2, SIM = 3 }; /* devices of rank 1 */
+    struct rank_options ranks = ranks_on(2, 2, NULL);
+    const struct planner_options o = request();
+    struct plan plan, now;
+    struct oato_error err;
+    struct simulation *s = NULL;
+    struct text trace;
+    ranks.profiles[0] = &accelerated;
+    stages_made(&ranks, &o, &plan);
+    int32_t k = 0;
+    while (plan.parts[k].device != SIM || !strstr(plan.parts[k].op, "attn_output"))
+        k++;
+    memmove(&plan.parts[k + 1], &plan.parts[k], (size_t)(plan.n_parts++ - k) * sizeof *plan.parts);
+    plan.parts[k].phases = 1u << PHASE_PREFILL;
+    plan.parts[k].home = CPU;
+    plan.parts[k + 1].phases = 1u << PHASE_DECODE;
+    plan.parts[k + 1].device = plan.parts[k + 1].home = CPU;
+    if (ranks_price(&plan, model, &ranks, &now, &err) ||
+        simulation_run(&now, model, &ranks, &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(now.decode_ns > plan.decode_ns);
+    text_init(&trace);
+    report_trace(s, &trace);
+    assert_non_null(strstr(trace.data, "stream blk."));
+    text_free(&trace);
+    simulation_free(s);
+    plan_free(&now);
+    plan_free(&plan);
+}
+
 /* A slow network has one message a step instead of two sums a layer. */
 static void the_split_that_is_better_is_taken(void **state)
 {
@@ -292,6 +326,7 @@ int main(void)
         cmocka_unit_test(ranks_have_layers_of_their_own),
         cmocka_unit_test(memory_and_speed_decide_how_many_layers_a_rank_has),
         cmocka_unit_test(a_rank_streams_what_it_has_no_room_for),
+        cmocka_unit_test(a_rank_streams_from_its_own_host),
         cmocka_unit_test(the_split_that_is_better_is_taken),
         cmocka_unit_test(a_prompt_passes_layers_in_short_steps),
         cmocka_unit_test(a_simulated_cluster_takes_as_long_as_its_plan),
