@@ -105,7 +105,7 @@ enum op_kind {
     OP_KIND_COUNT
 };
 
-enum { DEVICES_MAX = 8 }; /* of one engine, plan or simulation */
+enum { DEVICES_MAX = 17 }; /* of one engine, plan or simulation: a host and 16 beside it */
 
 /* Which rows a value has in a step: one per token, or one per token whose logits are wanted; such
  * rows only in steps that want candidates of them (PICKED), or only in all others (WHOLE). */

@@ -26,12 +26,23 @@ struct candidate {
     int32_t option;
 };
 
+/* The options by which a unit may move to each accelerator. Equal units share one. */
+struct leading {
+    const struct option *of;
+    int32_t *list, first[SOLVER_DEVICES + 1]; /* to device d: list[first[d] .. first[d + 1]) */
+};
+
 struct search {
     const struct instance *in;
-    struct step *steps, *last;
+    struct ilp_clock *clock;
+    struct step *steps, *last; /* malloc */
     int32_t n_steps, n_last;
+    size_t steps_cap, last_cap;
+    bool failed;                  /* memory was short */
     struct candidate *candidates; /* scratch, one for each option of a unit */
-    int32_t *edge_first, *edges;  /* edges of unit u: edges[edge_first[u] .. edge_first[u + 1]) */
+    struct leading *leading;
+    int32_t *leading_of; /* per unit */
+    struct edges_around around;
     int32_t *place, *trial;
     int32_t *seen; /* placements of all rounds, n_units each */
     int32_t n_seen;
@@ -48,41 +59,15 @@ static int compare_steps(const void *x, const void *y)
     return c ? c : order_i64(a->option, b->option);
 }
 
-static void index_edges(struct search *s)
-{
-    const struct instance *in = s->in;
-    int32_t *first = s->edge_first; /* counts, then ends, which filling moves to the beginnings */
-    for (int32_t i = 0; i < in->n_edges; i++)
-        first[in->edges[i].producer]++;
-    for (int32_t r = 0; r < in->n_readers; r++)
-        first[in->readers[r]]++;
-    for (int32_t u = 1; u <= in->n_units; u++)
-        first[u] += first[u - 1];
-    for (int32_t i = 0; i < in->n_edges; i++) {
-        const struct edge *e = &in->edges[i];
-        s->edges[--first[e->producer]] = i;
-        for (int32_t r = 0; r < e->n_readers; r++)
-            s->edges[--first[in->readers[e->first_reader + r]]] = i;
-    }
-}
-
-static int64_t copies_around(const struct search *s, int32_t unit)
-{
-    int64_t sum = 0;
-    for (int32_t i = s->edge_first[unit]; i < s->edge_first[unit + 1]; i++)
-        sum = ns_add(sum, edge_price(s->in, &s->in->edges[s->edges[i]], s->trial).objective_ns);
-    return sum;
-}
-
 /* What copies cost more when the unit runs in another way than on the host, all else as placed:
  * only where it reads and writes counts. */
 static int64_t copies_caused(const struct search *s, int32_t unit, int32_t option)
 {
     int32_t was = s->trial[unit];
     s->trial[unit] = option;
-    int64_t there = copies_around(s, unit);
+    int64_t there = edges_around_ns(s->in, &s->around, unit, s->trial);
     s->trial[unit] = s->in->host;
-    int64_t here = copies_around(s, unit);
+    int64_t here = edges_around_ns(s->in, &s->around, unit, s->trial);
     s->trial[unit] = was;
     return there - here;
 }
@@ -93,6 +78,40 @@ static bool leads_to(const struct instance *in, int32_t unit, int32_t option, in
     const struct option *o = &in->units[unit].options[option];
     uint32_t others = o->uses & ~(1u << device) & ~(1u << in->host);
     return o->uses >> device & 1 && !others && o->stream < 0 && instance_allows(in, unit, option);
+}
+
+/* Lists what leads to each accelerator, once for all units that share their options. */
+static bool list_leading(struct search *s, struct arena *a)
+{
+    const struct instance *in = s->in;
+    int32_t n = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        const struct unit *unit = &in->units[u];
+        int32_t at = n - 1, count = 0;
+        while (at >= 0 && s->leading[at].of != unit->options)
+            at--;
+        s->leading_of[u] = at < 0 ? n : at;
+        if (at >= 0)
+            continue;
+        struct leading *x = &s->leading[n++];
+        x->of = unit->options;
+        for (int pass = 0; pass < 2; pass++) {
+            count = 0;
+            for (int32_t d = 0; d < in->n_devices; d++) {
+                x->first[d] = count;
+                for (int32_t i = 0; d != in->host && i < unit->n_options; i++)
+                    if (leads_to(in, u, i, d)) {
+                        if (pass)
+                            x->list[count] = i;
+                        count++;
+                    }
+            }
+            x->first[in->n_devices] = count;
+            if (!pass && !(x->list = arena_alloc(a, (size_t)count + 1, sizeof *x->list)))
+                return false;
+        }
+    }
+    return true;
 }
 
 static int compare_candidates(const void *x, const void *y)
@@ -116,11 +135,11 @@ static int32_t list_candidates(struct search *s, int32_t unit, int32_t d, bool c
     const struct unit *u = &in->units[unit];
     int64_t caused[SOLVER_DEVICES][SOLVER_DEVICES];
     bool known[SOLVER_DEVICES][SOLVER_DEVICES] = {{false}};
+    const struct leading *x = &s->leading[s->leading_of[unit]];
     int32_t n = 0;
-    for (int32_t i = 0; i < u->n_options; i++) {
+    for (int32_t k = x->first[d]; k < x->first[d + 1]; k++) {
+        const int32_t i = x->list[k];
         const struct option *o = &u->options[i];
-        if (!leads_to(in, unit, i, d))
-            continue;
         int64_t gain = u->options[in->host].price.objective_ns - o->price.objective_ns;
         const int16_t reads = o->in[PHASE_DECODE],
                       writes = o->out[PHASE_DECODE]; /* in both phases */
@@ -155,7 +174,13 @@ static void add_chain(struct search *s, int32_t unit, int32_t d, bool charge_cop
         if (!kept || (c.bytes > hull[kept - 1].bytes && c.gain_ns > hull[kept - 1].gain_ns))
             hull[kept++] = c;
     }
-    for (int32_t i = 0; i < kept; i++)
+    for (int32_t i = 0; i < kept; i++) {
+        struct step *more =
+            array_room(s->steps, (size_t)s->n_steps, &s->steps_cap, sizeof *s->steps);
+        s->failed = s->failed || !more;
+        if (!more)
+            return;
+        s->steps = more;
         s->steps[s->n_steps++] = (struct step){
             .affinity = stuck && !i ? 1e300 /* it must leave the host */
                                     : slope(i ? &hull[i - 1] : &origin, &hull[i]),
@@ -164,6 +189,7 @@ static void add_chain(struct search *s, int32_t unit, int32_t d, bool charge_cop
             .option = hull[i].option,
             .before = i ? hull[i - 1].option : -1,
         };
+    }
 }
 
 static void order_steps(struct search *s, bool charge_copies)
@@ -171,11 +197,12 @@ static void order_steps(struct search *s, bool charge_copies)
     const struct instance *in = s->in;
     memcpy(s->trial, s->place, sizeof(int32_t) * (size_t)in->n_units);
     s->n_steps = 0;
-    for (int32_t u = 0; u < in->n_units; u++)
+    for (int32_t u = 0; u < in->n_units && !ilp_late(s->clock); u++)
         for (int32_t d = 0; d < in->n_devices; d++)
             if (d != in->host)
                 add_chain(s, u, d, charge_copies);
-    qsort(s->steps, (size_t)s->n_steps, sizeof *s->steps, compare_steps);
+    if (s->n_steps)
+        qsort(s->steps, (size_t)s->n_steps, sizeof *s->steps, compare_steps);
 }
 
 /* Takes steps in order while they gain and fit; beyond that only while the host is too full. */
@@ -243,7 +270,7 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
     int64_t best_ns = found ? instance_price(s->in, best).objective_ns : INT64_MAX;
     for (int round = 0; round < AFFINITY_ROUNDS; round++) {
         order_steps(s, round > 0);
-        if (round && same_order(s))
+        if (s->failed || ilp_late(s->clock) || (round && same_order(s)))
             break;
         bool fits = fill(s);
         int64_t ns = instance_price(s->in, s->place).objective_ns;
@@ -255,48 +282,55 @@ static bool iterate(struct search *s, bool single_shot, int32_t *best)
         }
         if (single_shot || seen_before(s))
             break;
-        memcpy(s->last, s->steps, sizeof *s->steps * (size_t)s->n_steps);
+        struct step *const was = s->last; /* the next round's room */
+        const size_t cap = s->last_cap;
+        s->last = s->steps;
+        s->last_cap = s->steps_cap;
         s->n_last = s->n_steps;
+        s->steps = was;
+        s->steps_cap = cap;
     }
     return found;
 }
 
-oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
-                           struct affinity_round *trace, int32_t *n_trace, struct oato_error *err)
+oato_status solve_affinity(const struct instance *in, bool single_shot, struct ilp_clock *clock,
+                           int32_t *place, struct affinity_round *trace, int32_t *n_trace,
+                           struct oato_error *err)
 {
-    size_t n = (size_t)in->n_units, options = 0, most = 0;
+    size_t n = (size_t)in->n_units, most = 0;
     struct arena a;
+    struct ilp_clock none = {0};
     arena_init(&a);
-    struct search s = {.in = in, .trace = trace};
+    struct search s = {.in = in, .clock = clock ? clock : &none, .trace = trace};
     for (size_t u = 0; u < n; u++) {
         size_t here = (size_t)in->units[u].n_options;
-        options += here;
         most = here > most ? here : most;
     }
-    options *= (size_t)in->n_devices;
     s.candidates = arena_alloc(&a, most + 1, sizeof *s.candidates);
-    s.steps = arena_alloc(&a, options + 1, sizeof *s.steps);
-    s.last = arena_alloc(&a, options + 1, sizeof *s.last);
-    s.edge_first = arena_alloc(&a, n + 2, sizeof(int32_t));
-    s.edges = arena_alloc(&a, (size_t)in->n_edges + (size_t)in->n_readers + 1, sizeof(int32_t));
+    s.leading = arena_alloc(&a, n + 1, sizeof *s.leading);
+    s.leading_of = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.place = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.trial = arena_alloc(&a, n + 1, sizeof(int32_t));
     s.seen = arena_alloc(&a, n * AFFINITY_ROUNDS + 1, sizeof(int32_t));
     oato_status status = OATO_OK;
-    if (!s.candidates || !s.steps || !s.last || !s.edge_first || !s.edges || !s.place || !s.trial ||
-        !s.seen) {
+    if (!s.candidates || !s.leading || !s.leading_of || !s.place || !s.trial || !s.seen ||
+        !edges_around_find(in, &a, &s.around) || !list_leading(&s, &a)) {
         status =
             oato_fail_memory(err, n * AFFINITY_ROUNDS * sizeof(int32_t), "the affinity search");
         goto out;
     }
     for (size_t u = 0; u < n; u++)
         s.place[u] = in->host;
-    index_edges(&s);
-    if (!iterate(&s, single_shot, place))
+    const bool found = iterate(&s, single_shot, place);
+    if (s.failed)
+        status = oato_fail_memory(err, s.steps_cap * sizeof *s.steps, "the affinity search");
+    else if (!found)
         status = oato_fail(err, OATO_NEGATIVE, "affinity found no placement that fits");
 out:
     if (trace)
         *n_trace = s.n_trace;
+    free(s.steps);
+    free(s.last);
     arena_free(&a);
     return status;
 }

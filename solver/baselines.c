@@ -79,7 +79,8 @@ bool baseline_fit(const struct problem *p, int32_t *place)
 /* --------------------------------------------------------------------------- powerinfer ---- */
 
 /* The options of an FFN as PowerInfer sees them: groups on one device, and what fires less than
- * always elsewhere counts as lost. The least share is what pays for its synchronisation. */
+ * always elsewhere counts as lost. The least share is what pays for its synchronisation. out NULL:
+ * only counts them. */
 static int32_t impact_options(const struct problem *p, int32_t unit, int32_t d, int32_t base,
                               struct option *out, int32_t *which)
 {
@@ -100,27 +101,39 @@ static int32_t impact_options(const struct problem *p, int32_t unit, int32_t d, 
         if (groups && groups < v->groups &&
             o->price.decode_ns >= u->options[in->host].price.decode_ns)
             continue; /* fewer than pay */
-        out[n] = *o;
-        out[n].price = (struct price){
-            .objective_ns = llround((v->active[v->groups] - v->active[groups]) * scale)};
-        which[n++] = i;
+        if (out) {
+            out[n] = *o;
+            out[n].price = (struct price){
+                .objective_ns = llround((v->active[v->groups] - v->active[groups]) * scale)};
+            which[n] = i;
+        }
+        n++;
     }
     return n;
 }
 
+/* Where an FFN is read and written: where the unit before it is. */
+static int32_t base_of(const struct instance *in, const int32_t *place, int32_t unit, int32_t d)
+{
+    return unit && instance_option(in, place, unit - 1)->out[PHASE_DECODE] == d ? d : in->host;
+}
+
 /* The neurons: an instance of their own, each FFN alone, with the memory that is left. */
-static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t left, int32_t *place,
-                                 struct oato_error *err)
+static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t left,
+                                 struct ilp_clock *clock, int32_t *place, struct oato_error *err)
 {
     const struct instance *in = &p->instance;
     struct arena a;
     struct instance sub = {.n_devices = in->n_devices, .host = in->host, .n_layers = in->n_layers};
-    struct ilp_options options = {.gap = 1e-3, .no_search = true};
-    struct ilp_result r;
+    struct ilp_options options = {
+        .gap = 1e-3, .no_search = true, .deadline_ns = clock->deadline_ns};
+    struct ilp_result r = {0};
     size_t most = 0, n = (size_t)in->n_units;
     arena_init(&a);
     for (size_t u = 0; u < n; u++)
-        most += of_neurons(p, (int32_t)u) ? (size_t)in->units[u].n_options : 0;
+        if (of_neurons(p, (int32_t)u))
+            most += (size_t)impact_options(p, (int32_t)u, d, base_of(in, place, (int32_t)u, d),
+                                           NULL, NULL);
     struct option *pool = arena_alloc(&a, most + 1, sizeof *pool);
     int32_t *which = arena_alloc(&a, most + 1, sizeof *which);
     int32_t *unit = arena_alloc(&a, n + 1, sizeof *unit), *at = arena_alloc(&a, n + 1, sizeof *at);
@@ -137,26 +150,26 @@ static oato_status place_neurons(const struct problem *p, int32_t d, uint64_t le
     for (int32_t u = 0, used = 0; u < in->n_units; u++) {
         if (!of_neurons(p, u))
             continue;
-        int32_t base =
-            u && instance_option(in, place, u - 1)->out[PHASE_DECODE] == d ? d : in->host;
         struct unit *to = &sub.units[sub.n_units];
         to->layer = in->units[u].layer;
         to->options = pool + used;
         unit[sub.n_units++] = u;
-        to->n_options = impact_options(p, u, d, base, to->options, which + used);
+        to->n_options =
+            impact_options(p, u, d, base_of(in, place, u, d), to->options, which + used);
         used += to->n_options;
     }
     if (sub.n_units)
         status = solve_ilp(&sub, &options, NULL, at, &r, err);
     for (int32_t i = 0; i < sub.n_units && !status; i++)
         place[unit[i]] = which[sub.units[i].options + at[i] - pool];
+    clock->ended = clock->ended || r.timed_out;
 out:
     arena_free(&a);
     return status;
 }
 
-oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *fits,
-                                struct oato_error *err)
+oato_status baseline_powerinfer(const struct problem *p, struct ilp_clock *clock, int32_t *place,
+                                bool *fits, struct oato_error *err)
 {
     const struct instance *in = &p->instance;
     const int32_t d = first_accelerator(in);
@@ -174,7 +187,7 @@ oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *f
             left -= o->bytes[d];
             place[u] = d;
         }
-    oato_status status = place_neurons(p, d, left, place, err);
+    oato_status status = place_neurons(p, d, left, clock, place, err);
     if (status == OATO_NEGATIVE)
         return OATO_OK;
     *fits = !status && instance_fits(in, place, NULL);

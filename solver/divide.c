@@ -21,6 +21,10 @@ enum {
     GRID_THREE = 10, /* between those and the host, */
     GRID_ROWS = 16,  /* and in the rows of a product */
     GROUP_NEURONS = 64,
+    /* Of many accelerators not all is listed, for there would be too many options: */
+    FEW_CUTS = 1024, /* cut points between each of them and the host, in total, from three on */
+    FEW_PAIRS = 4,   /* up to so many, all pairs; else only neighbours share a unit, */
+    GRID_MANY = 6,   /* with fewer cut points between two and the host */
 };
 
 /* ------------------------------------------------------------------------------ context ---- */
@@ -254,10 +258,43 @@ static void add_shares(struct dividing *x, const uint16_t *groups)
     }
 }
 
+/* Those that run the unit, the host left out. */
+static int32_t others(const struct dividing *x)
+{
+    int32_t n = 0;
+    for (int32_t d = 0; d < x->p->n_devices; d++)
+        n += d != x->p->instance.host && x->runs[d];
+    return n;
+}
+
+/* The next device that runs the unit, in a circle; of the same model, or any. */
+static int32_t next_after(const struct dividing *x, int32_t a, bool same)
+{
+    const struct problem *p = x->p;
+    const char *model = p->profile->devices[p->device[a]].model;
+    for (int32_t i = 1; i < p->n_devices; i++) {
+        const int32_t b = (a + i) % p->n_devices;
+        const char *other = p->profile->devices[p->device[b]].model;
+        if (b != p->instance.host && x->runs[b] &&
+            (!same || (model && other && !strcmp(model, other))))
+            return b;
+    }
+    return -1;
+}
+
+static bool share_units(const struct dividing *x, int32_t a, int32_t b)
+{
+    return others(x) <= FEW_PAIRS || next_after(x, a, false) == b || next_after(x, b, false) == a ||
+           next_after(x, a, true) == b || next_after(x, b, true) == a;
+}
+
 static void divide_between_two(struct dividing *x, int32_t a, int32_t b)
 {
+    const int32_t n = others(x);
     bool fine = x->p->instance.is_host[a] || x->p->instance.is_host[b];
-    int32_t step = fine ? 1 : x->groups / GRID_TWO + 1;
+    int32_t step = !fine    ? (x->groups + GRID_TWO - 1) / GRID_TWO
+                   : n <= 2 ? 1
+                            : x->groups * n / FEW_CUTS + 1;
     for (int32_t c = step; c < x->groups; c += step) {
         uint16_t groups[SOLVER_DEVICES] = {0};
         groups[a] = (uint16_t)c;
@@ -268,7 +305,7 @@ static void divide_between_two(struct dividing *x, int32_t a, int32_t b)
 
 static void divide_among_three(struct dividing *x, int32_t a, int32_t b)
 {
-    int32_t step = x->groups / GRID_THREE + 1;
+    int32_t step = x->groups / (others(x) <= FEW_PAIRS ? GRID_THREE : GRID_MANY) + 1;
     for (int32_t i = step; i < x->groups; i += step)
         for (int32_t j = step; i + j < x->groups; j += step) {
             uint16_t groups[SOLVER_DEVICES] = {0};
@@ -289,7 +326,7 @@ static void divide(struct dividing *x)
         if (x->runs[host])
             divide_between_two(x, a, host);
         for (int32_t b = a + 1; b < n; b++) {
-            if (b == host || !x->runs[b])
+            if (b == host || !x->runs[b] || !share_units(x, a, b))
                 continue;
             divide_between_two(x, a, b);
             if (x->runs[host])
@@ -318,10 +355,8 @@ static void add_apart(struct dividing *x)
                 continue;
             struct option *o = x->out++;
             const struct graph_value *v = &p->graph.values[p->graph.ops[x->op[0]].out[0]];
-            *o = (struct option){.stream = -1,
-                                 .allowed = true,
-                                 .uses = (uint8_t)(1u << a | 1u << b),
-                                 .dense = UINT8_MAX};
+            *o = (struct option){
+                .stream = -1, .allowed = true, .uses = 1u << a | 1u << b, .dense = UINT32_MAX};
             option_lie(o, a, b);
             o->price = request_price(&p->request, first->prefill_ns + second->prefill_ns,
                                      first->decode_ns + second->decode_ns);

@@ -143,16 +143,16 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
 
 /* The devices whose part of a unit costs no less over the request when it skips. Both phases do the
  * same, because weights are kept for one mode. */
-static uint8_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream,
-                             bool guess)
+static uint32_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream,
+                              bool guess)
 {
     const enum sparse_mode modes[2] = {guess ? SPARSE_PREDICT : SPARSE_ABOVE, SPARSE_OFF};
     const struct problem *p = x->p;
-    uint8_t dense = 0;
+    uint32_t dense = 0;
     if (!x->skips)
         return 0;
     if (p->sparse_given)
-        return (uint8_t)x->skips->dense;
+        return x->skips->dense;
     for (int32_t d = 0; d < p->n_devices; d++) {
         double ns[2][2] = {{0}}; /* [dense][decode] */
         if (s->begin[d] == s->end[d])
@@ -166,7 +166,7 @@ static uint8_t dense_devices(const struct dividing *x, const struct share *s, in
         for (int m = 0; m < 2; m++)
             price[m] = request_price(&p->request, whole_ns(ns[m][0]), whole_ns(ns[m][1]));
         if (price[1].objective_ns <= price[0].objective_ns)
-            dense |= (uint8_t)(1u << d);
+            dense |= 1u << d;
     }
     return dense;
 }
@@ -230,7 +230,7 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
     if (!o)
         return;
     struct share s = {{0}, {0}};
-    *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = (uint8_t)(1u << base)};
+    *o = (struct option){.stream = (int16_t)stream, .allowed = true, .uses = 1u << base};
     option_lie(o, base, base);
     if (stream >= 0)
         o->in[PHASE_PREFILL] = o->out[PHASE_PREFILL] = (int16_t)stream;
@@ -239,20 +239,20 @@ void divide_add(struct dividing *x, const uint16_t *groups, int32_t base, int32_
         s = divide_share(&p->instance, groups);
         choose_mode(x, o, &s, base, stream);
     } else {
-        o->dense = UINT8_MAX;
+        o->dense = UINT32_MAX;
         o->price = price_of(x, o, &s, false, base, stream);
     }
     for (int32_t d = 0; d < p->n_devices; d++) {
         double part = groups ? (double)groups[d] / x->groups : d == base;
         if (part <= 0)
             continue;
-        o->uses |= (uint8_t)(1u << d);
+        o->uses |= 1u << d;
         for (int32_t i = 0; i < x->n_ops; i++)
             o->bytes[d] +=
                 (uint64_t)ceil((double)p->price[x->op[i] * p->n_devices + d].weight_bytes * part);
     }
     if (stream >= 0) {
-        o->uses |= (uint8_t)(1u << stream);
+        o->uses |= 1u << stream;
         o->staged = staged_bytes(x, stream, groups ? share_of(x, &s, p->instance.host) : 1);
     }
     x->out++;

@@ -106,6 +106,38 @@ struct price edge_price(const struct instance *in, const struct edge *e, const i
     return sum;
 }
 
+bool edges_around_find(const struct instance *in, struct arena *a, struct edges_around *out)
+{
+    const size_t n = (size_t)in->n_edges + (size_t)in->n_readers;
+    int32_t *first = arena_alloc(a, (size_t)in->n_units + 2, sizeof *first);
+    out->edges = arena_alloc(a, n + 1, sizeof *out->edges);
+    out->first = first; /* counts, then ends, which filling moves to the beginnings */
+    if (!first || !out->edges)
+        return false;
+    for (int32_t i = 0; i < in->n_edges; i++)
+        first[in->edges[i].producer]++;
+    for (int32_t r = 0; r < in->n_readers; r++)
+        first[in->readers[r]]++;
+    for (int32_t u = 1; u <= in->n_units; u++)
+        first[u] += first[u - 1];
+    for (int32_t i = 0; i < in->n_edges; i++) {
+        const struct edge *e = &in->edges[i];
+        out->edges[--first[e->producer]] = i;
+        for (int32_t r = 0; r < e->n_readers; r++)
+            out->edges[--first[in->readers[e->first_reader + r]]] = i;
+    }
+    return true;
+}
+
+int64_t edges_around_ns(const struct instance *in, const struct edges_around *x, int32_t unit,
+                        const int32_t *place)
+{
+    int64_t sum = 0;
+    for (int32_t i = x->first[unit]; i < x->first[unit + 1]; i++)
+        sum = ns_add(sum, edge_price(in, &in->edges[x->edges[i]], place).objective_ns);
+    return sum;
+}
+
 struct price instance_price(const struct instance *in, const int32_t *place)
 {
     struct price sum = {0};

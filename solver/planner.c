@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL_UNITS = 64, CANDIDATES = 7 };
+enum { SMALL_UNITS = 64, CANDIDATES = 7, FIT_TRIES = 8 };
 
 struct candidate {
     const char *name; /* of the baseline, as the plan records it */
@@ -20,21 +20,22 @@ struct candidate {
 
 enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP };
 
-static oato_status try_heuristics(struct problem *p, struct candidate *c, struct oato_error *err)
+static oato_status try_heuristics(struct problem *p, struct candidate *c, struct ilp_clock *clock,
+                                  struct oato_error *err)
 {
     const struct instance *in = &p->instance;
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
     c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
     c[C_FIT].fits = baseline_fit(p, c[C_FIT].place);
-    if (baseline_powerinfer(p, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
-        return err->status;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
         oato_status status = /* the rounds of the iterated one come last, and stay */
-            solve_affinity(in, i == C_SINGLE, c[i].place, p->rounds, &p->n_rounds, err);
+            solve_affinity(in, i == C_SINGLE, clock, c[i].place, p->rounds, &p->n_rounds, err);
         if (status && status != OATO_NEGATIVE)
             return status;
         c[i].fits = !status;
     }
+    if (baseline_powerinfer(p, clock, c[C_POWERINFER].place, &c[C_POWERINFER].fits, err))
+        return err->status;
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
             c[i].objective_ns = instance_price(in, c[i].place).objective_ns;
@@ -418,13 +419,12 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
 
 /* The ILP, from the best of the others on: it is never worse. */
 static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
-                           uint64_t deadline_ns, struct candidate *c, struct ilp_result *result,
-                           struct oato_error *err)
+                           struct candidate *c, struct ilp_result *result, struct oato_error *err)
 {
     const struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
                                                : p->instance.n_units <= SMALL_UNITS ? 0
                                                                                     : 1e-3,
-                                        .deadline_ns = deadline_ns};
+                                        .deadline_ns = o->deadline_ns};
     const int warm = best_of(c, C_ILP);
     const oato_status status =
         search_placement(p, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
@@ -493,7 +493,7 @@ static oato_status make(const struct model *m, const struct profile *profile,
         {.name = "cpu"},           {.name = "layers"},   {.name = "fit"}, {.name = "powerinfer"},
         {.name = "affinity-once"}, {.name = "affinity"}, {.name = "ilp"}};
     struct ilp_result ilp = {0};
-    const uint64_t deadline_ns = ilp_deadline(o->time_limit_s);
+    struct ilp_clock clock = {0};
     int chosen = -1;
     if (problem)
         *problem = NULL;
@@ -509,10 +509,12 @@ static oato_status make(const struct model *m, const struct profile *profile,
     }
     if (!status && stored)
         status = storage_choose(p, NULL, err);
+    clock.deadline_ns = ilp_share(o->deadline_ns, 3); /* what comes after has the rest */
     if (!status)
-        status = try_heuristics(p, c, err);
+        status = try_heuristics(p, c, &clock, err);
     if (!status && (chosen < 0 || chosen == C_ILP))
-        status = run_ilp(p, o, deadline_ns, c, &ilp, err);
+        status = run_ilp(p, o, c, &ilp, err);
+    ilp.timed_out = ilp.timed_out || clock.ended;
     if (status)
         goto out;
     if (chosen < 0) /* the ILP is never worse; it is named unless it found nothing better */
@@ -541,8 +543,6 @@ out:
     return status;
 }
 
-enum { FIT_TRIES = 8 };
-
 /* The same with more room set aside until the plan's programs fit: how much they take beside
  * weights and KV depends on the placement. */
 static oato_status make_to_fit(const struct model *m, const struct profile *profile,
@@ -553,6 +553,7 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     for (int i = 0;; i++) {
         const struct plan_device *over = NULL;
         uint64_t more[SOLVER_DEVICES];
+        now.deadline_ns = o->by_ranks ? o->deadline_ns : ilp_most(o->deadline_ns);
         const oato_status status = make(m, profile, &now, stored, out, problem, more, err);
         if (status || o->by_ranks)
             return status;
@@ -585,11 +586,12 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err)
 {
-    oato_status status = make_to_fit(m, profile, o, false, out, problem, err);
+    struct planner_options whole = *o;
+    whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
+    oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);
     if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
         !(profile_storage_rate(profile) > 0))
         return status;
-    struct planner_options whole = *o;
     whole.whole_only = true;
     return make_to_fit(m, profile, &whole, true, out, problem, err);
 }

@@ -173,8 +173,7 @@ static oato_status make_units(struct problem *p, struct oato_error *err)
         return oato_fail_memory(err, (size_t)in->n_units * sizeof *whole, "the units");
     for (int32_t u = 0; u < in->n_units; u++)
         for (int32_t d = 0; d < p->n_devices; d++) {
-            whole[u][d] =
-                (struct option){.allowed = true, .stream = -1, .uses = (uint8_t)(1u << d)};
+            whole[u][d] = (struct option){.allowed = true, .stream = -1, .uses = 1u << d};
             option_lie(&whole[u][d], d, d);
         }
     bool *divided = NULL; /* by ranks */

@@ -13,7 +13,7 @@
 
 #include "planfmt/planfmt.h"
 
-enum { SOLVER_DEVICES = 8 };
+enum { SOLVER_DEVICES = DEVICES_MAX };
 
 /* --------------------------------------------------------------------------- instance ----- */
 
@@ -51,8 +51,8 @@ struct option {
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
     bool allowed;
-    uint8_t uses;                   /* devices in use, a bit each */
-    uint8_t dense;                  /* devices whose part skips no neurons, a bit each */
+    uint32_t uses;                  /* devices in use, a bit each */
+    uint32_t dense;                 /* devices whose part skips no neurons, a bit each */
     bool guess;                     /* the others guess before gate which ones */
     uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators have the first ones. All
                                        zero: the unit is not split */
@@ -118,6 +118,15 @@ uint32_t instance_streams(const struct instance *in, const int32_t *place,
                           uint64_t staging[SOLVER_DEVICES]);
 struct price instance_price(const struct instance *in, const int32_t *place);
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
+/* The edges that a unit makes or reads: edges[first[unit] .. first[unit + 1]). */
+struct edges_around {
+    int32_t *first, *edges;
+};
+/* Finds them for all units, in the arena; false: memory is short. */
+bool edges_around_find(const struct instance *in, struct arena *a, struct edges_around *out);
+/* The objective's share of a unit's edges. */
+int64_t edges_around_ns(const struct instance *in, const struct edges_around *x, int32_t unit,
+                        const int32_t *place);
 /* True when every unit's option is allowed and no capacity is exceeded; used (may be NULL) gets the
  * bytes per device, without staging. */
 bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *used);
@@ -147,10 +156,20 @@ struct affinity_round {
     int32_t moved, on_accelerators; /* units moved by the round; units not on the host */
     bool fits;
 };
-/* OATO's Algorithm 1; single_shot stops after the first order. trace (may be NULL) has room for
- * AFFINITY_ROUNDS; *n_trace is set to their number. OATO_NEGATIVE: nothing fits. */
-oato_status solve_affinity(const struct instance *in, bool single_shot, int32_t *place,
-                           struct affinity_round *trace, int32_t *n_trace, struct oato_error *err);
+/* The deadline of a search. Every long loop checks it and sets `ended` when it stops. */
+struct ilp_clock {
+    uint64_t deadline_ns; /* in now_ns() time; 0: none */
+    bool ended;           /* the deadline stopped some work */
+};
+/* True from the deadline on. */
+bool ilp_late(struct ilp_clock *c);
+
+/* OATO's Algorithm 1; single_shot stops after the first order, and the deadline (clock NULL: none)
+ * after the last whole round. trace (may be NULL) has room for AFFINITY_ROUNDS; *n_trace is set to
+ * their number. OATO_NEGATIVE: nothing fits. */
+oato_status solve_affinity(const struct instance *in, bool single_shot, struct ilp_clock *clock,
+                           int32_t *place, struct affinity_round *trace, int32_t *n_trace,
+                           struct oato_error *err);
 
 struct ilp_options {
     double gap;           /* relative; 0 = exact */
@@ -171,6 +190,10 @@ struct ilp_result {
 uint64_t ilp_deadline(double seconds);
 /* The deadline of the first of `of` tasks that share the remaining time equally. */
 uint64_t ilp_share(uint64_t deadline_ns, int32_t of);
+/* That of a task that is mostly the last one, so that another one has time, too. */
+uint64_t ilp_most(uint64_t deadline_ns);
+/* The first of two deadlines, each of which may be none. */
+uint64_t ilp_sooner(uint64_t a, uint64_t b);
 /* warm (may be NULL) is a placement that fits: the result is never worse. OATO_NEGATIVE: proven
  * that nothing fits, or nothing found in time, or a block of the instance is too large to tabulate.
  */
@@ -193,7 +216,9 @@ struct planner_options {
     bool strict_budgets; /* a budget too small for activations alone is an error; else the device
                             stays unused. A budget of 0 always leaves it out */
     struct plan_request request;
-    double time_limit_s, gap;      /* gap negative: 0 for small problems, else 1e-3 */
+    double time_limit_s, gap; /* gap negative: 0 for small problems, else 1e-3; limit 0: none */
+    uint64_t deadline_ns;     /* in now_ns() time, of all plans that are made with these options,
+                                 each of which may take time_limit_s; 0: none */
     const struct neurons *neurons; /* how often neurons and experts fire; NULL: always */
     /* Whether silent neurons are skipped. Given: in all layers where they can be. Else: those whose
      * activation is exactly 0, in layers of ReLU kinds whose neurons fire so seldom that it pays;
@@ -320,11 +345,11 @@ const char *problem_device(const struct problem *p, int32_t device);
 oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
                           struct oato_error *err);
 
-/* Placements of other engines (baselines.c); place[n_units]. False, or *fits false: nothing fits.
- */
+/* Placements of other engines (baselines.c); place[n_units]. False, or *fits false: nothing fits,
+ * or nothing was found by the deadline. */
 bool baseline_fit(const struct problem *p, int32_t *place);
-oato_status baseline_powerinfer(const struct problem *p, int32_t *place, bool *fits,
-                                struct oato_error *err);
+oato_status baseline_powerinfer(const struct problem *p, struct ilp_clock *clock, int32_t *place,
+                                bool *fits, struct oato_error *err);
 /* Price only, no placement. */
 bool baseline_flexgen(const struct problem *p, struct price *out);
 
@@ -375,6 +400,11 @@ struct rank_prices {
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err);
+
+/* The fastest of the hosts alone, as planner_make plans for it; *profile: its number. */
+oato_status ranks_alone(const struct model *m, const struct planner_options *given,
+                        const struct rank_options *options, int32_t *profile,
+                        uint64_t *objective_ns, struct oato_error *err);
 
 struct host_choice {
     int32_t n; /* profiles */

@@ -208,6 +208,20 @@ static void json_hosts(const struct command *c, const struct host_choice *choice
     text_printf(out, "\n");
 }
 
+/* Ranks that were asked for may be slower than one host. */
+static void tell_alone(struct command *c, uint64_t deadline_ns, struct oato_error *err)
+{
+    int32_t profile;
+    uint64_t alone_ns;
+    c->plan.deadline_ns = deadline_ns;
+    if (!ranks_alone(c->in.model, &c->plan, &c->ranks, &profile, &alone_ns, err) &&
+        alone_ns < c->the_plan.objective_ns)
+        text_tell("one host alone, that of profile %d, is %.2f x as fast: leave out --ranks and "
+                  "--hosts\n",
+                  profile + 1, (double)c->the_plan.objective_ns / (double)alone_ns);
+    err->status = OATO_OK;
+}
+
 /* As many ranks as said, or those of the profiles' hosts that are worth using. */
 static oato_status make_for_ranks(struct command *c, const char *output, struct text *out,
                                   struct oato_error *err)
@@ -219,6 +233,9 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (open_ranks(c, err))
         return err->status;
     const bool chooses = !o->ranks && !o->hosts;
+    const uint64_t deadline_ns = c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
+    if (!chooses) /* the other part is for one host alone */
+        c->plan.deadline_ns = ilp_share(deadline_ns, 2);
     o->ranks = o->ranks ? o->ranks : o->n_profiles;
     o->hosts = o->hosts ? o->hosts : o->ranks;
     oato_status status =
@@ -229,6 +246,8 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     report_plan(&c->the_plan, NULL, c->json, out);
     if (c->json)
         json_hosts(c, &choice, out);
+    if (!chooses)
+        tell_alone(c, deadline_ns, err);
     tell_hosts(c, &choice);
     tell_split(&c->the_plan, &choice.prices);
     if (chooses)

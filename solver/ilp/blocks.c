@@ -218,6 +218,9 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     p->restricted = others > p->block_devices;
     cut_blocks(p);
     number_ends(p);
+    p->flow = arena_alloc(&p->arena, (size_t)p->n_blocks * (size_t)p->n_ends + 1, sizeof(double));
+    if (!p->flow)
+        return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
     memset(p->place, 0, sizeof *p->place * (size_t)in->n_units);
     return make_tables(p, err);
 }

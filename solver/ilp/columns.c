@@ -3,9 +3,6 @@
  * the many patterns of a block only those become columns that improve the current solution, which
  * are found from each frame and the cheapest item of its class. So the relaxation covers all
  * patterns, however finely a unit can be split.
- *
- * The memory prices of the solution bound every path (Lagrange); path_expand lists the patterns
- * that a path better than the best known one can use.
  */
 #include "solver/ilp/ilp_internal.h"
 
@@ -13,240 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------- bounds ---- */
-
-double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end)
-{
-    return &bounds[(size_t)block * (size_t)(p->n_ends + 1) + (size_t)(end + 1)];
-}
-
-double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
-                    const uint64_t *bytes)
-{
-    double sum = (double)ns;
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        if (p->constrained[d])
-            sum += ns_per_byte[d] * (double)bytes[d];
-    return sum;
-}
-
-/* The cheapest item of each class, with memory paid for. */
-static void cheapest_items(const struct path *p, const struct menu *m, const double *ns_per_byte,
-                           int32_t *item)
-{
-    for (int32_t c = 0; c < m->n_classes; c++) {
-        double least = INFINITY;
-        item[c] = m->classes[c].first;
-        for (int32_t i = m->classes[c].first; i < m->classes[c].first + m->classes[c].n; i++) {
-            double ns = path_paid_ns(p, ns_per_byte, m->items[i].ns, m->items[i].bytes);
-            if (ns < least) {
-                least = ns;
-                item[c] = i;
-            }
-        }
-    }
-}
-
-/* At a price of memory, by table: what each frame costs at least, and the item of each class that
- * makes it so. */
-struct priced {
-    double **frame;
-    int32_t **item;
-};
-
-static bool price_tables(const struct path *p, const double *ns_per_byte, struct arena *a,
-                         struct priced *out)
-{
-    out->frame = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *out->frame);
-    out->item = arena_alloc(a, (size_t)p->n_tables + 1, sizeof *out->item);
-    for (int32_t i = 0; out->frame && out->item && i < p->n_tables; i++) {
-        const struct table *t = &p->tables[i];
-        int32_t *item = arena_alloc(a, (size_t)t->menu.n_classes + 1, sizeof *item);
-        double *frame = arena_alloc(a, (size_t)t->n_frames + 1, sizeof *frame);
-        if (!item || !frame)
-            return false;
-        cheapest_items(p, &t->menu, ns_per_byte, item);
-        for (int32_t f = 0; f < t->n_frames; f++) {
-            const struct menu_item *wide = &t->menu.items[item[t->frames[f].class]];
-            frame[f] = path_paid_ns(p, ns_per_byte, t->frames[f].ns, t->frames[f].bytes) +
-                       path_paid_ns(p, ns_per_byte, wide->ns, wide->bytes);
-        }
-        out->frame[i] = frame;
-        out->item[i] = item;
-    }
-    return out->frame && out->item;
-}
-
 /* Adds the pattern of a frame with the item that it is cheapest with. */
 static bool add_cheapest_of(struct path *p, const struct priced *at, int32_t table, int32_t frame)
 {
     struct table *t = &p->tables[table];
     return path_add_pattern(t, frame, at->item[table][t->frames[frame].class]) >= 0;
-}
-
-static double use_ns(const struct path *p, int32_t block, uint32_t uses)
-{
-    double sum = 0;
-    for (int32_t d = 0; d < p->in->n_devices; d++)
-        sum += uses >> d & 1 ? p->use_ns[block * p->in->n_devices + d] : 0;
-    return sum;
-}
-
-/* Carries the bounds from one side of a block to the other. */
-static void pass_block(const struct path *p, const struct priced *at, int32_t block, bool backwards,
-                       double *bounds)
-{
-    const int32_t table = p->blocks[block].table;
-    for (int32_t f = 0; f < p->tables[table].n_frames; f++) {
-        const struct frame *frame = &p->tables[table].frames[f];
-        double *begin = path_bound(p, bounds, block, frame->in);
-        double *end = path_bound(p, bounds, block + 1, frame->out);
-        double *to = backwards ? begin : end, from = backwards ? *end : *begin;
-        *to = fmin(*to, from + at->frame[table][f] + use_ns(p, block, frame->uses));
-    }
-}
-
-/* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
- * i - 1, and of paths from there to the last block. */
-struct bounds {
-    double *so_far, *onward; /* see path_bound */
-    double memory_ns;        /* price of all memory, already subtracted from the bounds */
-    struct arena arena;
-};
-
-static oato_status make_bounds(const struct path *p, const double *ns_per_byte, struct bounds *out,
-                               struct oato_error *err)
-{
-    size_t n = ((size_t)p->n_blocks + 1) * ((size_t)p->n_ends + 1);
-    struct priced at;
-    memset(out, 0, sizeof *out);
-    arena_init(&out->arena);
-    out->so_far = arena_alloc(&out->arena, n, sizeof(double));
-    out->onward = arena_alloc(&out->arena, n, sizeof(double));
-    if (!out->so_far || !out->onward || !price_tables(p, ns_per_byte, &out->arena, &at))
-        return oato_fail_memory(err, n * sizeof(double), "the ILP's bounds");
-    out->memory_ns = path_paid_ns(p, ns_per_byte, 0, p->in->capacity);
-    for (size_t i = 0; i < n; i++)
-        out->so_far[i] = out->onward[i] = INFINITY;
-    *path_bound(p, out->so_far, 0, -1) = 0;
-    for (int32_t e = 0; e < p->n_ends; e++)
-        *path_bound(p, out->onward, p->n_blocks, e) = 0;
-    for (int32_t i = 0; i < p->n_blocks; i++)
-        pass_block(p, &at, i, false, out->so_far);
-    for (int32_t i = p->n_blocks - 1; i >= 0; i--)
-        pass_block(p, &at, i, true, out->onward);
-    return OATO_OK;
-}
-
-/* ---------------------------------------------------------------------------- expansion ---- */
-
-struct found { /* a pattern on its way into a table */
-    double lower;
-    int32_t table, frame, item;
-};
-
-static int by_bound(const void *x, const void *y)
-{
-    const struct found *a = x, *b = y;
-    int c = order_f64(a->lower, b->lower);
-    c = c ? c : order_i64(a->table, b->table);
-    c = c ? c : order_i64(a->frame, b->frame);
-    return c ? c : order_i64(a->item, b->item);
-}
-
-/* The `most` best of all, and as many more until there is no room. */
-struct finds {
-    struct found *all;
-    size_t n, cap, most;
-    double left_out; /* the least bound of those that are not among them */
-};
-
-static void finds_thin(struct finds *x)
-{
-    if (!x->all || x->n <= x->most)
-        return;
-    qsort(x->all, x->n, sizeof *x->all, by_bound);
-    x->left_out = fmin(x->left_out, x->all[x->most].lower);
-    x->n = x->most;
-}
-
-static bool finds_add(struct finds *x, struct found f)
-{
-    if (x->n == 2 * x->most)
-        finds_thin(x);
-    struct found *more = array_room(x->all, x->n, &x->cap, sizeof *more);
-    if (!more)
-        return false;
-    x->all = more;
-    x->all[x->n++] = f;
-    return true;
-}
-
-/* What all ways through a frame of the table cost at least besides the frame itself. */
-static double around(const struct path *p, struct bounds *b, int32_t table, const struct frame *f)
-{
-    double least = INFINITY;
-    for (int32_t i = 0; i < p->n_blocks; i++)
-        if (p->blocks[i].table == table)
-            least = fmin(least, *path_bound(p, b->so_far, i, f->in) + use_ns(p, i, f->uses) +
-                                    *path_bound(p, b->onward, i + 1, f->out));
-    return least - b->memory_ns;
-}
-
-static bool list_finds(struct path *p, const double *ns_per_byte, struct bounds *b,
-                       double cutoff_ns, struct finds *x, double *pruned_ns)
-{
-    for (int32_t i = 0; i < p->n_tables; i++) {
-        const struct table *t = &p->tables[i];
-        for (int32_t f = 0; f < t->n_frames && !ilp_late(&p->clock); f++) {
-            const struct frame *frame = &t->frames[f];
-            const struct menu_class *c = &t->menu.classes[frame->class];
-            double rest =
-                around(p, b, i, frame) + path_paid_ns(p, ns_per_byte, frame->ns, frame->bytes);
-            for (int32_t k = c->first; k < c->first + c->n; k++) {
-                const struct menu_item *item = &t->menu.items[k];
-                double lower = rest + path_paid_ns(p, ns_per_byte, item->ns, item->bytes);
-                if (lower >= cutoff_ns)
-                    *pruned_ns = fmin(*pruned_ns, lower);
-                else if (!finds_add(x, (struct found){lower, i, f, k}))
-                    return false;
-            }
-        }
-    }
-    return true;
-}
-
-oato_status path_expand(struct path *p, const double *ns_per_byte, double cutoff_ns, int32_t most,
-                        double *pruned_ns, struct oato_error *err)
-{
-    struct bounds b = {0};
-    struct finds x = {.most = (size_t)most, .left_out = INFINITY};
-    *pruned_ns = INFINITY;
-    oato_status status = make_bounds(p, ns_per_byte, &b, err);
-    if (!status && !list_finds(p, ns_per_byte, &b, cutoff_ns, &x, pruned_ns))
-        status = oato_fail_memory(err, x.cap * sizeof *x.all, "the ILP's patterns");
-    if (!status && ilp_late(&p->clock)) {
-        *pruned_ns = 0; /* of what was not listed nothing is known */
-        status = ilp_ended(&p->clock, err);
-    }
-    if (status)
-        goto out;
-    finds_thin(&x);
-    *pruned_ns = fmin(*pruned_ns, x.left_out);
-    for (int32_t i = 0; i < p->n_tables; i++)
-        p->tables[i].n = 0;
-    for (size_t i = 0; x.all && i < x.n && !status; i++) {
-        const struct found *f = &x.all[i];
-        if (path_append_pattern(&p->tables[f->table], f->frame, f->item) < 0)
-            status = oato_fail_memory(err, sizeof(struct pattern) * x.n, "the ILP's patterns");
-    }
-    for (int32_t i = 0; i < p->n_tables && !status; i++)
-        if (!p->tables[i].n)
-            status = oato_fail(err, OATO_NEGATIVE, "no faster placement is left");
-out:
-    free(x.all);
-    arena_free(&b.arena);
-    return status;
 }
 
 /* ------------------------------------------------------------------- the linear programme -- */
@@ -291,6 +59,8 @@ static void add_column(struct path *p, const struct block *b, const struct patte
         }
     }
     glp_set_mat_col(p->mip.lp, x->column + b->ordinal, n, rows, values);
+    if (!path_leads(p, i, x->in, x->out))
+        glp_set_col_bnds(p->mip.lp, x->column + b->ordinal, GLP_FX, 0, 0);
 }
 
 /* The columns of the table's patterns from `first` on, one for each block. The flow says at most 1:
@@ -449,6 +219,8 @@ static int32_t best_frame(const struct path *p, int32_t i, const double *frame_n
     for (int32_t f = 0; f < t->n_frames; f++) {
         const struct frame *frame = &t->frames[f];
         double ns = frame_ns[f] + begin[frame->in + 1] + end[frame->out];
+        if (!path_leads(p, i, frame->in, frame->out))
+            continue;
         for (int32_t d = 0; d < p->in->n_devices; d++)
             ns += frame->uses >> d & 1 ? use[d] : 0;
         if (ns < least) {
@@ -468,7 +240,7 @@ static int32_t add_improving(struct path *p, const double *ns_per_byte)
     int32_t added = 0;
     arena_init(&a);
     int32_t *before = arena_alloc(&p->arena, (size_t)p->n_tables + 1, sizeof *before);
-    bool good = before && price_tables(p, ns_per_byte, &a, &at);
+    bool good = before && path_price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++)
         before[i] = p->tables[i].n;
     for (int32_t i = 0; good && i < p->n_blocks; i++) {
@@ -491,7 +263,7 @@ static bool add_cheapest(struct path *p, const double *ns_per_byte)
     struct arena a;
     struct priced at;
     arena_init(&a);
-    bool good = price_tables(p, ns_per_byte, &a, &at);
+    bool good = path_price_tables(p, ns_per_byte, &a, &at);
     for (int32_t i = 0; good && i < p->n_tables; i++) {
         const struct table *t = &p->tables[i];
         int32_t best[(ENDS_MAX + 1) * ENDS_MAX];
@@ -536,6 +308,7 @@ static bool overflows(const struct path *p)
 static void plan_memory(struct path *p)
 {
     const int32_t n = p->in->n_devices;
+    memset(p->flow, 0, sizeof *p->flow * (size_t)p->n_blocks * (size_t)p->n_ends);
     for (int32_t i = 0; i < p->n_blocks; i++) {
         const struct block *b = &p->blocks[i];
         const struct table *t = &p->tables[b->table];
@@ -543,34 +316,85 @@ static void plan_memory(struct path *p)
         memcpy(next, now, sizeof *now * (size_t)n);
         for (int32_t k = 0; k < t->n; k++) {
             double x = glp_get_col_prim(p->mip.lp, t->patterns[k].column + b->ordinal);
+            p->flow[i * p->n_ends + t->patterns[k].out] += x;
             for (int32_t d = 0; d < n; d++)
                 next[d] += x * (double)t->patterns[k].bytes[d];
         }
     }
 }
 
-oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *result,
-                       struct oato_error *err)
+/* Adds columns until no more of them improve the solution, or the clock ends it: then the prices of
+ * the last round stay. */
+static oato_status generate(struct path *p, struct ilp_clock *clock, double *ns_per_byte,
+                            struct ilp_result *result, bool *converged, struct oato_error *err)
 {
     enum { ROUNDS_MAX = 500 };
-    struct ilp_clock half = {.deadline_ns = ilp_share(p->clock.deadline_ns, 2)};
-    bool converged = false;
-    if (!add_first(p) || !path_lp(p, false))
-        return oato_fail_memory(err, 1u << 16, "the ILP");
-    for (int round = 0; round < ROUNDS_MAX && !converged; round++) {
-        oato_status status = mip_relax(&p->mip, &half, result, err);
-        if (status && !half.ended)
-            return status;
+    *converged = false;
+    for (int round = 0; round < ROUNDS_MAX && !*converged; round++) {
+        oato_status status = mip_relax(&p->mip, clock, result, err);
         if (status)
-            break; /* the last round's prices stay */
+            return clock->ended ? OATO_OK : status;
         memory_prices(p, ns_per_byte);
-        if (ilp_late(&half))
-            break;
+        if (ilp_late(clock))
+            return OATO_OK;
         int32_t added = add_improving(p, ns_per_byte);
         if (added < 0)
             return oato_fail_memory(err, 1u << 16, "the ILP");
-        converged = !added;
+        *converged = !added;
     }
+    return OATO_OK;
+}
+
+bool path_route(const struct path *p, bool against, int16_t *route)
+{
+    bool several = false;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const double *flow = &p->flow[i * p->n_ends], at = (i + 0.5) / p->n_blocks;
+        double passed = 0;
+        route[i] = -1;
+        for (int32_t k = 0; k < p->n_ends; k++) {
+            const int32_t end = against ? p->n_ends - 1 - k : k;
+            passed += flow[end];
+            if (flow[end] > 1e-6 && (route[i] < 0 || passed - flow[end] <= at))
+                route[i] = (int16_t)end;
+            several = several || (flow[end] > 0.01 && flow[end] < 0.99);
+        }
+        if (route[i] < 0)
+            return false;
+    }
+    return several;
+}
+
+oato_status path_relax_route(struct path *p, double *ns_per_byte, struct oato_error *err)
+{
+    struct ilp_clock clock = {.deadline_ns = p->clock.deadline_ns};
+    struct ilp_result result;
+    bool converged;
+    for (int32_t i = 0; i < p->n_blocks; i++) {
+        const struct table *t = &p->tables[p->blocks[i].table];
+        for (int32_t k = 0; k < t->n; k++)
+            glp_set_col_bnds(
+                p->mip.lp, t->patterns[k].column + p->blocks[i].ordinal,
+                path_leads(p, i, t->patterns[k].in, t->patterns[k].out) ? GLP_LO : GLP_FX, 0, 0);
+    }
+    glp_std_basis(p->mip.lp);
+    oato_status status = generate(p, &clock, ns_per_byte, &result, &converged, err);
+    if (!status && (!converged || overflows(p)))
+        status = oato_fail(err, OATO_NEGATIVE, "no placement fits along the route");
+    if (!status)
+        plan_memory(p);
+    return status;
+}
+
+oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *result,
+                       struct oato_error *err)
+{
+    struct ilp_clock half = {.deadline_ns = ilp_share(p->clock.deadline_ns, 2)};
+    bool converged;
+    if (!add_first(p) || !path_lp(p, false))
+        return oato_fail_memory(err, 1u << 16, "the ILP");
+    if (generate(p, &half, ns_per_byte, result, &converged, err))
+        return err->status;
     p->clock.ended = half.ended;
     if (converged && overflows(p)) {
         result->bound_ns = INT64_MAX;
@@ -581,7 +405,7 @@ oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *r
     double least = INFINITY;
     use_prices(p);
     plan_memory(p);
-    oato_status status = make_bounds(p, ns_per_byte, &b, err);
+    oato_status status = path_make_bounds(p, ns_per_byte, &b, err);
     for (int32_t e = 0; !status && e < p->n_ends; e++) {
         double bound = *path_bound(p, b.so_far, p->n_blocks, e) - b.memory_ns;
         if (bound < least) /* no fmin(): gcc 12 for aarch64 fails on the reduction */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTIALS = 1 << 19 /* of a block at once: 100 MB */ };
+enum { MAX_PARTIALS = 1 << 18 /* of a block at once: 80 MB */ };
 
 void edge_ends(const struct instance *in, const struct edge *e, int32_t *lo, int32_t *hi)
 {
@@ -45,19 +45,19 @@ static bool no_more_bytes(const struct instance *in, const uint64_t *a, const ui
 }
 
 enum { NO_CLASS = -1, DISALLOWED = -2 };
-_Static_assert(SOLVER_DEVICES <= 8, "a device has three bits of a class_key");
+_Static_assert(SOLVER_DEVICES <= 32, "a device has five bits of a class_key");
 
-static uint32_t class_key(const struct option *o)
+static uint64_t class_key(const struct option *o)
 {
-    uint32_t key = o->uses;
+    uint64_t key = o->uses;
     for (int phase = 0; phase < PHASE_COUNT; phase++)
-        key = key << 6 | (uint32_t)(o->in[phase] << 3 | o->out[phase]);
+        key = key << 10 | (uint32_t)(o->in[phase] << 5 | o->out[phase]);
     return key;
 }
 
 static int32_t class_of(const struct menu *m, const struct option *o)
 {
-    const uint32_t key = class_key(o);
+    const uint64_t key = class_key(o);
     for (int32_t c = 0; c < m->n_classes; c++)
         if (m->classes[c].key == key)
             return c;
@@ -139,7 +139,7 @@ static bool frame_place(const struct path *p, const struct menu *m, int32_t i, i
 {
     const struct instance *in = p->in;
     f->place[i] = (uint16_t)number;
-    f->uses |= (uint8_t)(o->uses & ~(1u << in->host)); /* the host is always there */
+    f->uses |= o->uses & ~(1u << in->host); /* the host is always there */
     if (__builtin_popcount(f->uses) > p->block_devices)
         return false;
     if (i == m->unit) {

@@ -160,6 +160,17 @@ uint64_t ilp_share(uint64_t deadline_ns, int32_t of)
     return deadline_ns > now ? now + (deadline_ns - now) / (uint64_t)of : deadline_ns;
 }
 
+uint64_t ilp_most(uint64_t deadline_ns)
+{
+    const uint64_t now = now_ns();
+    return deadline_ns > now ? now + (deadline_ns - now) / 4 * 3 : deadline_ns;
+}
+
+uint64_t ilp_sooner(uint64_t a, uint64_t b)
+{
+    return !a || (b && b < a) ? b : a;
+}
+
 bool ilp_late(struct ilp_clock *c)
 {
     const bool late = c->deadline_ns && now_ns() >= c->deadline_ns;

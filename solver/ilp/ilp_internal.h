@@ -9,13 +9,6 @@
 
 #include <glpk.h>
 
-/* The deadline of a search. Every long loop checks it and sets `ended` when it stops. */
-struct ilp_clock {
-    uint64_t deadline_ns; /* 0: none */
-    bool ended;           /* the deadline stopped some work */
-};
-/* True from the deadline on. */
-bool ilp_late(struct ilp_clock *c);
 /* "Not found in time". */
 oato_status ilp_ended(struct ilp_clock *c, struct oato_error *err);
 
@@ -64,7 +57,7 @@ struct menu_item {
     int32_t option;
 };
 struct menu_class {
-    uint32_t key;     /* devices where its options read and write, and that they use */
+    uint64_t key;     /* devices where its options read and write, and that they use */
     int32_t first, n; /* items */
 };
 struct menu {
@@ -79,7 +72,7 @@ struct frame {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES];
     int16_t in, out; /* ends (struct path): of the previous block (-1: none), of this one */
-    uint8_t uses;    /* devices besides the host, a bit each */
+    uint32_t uses;   /* devices besides the host, a bit each */
     int32_t class;
     uint16_t place[BLOCK_UNITS]; /* options */
 };
@@ -89,7 +82,7 @@ struct pattern {
     int64_t ns;
     uint64_t bytes[SOLVER_DEVICES];
     int16_t in, out;
-    uint8_t uses;
+    uint32_t uses;
     int32_t frame, item;
     int column; /* in the LP, for the table's first block; the other blocks' columns follow */
 };
@@ -134,6 +127,8 @@ struct path {
     int used[SOLVER_DEVICES];         /* columns: the device is used; 0: using it is free */
     int capacity_row[SOLVER_DEVICES]; /* 0: not constrained */
     int overflow[SOLVER_DEVICES];     /* columns that let the LP start with too little memory */
+    const int16_t *route;             /* of every block the end that it must have; NULL: any */
+    double *flow;    /* [block * n_ends + end]: share of the relaxation's paths with that end */
     double *planned; /* [block * n_devices + device]: bytes that the relaxation uses before it */
     double *use_ns;  /* [block * n_devices + device]: the block's share of the device's fixed price
                         in the relaxation; shares of all blocks sum to at most that price */
@@ -178,6 +173,26 @@ double path_paid_ns(const struct path *p, const double *ns_per_byte, int64_t ns,
                     const uint64_t *bytes);
 /* Of lower bounds of paths, the one at the beginning of a block, after an end (-1: of no block). */
 double *path_bound(const struct path *p, double *bounds, int32_t block, int32_t end);
+/* At a price of memory, by table: what each frame costs at least, and the item of each class that
+ * makes it so. */
+struct priced {
+    double **frame;
+    int32_t **item;
+};
+
+bool path_price_tables(const struct path *p, const double *ns_per_byte, struct arena *a,
+                       struct priced *out);
+/* Lower bounds with memory at a price (Lagrange): of paths from the first block to an end of block
+ * i - 1, and of paths from there to the last block. */
+struct bounds {
+    double *so_far, *onward; /* see path_bound */
+    double memory_ns;        /* price of all memory, already subtracted from the bounds */
+    struct arena arena;
+};
+
+/* Free the arena in every case. */
+oato_status path_make_bounds(const struct path *p, const double *ns_per_byte, struct bounds *out,
+                             struct oato_error *err);
 /* Replaces the tables' patterns by all those that a path could use that beats cutoff_ns by more
  * than the gap, or by the `most` best of them. *pruned_ns: lower bound of paths with any other
  * pattern. OATO_NEGATIVE: some block has no pattern left. */
@@ -192,6 +207,18 @@ bool path_lp(struct path *p, bool whole);
  */
 oato_status path_relax(struct path *p, double *ns_per_byte, struct ilp_result *result,
                        struct oato_error *err);
+
+/* True when the route, if there is one, leads through such a pattern or frame of the block. */
+static inline bool path_leads(const struct path *p, int32_t block, int16_t in, int16_t out)
+{
+    return !p->route || (p->route[block] == out && (!block || p->route[block - 1] == in));
+}
+/* Where the relaxation goes several ways at once: a route that takes one after the other, in order
+ * of their ends or against it. False: it goes one way. */
+bool path_route(const struct path *p, bool against, int16_t *route);
+/* After path_relax: solves the relaxation again along p->route, for a walk there: sets the prices
+ * and the memory that it plans for each block. OATO_NEGATIVE: nothing fits, or no time is left. */
+oato_status path_relax_route(struct path *p, double *ns_per_byte, struct oato_error *err);
 
 struct walk {
     const double *ns_per_byte; /* prices of the devices' memory, for bounds; not negative */

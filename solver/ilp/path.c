@@ -128,11 +128,12 @@ static double target_ns(const struct solving *s)
     return s->options->enough_ns ? fmin(best, enough) : best;
 }
 
-static oato_status walk(struct solving *s, int32_t width, int64_t *bound_ns, struct oato_error *err)
+static oato_status walk(struct solving *s, const double *ns_per_byte, int32_t width,
+                        int64_t *bound_ns, struct oato_error *err)
 {
     const struct instance *in = s->path->in;
     const double target = target_ns(s);
-    struct walk w = {.ns_per_byte = s->ns_per_byte,
+    struct walk w = {.ns_per_byte = ns_per_byte,
                      .cutoff_ns = target < 1e18 ? (int64_t)target : INT64_MAX,
                      .gap = s->options->gap,
                      .width = width,
@@ -173,6 +174,40 @@ static void raise_bound(struct solving *s, double searched_ns, double pruned_ns)
         s->result->bound_ns = max_i64(s->result->bound_ns, (int64_t)ceil(bound_ns));
 }
 
+/* A relaxation that keeps values on several devices at once, and so never copies them, is far from
+ * any path: walks take its ways one after the other. They bound nothing. */
+static oato_status walk_routes(struct solving *s, struct oato_error *err)
+{
+    enum { LABELS = 4096 };
+    struct path *p = s->path;
+    const size_t planned = (size_t)(p->n_blocks + 1) * (size_t)p->in->n_devices;
+    int16_t *route[2];
+    bool leads[2];
+    oato_status status = OATO_OK;
+    double *was = arena_alloc(&p->arena, planned, sizeof *was);
+    for (int against = 0; against < 2; against++)
+        if (!(route[against] = arena_alloc(&p->arena, (size_t)p->n_blocks + 1, sizeof(int16_t))))
+            return oato_fail_memory(err, planned * sizeof *was, "the ILP");
+    if (!was)
+        return oato_fail_memory(err, planned * sizeof *was, "the ILP");
+    memcpy(was, p->planned, planned * sizeof *was);
+    for (int against = 0; against < 2; against++)
+        leads[against] = path_route(p, against, route[against]);
+    for (int against = 0; against < 2 && !proven(s) && !ilp_late(&p->clock); against++) {
+        double ns_per_byte[SOLVER_DEVICES];
+        int64_t bound_ns;
+        p->route = route[against];
+        status = leads[against] ? path_relax_route(p, ns_per_byte, err) : OATO_NEGATIVE;
+        if (!status)
+            status = walk(s, ns_per_byte, LABELS, &bound_ns, err);
+        p->route = NULL;
+        if (status && status != OATO_NEGATIVE)
+            return status;
+    }
+    memcpy(p->planned, was, planned * sizeof *was);
+    return OATO_OK;
+}
+
 /* Walks through the patterns of the relaxation, then through more and more of all that may still be
  * better: mostly the first few show a placement that the relaxation's bound proves good enough. */
 static oato_status walks(struct solving *s, struct oato_error *err)
@@ -180,8 +215,8 @@ static oato_status walks(struct solving *s, struct oato_error *err)
     static const struct {
         int32_t patterns, labels;
     } stages[] = {{0, 512}, {600, 512}, {4000, 256}, {1 << 18, 64}, {1 << 18, 0}};
-    oato_status status = OATO_OK;
     struct ilp_clock *clock = &s->path->clock;
+    oato_status status = s->path->in->n_devices > 2 ? walk_routes(s, err) : OATO_OK;
     for (size_t i = 0; i < ARRAY_LEN(stages) && !status && !proven(s) && !ilp_late(clock); i++) {
         double pruned_ns = 0; /* the relaxation's patterns bound nothing */
         int64_t bound_ns;
@@ -194,7 +229,8 @@ static oato_status walks(struct solving *s, struct oato_error *err)
         }
         if (status)
             return status;
-        status = walk(s, stages[i].labels ? stages[i].labels : wide(s->path), &bound_ns, err);
+        status = walk(s, s->ns_per_byte, stages[i].labels ? stages[i].labels : wide(s->path),
+                      &bound_ns, err);
         raise_bound(s, (double)bound_ns, pruned_ns);
     }
     return status;

@@ -8,12 +8,13 @@
  * streams before the others; then they are solved in equal shares of the time, the most promising
  * first, except those that their relaxation shows to be no better.
  *
- * With several accelerators the search grows: from the largest alone to all of them, each step
- * starting from the best placement so far, so that a deadline too short for all devices still gives
- * a plan for some. The bound is that of the last step; there is none if it leaves a problem
- * unsolved.
+ * From three accelerators on those of a kind are searched as one (kinds.c), which gives a bound and
+ * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from
+ * the largest alone to all of them, each step starting from the best placement so far, so that a
+ * deadline too short for all devices still gives a plan for some. The bound is that of the problem
+ * with all devices; there is none if a part of it stays unsolved.
  */
-#include "solver/planning_internal.h"
+#include "solver/ilp/kinds_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,25 @@ struct streaming {
     int64_t bound_ns;
 };
 
+enum { SETS = 64 }; /* of devices to stream to that are tried in a step */
+
+/* Sizes of staging: for all records, for those of half the largest one's bytes, of a quarter. */
+enum { ROOMS = 3 };
+
 struct search {
     const struct problem *p;
+    const struct kinds *kinds; /* the step's problem is that of kinds; NULL: of all devices */
     struct ilp_options options;
-    struct ilp_result *result; /* of all */
-    struct streaming *all;     /* the problems of a step */
-    int32_t *best, *scratch;   /* placements */
-    bool known;                /* there is a best one, of result.objective_ns */
+    struct ilp_result *result;        /* of all; its bound: of the last step */
+    struct streaming *all;            /* the problems of a step */
+    int32_t *best, *scratch, *folded; /* placements; folded: of kinds */
+    bool known;                       /* there is a best one, of result.objective_ns */
 };
+
+static const struct instance *instance_of(const struct search *s)
+{
+    return s->kinds ? &s->kinds->in : &s->p->instance;
+}
 
 /* What is unknown is no promise. */
 static int by_promise(const void *x, const void *y)
@@ -41,74 +53,35 @@ static int by_promise(const void *x, const void *y)
     return c ? c : order_i64(a->in.streams, b->in.streams);
 }
 
-/* ------------------------------------------------------------------------ equal devices ---- */
-
-static bool same_whole(const struct unit *u, int32_t a, int32_t b)
-{
-    const struct option *x = &u->options[a], *y = &u->options[b];
-    return x->allowed == y->allowed && x->bytes[a] == y->bytes[b] &&
-           price_equal(&x->price, &y->price);
-}
-
-static bool same_ways(const struct instance *in, const struct edge *e, int32_t a, int32_t b)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        if (!price_equal(&e->leave[phase][a], &e->leave[phase][b]) ||
-            !price_equal(&e->enter[phase][a], &e->enter[phase][b]))
-            return false;
-        for (int32_t d = 0; d < in->n_devices && e->direct; d++) {
-            const int32_t other = d == a ? b : d == b ? a : d; /* as b sees it */
-            if (!price_equal(&e->direct[phase][a][d], &e->direct[phase][b][other]) ||
-                !price_equal(&e->direct[phase][d][a], &e->direct[phase][other][b]))
-                return false;
-        }
-    }
-    return true;
-}
-
-/* True when exchanging the two accelerators changes no price and no memory. */
-static bool alike(const struct problem *p, int32_t a, int32_t b)
-{
-    const struct instance *in = &p->instance;
-    const int32_t host = p->device[in->host];
-    bool same = in->usable[a] == in->usable[b] && in->capacity[a] == in->capacity[b] &&
-                in->staging[a] == in->staging[b] && in->filing[a] == in->filing[b] &&
-                price_equal(&in->fixed[a], &in->fixed[b]) &&
-                cost_of_stream(p->cost, host, p->device[a], 1e9) ==
-                    cost_of_stream(p->cost, host, p->device[b], 1e9);
-    for (int32_t d = 0; d < in->n_devices && same; d++)
-        if (d != a && d != b)
-            same = in->direct[a][d] == in->direct[b][d] && in->direct[d][a] == in->direct[d][b];
-    for (int32_t u = 0; u < in->n_units && same; u++)
-        same = same_whole(&in->units[u], a, b);
-    for (int32_t e = 0; e < in->n_edges && same; e++)
-        same = same_ways(in, &in->edges[e], a, b);
-    return same && in->direct[a][b] == in->direct[b][a];
-}
-
 /* The devices before d that are like it, a bit each. */
 static uint32_t like_before(const struct problem *p, int32_t d)
 {
     uint32_t like = 0;
     for (int32_t i = 0; i < d; i++)
-        if (!p->instance.is_host[i] && !p->instance.is_host[d] && alike(p, i, d))
+        if (p->instance.capacity[i] == p->instance.capacity[d] && kinds_alike(p, i, d))
             like |= 1u << i;
     return like;
 }
 
 /* ------------------------------------------------------------------------------ a step ----- */
 
-/* The sets of these devices that weights may be streamed to, those of fewer first. */
-static int32_t list_streams(const struct search *s, uint32_t devices, uint32_t *streams)
+/* The sets of devices that weights may be streamed to, those of fewer first. *all: they are all
+ * there are. */
+static int32_t list_streams(const struct search *s, uint32_t *streams, bool *all)
 {
-    const struct instance *in = &s->p->instance;
+    const struct instance *in = instance_of(s);
     uint32_t able = 0, before[SOLVER_DEVICES] = {0};
-    int32_t n = 0;
+    int32_t n = 0, wide = 0;
     for (int32_t d = 0; d < in->n_devices; d++) {
-        able |= in->staging[d] && devices >> d & 1 ? 1u << d : 0;
-        before[d] = like_before(s->p, d) & devices;
+        able |= in->staging[d] ? 1u << d : 0;
+        wide += in->staging[d] > 0;
+        before[d] = s->kinds ? 0 : like_before(s->p, d);
     }
-    for (uint32_t set = 0; set <= able; set++) {
+    *all = 1u << wide <= SETS;
+    for (int32_t d = 0; d <= in->n_devices && !*all; d++) /* too many: the first so many devices */
+        if (!d || able >> (d - 1) & 1)
+            streams[n++] = able & ((1u << d) - 1);
+    for (uint32_t set = 0; set <= able && *all; set++) {
         bool first = !(set & ~able);
         for (int32_t d = 0; d < in->n_devices; d++)
             first = first && (!(set >> d & 1) || (before[d] & set) == before[d]);
@@ -117,9 +90,6 @@ static int32_t list_streams(const struct search *s, uint32_t devices, uint32_t *
     }
     return n;
 }
-
-/* Sizes of staging: for all records, for those of half the largest one's bytes, of a quarter. */
-enum { ROOMS = 3 };
 
 /* Makes room for records up to the largest one's bytes >> level. False: that is the room of another
  * level. */
@@ -141,13 +111,6 @@ static bool less_staging(struct instance *in, int level)
     return differs;
 }
 
-/* The instance without the other devices. */
-static void keep_devices(struct instance *in, uint32_t devices)
-{
-    for (int32_t d = 0; d < in->n_devices; d++)
-        in->usable[d] = in->usable[d] && devices >> d & 1;
-}
-
 /* True when nothing within this bound is better than the best by more than the gap. */
 static bool settles(const struct search *s, int64_t bound_ns)
 {
@@ -155,13 +118,76 @@ static bool settles(const struct search *s, int64_t bound_ns)
     return s->known && best_ns - (double)bound_ns <= s->options.gap * best_ns;
 }
 
-static void take(struct search *s, const struct ilp_result *r)
+static void take(struct search *s, int64_t objective_ns)
 {
-    if (s->known && r->objective_ns >= s->result->objective_ns)
+    if (s->known && objective_ns >= s->result->objective_ns)
         return;
     memcpy(s->best, s->scratch, sizeof *s->best * (size_t)s->p->instance.n_units);
-    s->result->objective_ns = r->objective_ns;
+    s->result->objective_ns = objective_ns;
     s->known = true;
+}
+
+/* The devices of these kinds, all or only the first ones. */
+static uint32_t members_of(const struct kinds *k, uint32_t kinds, bool all)
+{
+    uint32_t devices = 0;
+    for (int32_t kind = 0; kind < k->n; kind++)
+        for (int32_t i = 0; i < (all ? k->n_members[kind] : 1) && kinds >> kind & 1; i++)
+            devices |= 1u << k->member[kind][i];
+    return devices;
+}
+
+/* Deals a solution of kinds to their devices, and keeps what is better. True: and something was
+ * lost on full devices, lost[kind] bytes. */
+static bool deal(struct search *s, uint32_t streams, uint64_t *lost)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < 2 * DEAL_WAYS; i++) {
+        uint64_t other[SOLVER_DEVICES] = {0};
+        const enum deal_way way = (enum deal_way)(i % DEAL_WAYS);
+        const bool all = i < DEAL_WAYS;
+        if ((!all && !streams) ||
+            !kinds_deal(s->kinds, members_of(s->kinds, streams, all), way, s->folded, s->scratch,
+                        all && way == DEAL_UNITS ? lost : other))
+            continue;
+        const struct instance *in = &s->p->instance;
+        struct instance with;
+        if (!instance_with_streams(in, instance_streams(in, s->scratch, NULL), &with) ||
+            !instance_fits(&with, s->scratch, NULL))
+            continue;
+        struct ilp_clock clock = {.deadline_ns = s->options.deadline_ns};
+        kinds_polish(&with, &clock, s->scratch);
+        s->result->timed_out = s->result->timed_out || clock.ended;
+        take(s, instance_price(in, s->scratch).objective_ns);
+    }
+    for (int32_t kind = 0; kind < s->kinds->n; kind++)
+        sum += lost[kind];
+    return sum > 0;
+}
+
+enum { DEALS = 4 };
+
+/* Solves the problem of kinds. A solution that does not pack into the devices is made anew with
+ * what was lost taken away. */
+static oato_status attempt_kinds(struct search *s, struct streaming *x,
+                                 const struct ilp_options *options, struct ilp_result *r,
+                                 struct oato_error *err)
+{
+    struct instance in = x->in;
+    oato_status status = solve_ilp(&in, options, NULL, s->folded, r, err);
+    for (int i = 1; !status; i++) {
+        struct ilp_options again = *options;
+        struct ilp_result other;
+        uint64_t lost[SOLVER_DEVICES] = {0};
+        if (!deal(s, in.streams, lost) || i == DEALS)
+            break;
+        for (int32_t kind = 0; kind < in.n_devices; kind++)
+            in.capacity[kind] -= lost[kind] < in.capacity[kind] ? lost[kind] : in.capacity[kind];
+        again.enough_ns = s->known ? s->result->objective_ns : 0;
+        status = solve_ilp(&in, &again, NULL, s->folded, &other, err);
+        r->timed_out = r->timed_out || other.timed_out;
+    }
+    return status;
 }
 
 /* Solves (or only relaxes) one problem from the best placement so far, if that fits, and keeps what
@@ -170,14 +196,18 @@ static oato_status attempt(struct search *s, struct streaming *x, struct ilp_opt
                            struct oato_error *err)
 {
     struct ilp_result r = {0};
-    const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
+    oato_status status;
     options.enough_ns = s->known ? s->result->objective_ns : 0;
-    const oato_status status =
-        solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
+    if (s->kinds) {
+        status = attempt_kinds(s, x, &options, &r, err);
+    } else {
+        const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
+        status = solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
+        if (!status)
+            take(s, r.objective_ns);
+    }
     s->result->timed_out = s->result->timed_out || r.timed_out;
     x->bound_ns = max_i64(x->bound_ns, r.bound_ns);
-    if (!status)
-        take(s, &r);
     return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
@@ -185,11 +215,12 @@ static oato_status attempt(struct search *s, struct streaming *x, struct ilp_opt
  * what is not relaxed by then has no bound, 0. With several accelerators the first, without
  * streams, is looked through at once, without branch and bound: mostly that gives a good placement,
  * soon. Where it leaves nothing to gain, one bound for all others may settle them. Returns how
- * many; -1: memory is short. */
-static int32_t list_problems(struct search *s, uint32_t devices, struct oato_error *err)
+ * many; -1: memory is short. *rest_ns: the bound of problems that are not listed. */
+static int32_t list_problems(struct search *s, int64_t *rest_ns, struct oato_error *err)
 {
-    uint32_t streams[1u << SOLVER_DEVICES];
-    const int32_t sets = list_streams(s, devices, streams);
+    uint32_t streams[SETS];
+    bool listed;
+    const int32_t sets = list_streams(s, streams, &listed);
     const uint64_t deadline_ns = ilp_share(s->options.deadline_ns, 2);
     const struct ilp_options quick = {
         .gap = s->options.gap, .deadline_ns = deadline_ns, .no_search = true};
@@ -201,17 +232,16 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
     for (int32_t j = 0; j < sets * rooms; j++) {
         struct streaming *x = &s->all[n];
         const int32_t i = j / rooms;
-        struct instance in = s->p->instance;
+        struct instance in = *instance_of(s);
         if ((!streams[i] && j % rooms) || !less_staging(&in, j % rooms) ||
             !instance_with_streams(&in, streams[i], &x->in))
             continue;
-        keep_devices(&x->in, devices);
         x->bound_ns = all_ns;
         const bool first = !i && sets > 2;
         if ((first || !settles(s, all_ns)) && attempt(s, x, first ? quick : relaxed, err))
             return -1;
         n++;
-        if (!first || !settles(s, x->bound_ns))
+        if (!first || (listed && !settles(s, x->bound_ns)))
             continue;
         struct streaming all = {.in = x->in};
         all.in.streams = streams[sets - 1];
@@ -219,6 +249,7 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
             return -1;
         all_ns = all.bound_ns;
     }
+    *rest_ns = listed ? INT64_MAX : all_ns;
     qsort(s->all, (size_t)n, sizeof *s->all, by_promise);
     return n;
 }
@@ -234,11 +265,11 @@ static oato_status solve_one(struct search *s, struct streaming *x, int32_t left
     return attempt(s, x, options, err);
 }
 
-/* One step of the climb: sets the bound to that of these devices. */
-static oato_status step(struct search *s, uint32_t devices, struct oato_error *err)
+/* One step of the climb: sets the bound to that of its problem. */
+static oato_status step(struct search *s, struct oato_error *err)
 {
-    const int32_t n = list_problems(s, devices, err);
-    int64_t bound_ns = INT64_MAX;
+    int64_t bound_ns;
+    const int32_t n = list_problems(s, &bound_ns, err);
     if (n < 0)
         return err->status;
     for (int32_t i = 0; i < n; i++) {
@@ -248,6 +279,21 @@ static oato_status step(struct search *s, uint32_t devices, struct oato_error *e
     }
     s->result->bound_ns = s->known ? min_i64(bound_ns, s->result->objective_ns) : bound_ns;
     return OATO_OK;
+}
+
+/* The same with these accelerators only, those of a kind as one, or apart. */
+static oato_status step_kinds(struct search *s, uint32_t devices, bool apart, int32_t most,
+                              struct oato_error *err)
+{
+    struct kinds k;
+    oato_status status = kinds_fold(&k, s->p, devices, apart, err);
+    s->kinds = k.origin ? &k : NULL;
+    s->result->bound_ns = 0;
+    if (!status && k.n <= most)
+        status = step(s, err);
+    s->kinds = NULL;
+    kinds_free(&k);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------ the climb -- */
@@ -267,29 +313,65 @@ static int32_t list_accelerators(const struct instance *in, int32_t *list)
     return n;
 }
 
-enum { SHARES = 3 }; /* few devices get more of the time: most of the gain comes early */
+enum {
+    SHARES = 3, /* few devices get more of the time: most of the gain comes early */
+    FEW_KINDS = 4,
+    FEW_DEVICES = 2, /* accelerators that are told apart, though they are of a kind */
+};
 
-static oato_status climb(struct search *s, struct oato_error *err)
+/* From the largest accelerator alone to all but one, while that gains. */
+static oato_status climb(struct search *s, const int32_t *accelerators, int32_t n,
+                         struct oato_error *err)
 {
-    const struct instance *in = &s->p->instance;
-    int32_t accelerators[SOLVER_DEVICES];
-    const int32_t n = list_accelerators(in, accelerators);
     const uint64_t deadline_ns = s->options.deadline_ns;
     uint32_t devices = 0;
     oato_status status = OATO_OK;
-    for (int32_t d = 0; d < in->n_devices; d++)
-        devices |= in->is_host[d] ? 1u << d : 0;
     for (int32_t i = 0; i < n - 1 && !status; i++) {
         const int64_t before_ns = s->known ? s->result->objective_ns : INT64_MAX;
         devices |= 1u << accelerators[i];
         s->options.deadline_ns = ilp_share(deadline_ns, n - i < SHARES ? n - i : SHARES);
-        status = step(s, devices, err);
+        status = step_kinds(s, devices, i < FEW_DEVICES, SOLVER_DEVICES, err);
         if (i && s->known && s->result->objective_ns == before_ns &&
-            alike(s->p, accelerators[i - 1], accelerators[i]))
+            kinds_alike(s->p, accelerators[i - 1], accelerators[i]))
             break; /* the second of a kind gained nothing: nor will a third */
     }
     s->options.deadline_ns = deadline_ns;
-    return status ? status : step(s, UINT32_MAX, err);
+    return status;
+}
+
+/* All accelerators, those of a kind as one, if that is a smaller problem than without. */
+static oato_status search_kinds(struct search *s, uint32_t devices, int32_t n,
+                                struct oato_error *err)
+{
+    const uint64_t deadline_ns = s->options.deadline_ns;
+    s->options.deadline_ns = ilp_share(deadline_ns, 2);
+    const oato_status status = step_kinds(s, devices, false, n < FEW_KINDS ? n : FEW_KINDS, err);
+    s->options.deadline_ns = deadline_ns;
+    return status;
+}
+
+static oato_status search(struct search *s, struct oato_error *err)
+{
+    const struct instance *in = &s->p->instance;
+    int32_t accelerators[SOLVER_DEVICES];
+    const int32_t n = list_accelerators(in, accelerators);
+    uint32_t devices = 0;
+    int64_t bound_ns = 0;
+    oato_status status = OATO_OK;
+    for (int32_t d = 0; d < in->n_devices; d++)
+        devices |= 1u << d;
+    if (n > FEW_DEVICES) {
+        status = search_kinds(s, devices, n, err);
+        bound_ns = s->result->bound_ns;
+    }
+    if (status || (bound_ns && settles(s, bound_ns)))
+        return status;
+    status = climb(s, accelerators, n, err);
+    s->result->bound_ns = 0;
+    if (!status && !bound_ns) /* else there are too many devices to tell apart */
+        status = step(s, err);
+    s->result->bound_ns = max_i64(bound_ns, s->result->bound_ns);
+    return status;
 }
 
 oato_status search_placement(const struct problem *p, const struct ilp_options *o,
@@ -301,17 +383,19 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
     oato_status status = OATO_OK;
     memset(result, 0, sizeof *result);
     s.scratch = malloc(units * sizeof *s.scratch);
-    s.all = calloc(1u << SOLVER_DEVICES, sizeof *s.all);
+    s.folded = malloc(units * sizeof *s.folded);
+    s.all = calloc(SETS + ROOMS, sizeof *s.all);
     if (warm) {
         memcpy(place, warm, sizeof *place * (size_t)p->instance.n_units);
         result->objective_ns = instance_price(&p->instance, warm).objective_ns;
         s.known = true;
     }
-    if (!s.scratch || !s.all)
+    if (!s.scratch || !s.folded || !s.all)
         status = oato_fail_memory(err, units * sizeof *s.scratch, "a placement");
     else
-        status = climb(&s, err);
+        status = search(&s, err);
     free(s.scratch);
+    free(s.folded);
     free(s.all);
     if (!status && !s.known)
         status = oato_fail(err, OATO_NEGATIVE, "no placement was found");

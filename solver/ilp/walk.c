@@ -76,6 +76,8 @@ static void look_ahead(struct walker *k)
             *least_at(k, i, d) = UINT64_MAX;
         for (int32_t j = 0; j < t->n; j++) {
             const struct pattern *x = &t->patterns[j];
+            if (!path_leads(p, i, x->in, x->out))
+                continue;
             double ns = paid_ns(k, x) + *path_bound(p, k->onward, i + 1, x->out);
             if (ns < *path_bound(p, k->onward, i, x->in))
                 *path_bound(p, k->onward, i, x->in) = ns;
@@ -114,6 +116,8 @@ static bool choose_patterns(struct walker *k)
         const struct table *t = &p->tables[p->blocks[i].table];
         for (int32_t j = 0; j < t->n; j++) {
             const struct pattern *x = &t->patterns[j];
+            if (!path_leads(p, i, x->in, x->out))
+                continue;
             double ns = *path_bound(p, k->so_far, i, x->in) + paid_ns(k, x);
             if (ns < *path_bound(p, k->so_far, i + 1, x->out))
                 *path_bound(p, k->so_far, i + 1, x->out) = ns;

@@ -11,7 +11,7 @@
 
 struct choosing {
     const struct model *m;
-    const struct planner_options *given;
+    struct planner_options timed; /* for the next plan */
     const struct rank_options *all;
     int32_t order[SOLVER_DEVICES]; /* profiles by speed, the fastest first */
     struct plan *best;
@@ -61,7 +61,7 @@ static oato_status try_one(struct choosing *x, int32_t profile)
     const struct rank_prices none = {.priced = false};
     bool used[SOLVER_DEVICES] = {false};
     used[profile] = true;
-    if (planner_make(x->m, x->all->profiles[profile], x->given, &plan, NULL, x->err))
+    if (planner_make(x->m, x->all->profiles[profile], &x->timed, &plan, NULL, x->err))
         return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
     with_host(x, profile, &plan);
     consider(x, &plan, used, &none);
@@ -82,7 +82,7 @@ static oato_status try_fastest(struct choosing *x, int32_t n)
     for (int32_t i = 0; i < x->all->n_profiles; i++)
         if (used[i])
             o.profiles[o.n_profiles++] = x->all->profiles[i];
-    if (ranks_plan(x->m, x->given, &o, &prices, &plan, x->err)) {
+    if (ranks_plan(x->m, &x->timed, &o, &prices, &plan, x->err)) {
         with_host(x, x->order[n - 1], NULL);
         return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
     }
@@ -99,23 +99,53 @@ static bool has_accelerator(const struct profile *p)
     return has;
 }
 
+oato_status ranks_alone(const struct model *m, const struct planner_options *given,
+                        const struct rank_options *options, int32_t *profile,
+                        uint64_t *objective_ns, struct oato_error *err)
+{
+    oato_status status = OATO_EFIT;
+    for (int32_t i = 0; i < options->n_profiles; i++) {
+        const struct planner_options timed = ranks_timed(given, options->n_profiles - i);
+        struct plan plan;
+        if (planner_make(m, options->profiles[i], &timed, &plan, NULL, err)) {
+            if (err->status != OATO_EFIT || oato_failed_memory(err))
+                return err->status;
+            continue;
+        }
+        const uint64_t ns = (uint64_t)ranks_objective(&plan);
+        if (status || ns < *objective_ns) {
+            *objective_ns = ns;
+            *profile = i;
+        }
+        status = OATO_OK;
+        plan_free(&plan);
+    }
+    return status;
+}
+
 oato_status ranks_choose(const struct model *m, const struct planner_options *given,
                          const struct rank_options *options, struct host_choice *choice,
                          struct plan *out, struct oato_error *err)
 {
-    struct choosing x = {
-        .m = m, .given = given, .all = options, .best = out, .choice = choice, .err = err};
+    const struct planner_options timed = ranks_timed(given, 1);
+    struct choosing x = {.m = m, .all = options, .best = out, .choice = choice, .err = err};
     double slowness[SOLVER_DEVICES];
+    int32_t left = 2 * options->n_profiles; /* plans to make, at most */
     *choice = (struct host_choice){.n = options->n_profiles};
-    if (ranks_slowness(m, given, options, slowness, err))
+    x.timed = ranks_timed(&timed, left);
+    if (ranks_slowness(m, &x.timed, options, slowness, err))
         return err->status;
     order_find(&x, slowness);
     oato_status status = OATO_OK;
-    for (int32_t i = 0; i < options->n_profiles && !status; i++)
+    for (int32_t i = 0; i < options->n_profiles && !status; i++) {
+        x.timed = ranks_timed(&timed, --left);
         if (!i || has_accelerator(options->profiles[x.order[i]]))
             status = try_one(&x, x.order[i]);
-    for (int32_t n = 2; n <= options->n_profiles && !status; n++)
+    }
+    for (int32_t n = 2; n <= options->n_profiles && !status; n++) {
+        x.timed = ranks_timed(&timed, --left > 0 ? left : 1);
         status = try_fastest(&x, n);
+    }
     if (status && x.found)
         plan_free(out);
     return status ? status : x.found ? OATO_OK : err->status;

@@ -367,7 +367,9 @@ static oato_status stages_best(const struct model *m, const struct planner_optio
                                const struct rank_options *o, const struct seat *seats,
                                struct plan *out, struct oato_error *err)
 {
-    struct planner_options now = *given;
+    const bool many = o->any_ubatch;
+    struct planner_options now = ranks_timed(given, many ? 2 : 1);
+    struct ilp_clock clock = {.deadline_ns = given->deadline_ns};
     struct plan shorter;
     struct oato_error ignored;
     const oato_status status = stages_plan(m, &now, o, seats, out, err);
@@ -375,8 +377,10 @@ static oato_status stages_best(const struct model *m, const struct planner_optio
     do
         *tokens /= 2;
     while (*tokens > 1 && *tokens >= given->request.prompt);
-    for (; !status && o->any_ubatch && *tokens >= STEP_LEAST && *tokens >= now.request.batch;
+    for (; !status && many && *tokens >= STEP_LEAST && *tokens >= now.request.batch &&
+           !ilp_late(&clock);
          *tokens /= 2) {
+        now.deadline_ns = ilp_share(given->deadline_ns, 2);
         if (stages_plan(m, &now, o, seats, &shorter, &ignored))
             break;
         const bool better = ranks_objective(&shorter) < ranks_objective(out);
@@ -388,10 +392,20 @@ static oato_status stages_best(const struct model *m, const struct planner_optio
     return status;
 }
 
+struct planner_options ranks_timed(const struct planner_options *given, int32_t of)
+{
+    struct planner_options timed = *given;
+    if (!timed.deadline_ns)
+        timed.deadline_ns = ilp_deadline(given->time_limit_s);
+    timed.deadline_ns = ilp_share(timed.deadline_ns, of);
+    return timed;
+}
+
 oato_status ranks_plan(const struct model *m, const struct planner_options *given,
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err)
 {
+    const struct planner_options all = ranks_timed(given, 1);
     struct rank_options o = *options;
     struct seat seats[SOLVER_DEVICES];
     struct whole wholes[SOLVER_DEVICES] = {{.problem = NULL}};
@@ -404,12 +418,13 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
     rank_network(&o);
     o.joined = false; /* whatever a plan had that is made anew */
     if (o.split != SPLIT_LAYERS) {
-        status = tensor_best(m, given, seats, &o, wholes, &tensor, err);
+        const struct planner_options half = ranks_timed(&all, 2);
+        status = tensor_best(m, &half, seats, &o, wholes, &tensor, err);
         by[SPLIT_TENSOR] = status ? NULL : &tensor;
     }
     const bool one_each = o.ranks == o.hosts;
     if (o.split == SPLIT_LAYERS || (o.split == SPLIT_AUTO && one_each)) {
-        const oato_status own = stages_best(m, given, &o, seats, &layers, &second);
+        const oato_status own = stages_best(m, &all, &o, seats, &layers, &second);
         by[SPLIT_LAYERS] = own ? NULL : &layers;
         if (own && (o.split == SPLIT_LAYERS || own != OATO_EFIT)) {
             *err = second;

@@ -142,4 +142,8 @@ static inline double share_of(const struct dealing *x, int32_t op, int32_t rank)
     return c->cut ? (double)(c->cut[rank + 1] - c->cut[rank]) / c->cut[x->o->ranks] : 1;
 }
 
+/* The options with a deadline, if their time is limited, and the first of `of` equal parts of what
+ * is left of it. */
+struct planner_options ranks_timed(const struct planner_options *given, int32_t of);
+
 #endif

@@ -218,6 +218,7 @@ static oato_status whole_make(const struct model *m, const struct planner_option
     struct planner_options own;
     char devices[DEVICES_SIZE];
     seat_options(&seats[rank], given, cover, devices, &own);
+    own.deadline_ns = ilp_share(given->deadline_ns, o->ranks);
     own.whole_only = true;
     own.by_ranks = o->ranks;
     own.joined = o->joined;

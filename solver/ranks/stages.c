@@ -159,12 +159,13 @@ static bool cuts_begin(const struct cutting *x, int32_t *cut)
 /* Moves each cut by steps that get smaller. */
 static oato_status cuts_improve(struct cutting *x, int32_t *cut)
 {
+    struct ilp_clock clock = {.deadline_ns = ilp_share(x->given->deadline_ns, 2)};
     double best = cuts_try(x, cut);
     for (int32_t step = x->g->n_layers / 4; step >= 1 && best >= 0; step /= 2)
         for (int round = 0, moved = 1; moved && round < ROUNDS && best >= 0; round++) {
             moved = 0;
             for (int32_t r = 1; r < x->o->ranks && best >= 0; r++)
-                for (int sign = -1; sign <= 1 && best >= 0; sign += 2) {
+                for (int sign = -1; sign <= 1 && best >= 0 && !ilp_late(&clock); sign += 2) {
                     const int32_t was = cut[r];
                     if (!cut_is_allowed(x, cut, r, was + sign * step))
                         continue;
@@ -287,7 +288,7 @@ static oato_status stages_join(struct cutting *x, const int32_t *cut, struct pla
         struct plan own;
         char list[DEVICES_SIZE];
         stage_options(x, r, cut[r], cut[r + 1], list, &o);
-        o.time_limit_s /= x->o->ranks;
+        o.deadline_ns = ilp_share(x->given->deadline_ns, x->o->ranks - r);
         status = planner_make(x->m, x->seats[r].profile, &o, &own, &p, x->err);
         if (status) {
             oato_fail_at(x->err, "rank %d", r);

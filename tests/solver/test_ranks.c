@@ -61,6 +61,51 @@ static void ranks_compute_on_their_accelerators(void **state)
     assert_non_null(strstr(err.text, "cuda:7"));
 }
 
+/* All that is planned for ranks shares one deadline; when it is over there still is a plan. */
+static void a_deadline_holds_for_all_ranks_together(void **state)
+{
+    (void)state;
+    enum { SLACK_S = 8 };
+    struct oato_error err;
+    struct plan plan;
+    struct host_choice choice;
+    struct rank_options ranks = ranks_on(4, 4, &accelerated);
+    struct planner_options o = request();
+    ranks.split = SPLIT_AUTO;
+    ranks.any_ubatch = true;
+    o.time_limit_s = 0.1;
+    const uint64_t begin = now_ns();
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_OK);
+    plan_free(&plan);
+    ranks.n_profiles = 4;
+    for (int i = 0; i < 4; i++)
+        ranks.profiles[i] = i & 1 ? &accelerated : &fast;
+    assert_int_equal(ranks_choose(model, &o, &ranks, &choice, &plan, &err), OATO_OK);
+    plan_free(&plan);
+    assert_true((double)(now_ns() - begin) * 1e-9 < 0.2 + SLACK_S);
+    o.deadline_ns = 1;
+    assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_OK);
+    plan_free(&plan);
+}
+
+/* The fastest host alone is found whatever the others are. */
+static void one_host_alone_is_the_fastest_of_them(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    struct plan plan;
+    struct rank_options ranks = ranks_on(2, 2, &accelerated);
+    const struct planner_options o = request();
+    int32_t profile = -1;
+    uint64_t alone_ns = 0;
+    ranks.profiles[0] = &slow;
+    assert_int_equal(ranks_alone(model, &o, &ranks, &profile, &alone_ns, &err), OATO_OK);
+    assert_int_equal(planner_make(model, &accelerated, &o, &plan, NULL, &err), OATO_OK);
+    assert_int_equal(profile, 1);
+    assert_int_equal(alone_ns, plan.request_ns);
+    plan_free(&plan);
+}
+
 /* One host has an accelerator, the other has none; then two ranks share that host. */
 static void sum_put(struct profile *p, struct profile_sum *sums, enum sum_way way, double ns)
 {
@@ -412,6 +457,8 @@ static void a_host_that_the_model_needs_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadline_holds_for_all_ranks_together),
+        cmocka_unit_test(one_host_alone_is_the_fastest_of_them),
         cmocka_unit_test(ranks_compute_on_their_accelerators),
         cmocka_unit_test(accelerators_sum_where_that_was_measured_to_be_faster),
         cmocka_unit_test(a_rank_with_an_accelerator_gets_more),

@@ -1,7 +1,8 @@
 /*
  * test_search.c - what must stay true of the search for a plan, however many devices there are and
  * however little time: it ends by the deadline, claims no bound that it does not know, is no worse
- * with more devices, and neither absurd profiles nor a lack of memory bring it down.
+ * with more devices, equal or not, takes no more memory for each of them, and neither absurd
+ * profiles nor a lack of memory bring it down.
  */
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
@@ -74,8 +75,9 @@ struct machine {
 
 static void machine_of(struct machine *m, int32_t accelerators)
 {
-    static const char *const ids[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3",
-                                      "cuda:4", "cuda:5", "cuda:6"};
+    static const char *const ids[SOLVER_DEVICES] = {
+        "cuda:0", "cuda:1", "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
+        "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
     struct oato_error err;
     if (hardware_load("2xrtx3090-ryzen5950x", &m->loaded, NULL, NULL, &err))
         fail_msg("%s", err.text);
@@ -108,7 +110,7 @@ static void plan_on(const struct machine *m, const struct model *model,
 static void a_deadline_holds_with_any_number_of_devices(void **state)
 {
     (void)state;
-    for (int32_t accelerators = 1; accelerators <= 7; accelerators += 2) {
+    for (int32_t accelerators = 1; accelerators < SOLVER_DEVICES; accelerators += 3) {
         struct machine m;
         struct plan plan;
         machine_of(&m, accelerators);
@@ -163,6 +165,186 @@ static void more_devices_are_never_worse(void **state)
         plan_free(&plan);
         profile_free(&m.loaded);
     }
+}
+
+/* Devices so slow that copies between them take no time beside. */
+static void slow_down(struct machine *m, double times)
+{
+    for (int32_t d = 0; d < m->profile.n_devices; d++) {
+        m->devices[d].read_bytes_per_s /= times;
+        m->devices[d].flops_per_s /= times;
+    }
+}
+
+/* Not by more than the gap of the search. */
+static void assert_no_worse(const struct plan *plan, const struct plan *than)
+{
+    assert_true((double)plan->objective_ns <= (double)than->objective_ns * 1.001);
+}
+
+/* Of a slow, a fast and a slow one any one or two are planned for, too. */
+static void a_plan_is_no_worse_than_that_of_fewer_devices(void **state)
+{
+    (void)state;
+    struct machine m;
+    struct plan all;
+    machine_of(&m, 3);
+    m.devices[2].read_bytes_per_s *= 2;
+    m.devices[2].flops_per_s *= 2;
+    struct planner_options o = options_of(3, 6 << 20, 0);
+    o.budgets[1].bytes = 4 << 20;
+    o.gap = 1e-3;
+    plan_on(&m, small, &o, &all);
+    static const char *const lists[] = {"cpu:0,cuda:0", "cpu:0,cuda:1", "cpu:0,cuda:0,cuda:1",
+                                        "cpu:0,cuda:0,cuda:2"};
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        struct planner_options few = o;
+        struct plan plan;
+        few.devices = lists[i];
+        few.n_budgets = 0;
+        for (int32_t d = 0; d < 3; d++)
+            if (strstr(lists[i], o.budgets[d].id))
+                few.budgets[few.n_budgets++] = o.budgets[d];
+        plan_on(&m, small, &few, &plan);
+        assert_no_worse(&all, &plan);
+        plan_free(&plan);
+    }
+    plan_free(&all);
+    profile_free(&m.loaded);
+}
+
+/* Eight, into half of which the model would fit: proven, without a clock, to 5 %. */
+static void equal_devices_are_searched_as_one(void **state)
+{
+    (void)state;
+    struct machine m;
+    struct plan plan;
+    machine_of(&m, 8);
+    slow_down(&m, 100);
+    const struct planner_options o = options_of(8, 24 << 20, 0);
+    plan_on(&m, large, &o, &plan);
+    print_message("8 equal devices: %.2f %% from the bound\n",
+                  100 - 100 * (double)plan.bound_ns / (double)plan.objective_ns);
+    assert_false(plan.timed_out);
+    assert_true((double)plan.bound_ns > 0.95 * (double)plan.objective_ns);
+    plan_free(&plan);
+    profile_free(&m.loaded);
+}
+
+/* Neither in memory nor in speed, and a part of the model is the host's. */
+static void two_unlike_devices_are_proven(void **state)
+{
+    (void)state;
+    for (int slower = 1; slower <= 2; slower++) {
+        struct machine m;
+        struct plan plan;
+        machine_of(&m, 2);
+        m.devices[2].read_bytes_per_s /= slower;
+        m.devices[2].flops_per_s /= slower;
+        struct planner_options o = options_of(2, 24 << 20, 0);
+        o.budgets[1].bytes = 14 << 20;
+        plan_on(&m, large, &o, &plan);
+        print_message("%d times slower: %.2f %% from the bound\n", slower,
+                      100 - 100 * (double)plan.bound_ns / (double)plan.objective_ns);
+        assert_false(plan.timed_out);
+        assert_true((double)plan.bound_ns >= 0.98 * (double)plan.objective_ns);
+        plan_free(&plan);
+        profile_free(&m.loaded);
+    }
+}
+
+/* The objective of the best placement that random changes find. */
+static int64_t best_by_chance(const struct problem *p, uint64_t seed)
+{
+    enum { STEPS = 20000 };
+    const struct instance *in = &p->instance;
+    int32_t *place = calloc((size_t)in->n_units, sizeof *place);
+    assert_non_null(place);
+    assert_true(solve_cpu(in, place));
+    int64_t best = instance_price(in, place).objective_ns;
+    for (int32_t i = 0; i < STEPS; i++) {
+        struct instance with;
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const int32_t u = (int32_t)((seed >> 33) % (uint64_t)in->n_units), was = place[u];
+        place[u] = (int32_t)((seed >> 20) % (uint64_t)in->units[u].n_options);
+        const bool fits = instance_with_streams(in, instance_streams(in, place, NULL), &with) &&
+                          instance_fits(&with, place, NULL);
+        const int64_t ns = fits ? instance_price(in, place).objective_ns : INT64_MAX;
+        place[u] = ns <= best ? place[u] : was;
+        best = ns < best ? ns : best;
+    }
+    free(place);
+    return best;
+}
+
+static void chance_beats_no_bound_of_equal_devices(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct machine m;
+        struct plan plan;
+        struct problem *p;
+        struct oato_error err;
+        const int32_t accelerators = 3 + (int32_t)(seed % 3);
+        machine_of(&m, accelerators);
+        slow_down(&m, 100);
+        struct planner_options o = options_of(accelerators, (4 + seed) << 19, 0);
+        o.request.prompt = o.request.ubatch = 16;
+        plan_on(&m, small, &o, &plan);
+        if (problem_create(small, &m.profile, &o, &p, &err))
+            fail_msg("%s", err.text);
+        const int64_t by_chance = best_by_chance(p, seed);
+        print_message("seed %d: bound %.3f ms, plan %.3f, by chance %.3f\n", (int)seed,
+                      (double)plan.bound_ns / 1e6, (double)plan.objective_ns / 1e6,
+                      (double)by_chance / 1e6);
+        assert_true(plan.bound_ns > 0 && plan.bound_ns <= (uint64_t)by_chance);
+        assert_true((double)plan.objective_ns <= 1.15 * (double)by_chance); /* it claims no more */
+        problem_free(p);
+        plan_free(&plan);
+        profile_free(&m.loaded);
+    }
+}
+
+/* A unit has tens of thousands of options if they are all listed. */
+static void options_of_many_devices_are_few(void **state)
+{
+    (void)state;
+    enum { MOST = 12000 };
+    struct machine m;
+    struct problem *p;
+    struct oato_error err;
+    machine_of(&m, SOLVER_DEVICES - 1);
+    struct planner_options o = options_of(0, 0, 0);
+    if (problem_create(large, &m.profile, &o, &p, &err))
+        fail_msg("%s", err.text);
+    for (int32_t u = 0; u < p->instance.n_units; u++)
+        assert_true(p->instance.units[u].n_options < MOST);
+    problem_free(p);
+    profile_free(&m.loaded);
+}
+
+/* Whatever is planned: what is past gives the heuristics that take no time. */
+static void a_deadline_may_be_over_before_it_begins(void **state)
+{
+    (void)state;
+    static const char *const solvers[] = {"auto", "ilp", "affinity", "cpu"};
+    struct machine m;
+    machine_of(&m, 4);
+    for (size_t i = 0; i < ARRAY_LEN(solvers); i++) {
+        struct planner_options o = options_of(4, 64 << 20, 10);
+        struct plan plan;
+        struct oato_error err;
+        o.solver = solvers[i];
+        o.deadline_ns = 1;
+        const oato_status status = planner_make(small, &m.profile, &o, &plan, NULL, &err);
+        if (!status) {
+            assert_true(plan.timed_out);
+            assert_int_equal(plan.bound_ns, 0);
+            plan_free(&plan);
+        }
+        assert_true(!status || (status == OATO_EFIT && !strcmp(solvers[i], "affinity")));
+    }
+    profile_free(&m.loaded);
 }
 
 /* All resident on one is the best there is: more of the same change nothing, and that is proven. */
@@ -286,6 +468,12 @@ int main(void)
         cmocka_unit_test(a_deadline_holds_with_any_number_of_devices),
         cmocka_unit_test(what_the_clock_cut_off_has_no_bound),
         cmocka_unit_test(more_devices_are_never_worse),
+        cmocka_unit_test(a_plan_is_no_worse_than_that_of_fewer_devices),
+        cmocka_unit_test(equal_devices_are_searched_as_one),
+        cmocka_unit_test(two_unlike_devices_are_proven),
+        cmocka_unit_test(chance_beats_no_bound_of_equal_devices),
+        cmocka_unit_test(options_of_many_devices_are_few),
+        cmocka_unit_test(a_deadline_may_be_over_before_it_begins),
         cmocka_unit_test(idle_devices_change_nothing),
         cmocka_unit_test(absurd_costs_are_slow),
         cmocka_unit_test(absurd_workspaces_fit_nowhere),

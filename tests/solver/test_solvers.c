@@ -189,8 +189,8 @@ static void heuristics_are_never_better_than_the_ilp(void **state)
             assert_true(instance_price(&r.instance, other).objective_ns >= result.objective_ns);
         if (solve_layers(&r.instance, other))
             assert_true(instance_price(&r.instance, other).objective_ns >= result.objective_ns);
-        if (solve_affinity(&r.instance, true, other, NULL, NULL, &err) ||
-            solve_affinity(&r.instance, false, warm, NULL, NULL, &err))
+        if (solve_affinity(&r.instance, true, NULL, other, NULL, NULL, &err) ||
+            solve_affinity(&r.instance, false, NULL, warm, NULL, NULL, &err))
             continue;
         int64_t once = instance_price(&r.instance, other).objective_ns;
         int64_t iterated = instance_price(&r.instance, warm).objective_ns;
@@ -215,7 +215,7 @@ static void ilp_is_never_worse_than_its_warm_start(void **state)
         struct ilp_result result;
         struct ilp_options o = {.gap = 0.5};
         random_layers(&r, seed, 6, 2, false);
-        if (solve_affinity(&r.instance, false, warm, NULL, NULL, &err))
+        if (solve_affinity(&r.instance, false, NULL, warm, NULL, NULL, &err))
             continue;
         int64_t before = instance_price(&r.instance, warm).objective_ns;
         assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
@@ -247,7 +247,7 @@ static void models_of_many_layers_solve_within_the_gap(void **state)
         struct ilp_options o = {.gap = 1e-3, .deadline_ns = ilp_deadline(60)};
         random_layers(&r, 7, 64, devices, true);
         make_tight(30);
-        bool warmed = !solve_affinity(&r.instance, false, warm, NULL, NULL, &err);
+        bool warmed = !solve_affinity(&r.instance, false, NULL, warm, NULL, NULL, &err);
         uint64_t begin = now_ns();
         assert_int_equal(solve_ilp(&r.instance, &o, warmed ? warm : NULL, place, &result, &err),
                          OATO_OK);
@@ -289,11 +289,17 @@ static void the_clock_ends_the_search_and_says_so(void **state)
     struct ilp_options o = {.deadline_ns = ilp_deadline(0.002)};
     struct ilp_result result;
     random_layers(&r, 11, 100, 3, false);
-    assert_int_equal(solve_affinity(&r.instance, false, warm, NULL, NULL, &err), OATO_OK);
+    assert_int_equal(solve_affinity(&r.instance, false, NULL, warm, NULL, NULL, &err), OATO_OK);
     assert_int_equal(solve_ilp(&r.instance, &o, warm, place, &result, &err), OATO_OK);
     assert_true(result.timed_out);
     assert_true(result.bound_ns <= result.objective_ns);
     assert_true(result.objective_ns <= instance_price(&r.instance, warm).objective_ns);
+    struct ilp_clock over = {.deadline_ns = 1};
+    int32_t rounds = 0;
+    static struct affinity_round trace[AFFINITY_ROUNDS];
+    solve_affinity(&r.instance, false, &over, place, trace, &rounds, &err);
+    assert_true(over.ended);
+    assert_int_equal(rounds, 0);
 }
 
 /* No supported model is like this: every layer ends in one value. */
