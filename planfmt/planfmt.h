@@ -23,6 +23,8 @@ struct profile_machine {
 struct profile_device {
     const char *id, *kind, *model; /* "cpu:0", "cpu", "AMD EPYC 9755" */
     const char *spec;              /* how to open it again ("" for cpu; sim: what was declared) */
+    const char *isa, *layout;      /* its kernels' instruction set, and the layout of its prepared
+                                      weights; "": not recorded, or it has none */
     uint64_t memory_bytes, free_bytes;
     int32_t threads;
     bool is_host;
@@ -383,6 +385,12 @@ struct plan_input {
     float silent; /* the share of the elements that is expected to be so, 0 to 1 */
 };
 
+/* What a device of the plan was measured with; only of those whose profile says so. */
+struct plan_kernels {
+    int32_t device;
+    const char *isa, *layout; /* as in the profile */
+};
+
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
     uint64_t objective_ns;
@@ -417,6 +425,8 @@ struct plan {
     int32_t n_inputs;
     struct sum_choice *sums; /* of ranks, by rising bytes; none: by the tree, of F32 */
     int32_t n_sums;
+    struct plan_kernels *kernels; /* by device */
+    int32_t n_kernels;
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
@@ -446,6 +456,11 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* Notes with what kernels the profile measured a device of the plan; devices come in their order.
+ * False: memory is short. */
+bool plan_put_kernels(struct plan *p, int32_t device, const struct profile *from);
+/* NULL: they are not known. */
+const struct plan_kernels *plan_kernels(const struct plan *p, int32_t device);
 /* How many processes the plan is for: 1, unless it divides the model between ranks. */
 int32_t plan_ranks(const struct plan *p);
 /* Whether the ranks' accelerators sum what they divide (SUM_ACCELERATORS), one of each rank. */

@@ -10,7 +10,13 @@
 #define AT(type, member)   offsetof(struct type, member)
 #define SIZE(type, member) sizeof(((struct type *)0)->member)
 
-enum { NAME_BYTES = 255, NOTES_BYTES = 65535, MODEL_BYTES = 95, SPEC_BYTES = 159 };
+enum {
+    NAME_BYTES = 255,
+    NOTES_BYTES = 65535,
+    MODEL_BYTES = 95,
+    SPEC_BYTES = 159,
+    LEVEL_BYTES = 31
+};
 
 /* clang-format off */
 const struct schema profile_head_schema = {"profile", {
@@ -40,6 +46,8 @@ const struct schema profile_device_schema = {"device", {
     {"kind", AT(profile_device, kind), FIELD_TEXT, 7, REQUIRED},
     {"model", AT(profile_device, model), FIELD_TEXT, MODEL_BYTES, OPTIONAL},
     {"spec", AT(profile_device, spec), FIELD_TEXT, SPEC_BYTES, OPTIONAL},
+    {"isa", AT(profile_device, isa), FIELD_TEXT, LEVEL_BYTES, IF_SET},
+    {"layout", AT(profile_device, layout), FIELD_TEXT, LEVEL_BYTES, IF_SET},
     {"memory_bytes", AT(profile_device, memory_bytes), FIELD_U64, 0, REQUIRED},
     {"free_bytes", AT(profile_device, free_bytes), FIELD_U64, 0, REQUIRED},
     {"threads", AT(profile_device, threads), FIELD_I32, 0, OPTIONAL},
@@ -57,7 +65,7 @@ const struct schema profile_device_schema = {"device", {
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 17 + JOIN_COUNT};
+}, 19 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},
