@@ -5,6 +5,7 @@
 #include "lowering/lowering.h"
 #include "solver/planning_internal.h"
 #include "solver/report/report_internal.h"
+#include "solver/simulation_internal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -22,6 +23,24 @@ double percent_more(double now, double then)
 oato_status text_status(const struct text *t, struct oato_error *err)
 {
     return t->failed ? oato_fail_memory(err, t->len, "a report") : OATO_OK;
+}
+
+const char *model_title(const struct plan *p, const struct model *m)
+{
+    const char *path = m ? gguf_path(m->gguf) : "", *base = strrchr(path, '/');
+    if (!m || !gguf_header_only(m->gguf))
+        return *or_empty(p->model_name) ? p->model_name : "model";
+    return base ? base + 1 : path;
+}
+
+const char *plan_device_name(const struct plan *p, int32_t d, char out[DEVICE_NAME_SIZE])
+{
+    const struct plan_device *v = &p->devices[d];
+    if (plan_ranks(p) > 1)
+        snprintf(out, DEVICE_NAME_SIZE, "rank %d host %d %s", v->rank, v->host, v->id);
+    else
+        snprintf(out, DEVICE_NAME_SIZE, "%s", v->id);
+    return out;
 }
 
 /* ------------------------------------------------------------------------------ figures ---- */
@@ -92,6 +111,53 @@ int32_t operators_of(const struct plan *p, bool estimates)
     return n;
 }
 
+/* Whether weights or KV come from elsewhere at every step. */
+static bool streams(const struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (p->parts[i].home != p->parts[i].device)
+            return true;
+    return false;
+}
+
+/* What makes up a phase's time, so that it adds up: the work of all devices, their copies, and what
+ * brings streamed weights; `waits` is what nobody works meanwhile, `overlap` what is done at the
+ * same time. */
+struct phase_sum {
+    double work_ns, copies_ns, streams_ns, waits_ns, overlap_ns, all_ns;
+};
+
+struct plan_sums {
+    bool streams; /* known; else they are part of the waits */
+    struct phase_sum phase[PHASE_COUNT];
+};
+
+static struct plan_sums sums_of(const struct plan *p, const struct problem *problem,
+                                const struct model *m)
+{
+    const uint64_t all_ns[PHASE_COUNT] = {p->prefill_ns, p->decode_ns};
+    struct plan_sums sums = {.streams = false};
+    struct simulation *s = NULL;
+    struct oato_error ignored;
+    if (problem && m && plan_ranks(p) == 1 && streams(p))
+        simulation_run(p, m, problem->profile, &s, &ignored);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        struct phase_sum *sum = &sums.phase[phase];
+        for (int32_t i = 0; i < p->n_costs; i++)
+            if (p->costs[i].phase == (enum plan_phase)phase)
+                sum->work_ns += (double)p->costs[i].ns;
+        for (int32_t d = 0; d < p->n_devices && s; d++)
+            sum->streams_ns += simulation_load(s, (enum plan_phase)phase, d).stream_ns;
+        sum->copies_ns = (double)copies_of(p, (enum plan_phase)phase);
+        sum->all_ns = (double)all_ns[phase];
+        const double more_ns = sum->all_ns - sum->work_ns - sum->copies_ns - sum->streams_ns;
+        *(more_ns < 0 ? &sum->overlap_ns : &sum->waits_ns) = fabs(more_ns);
+    }
+    sums.streams = s;
+    simulation_free(s);
+    return sums;
+}
+
 /* How many times as long a baseline takes. */
 static double times_faster(const struct plan *p, int32_t baseline)
 {
@@ -143,7 +209,11 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
         const struct device_share s = device_share(p, problem, d);
         json_open(out, NULL, '{');
         json_add(out, JSON("id", v->id), JSON("model", v->model), JSON("spec", v->spec),
+                 JSON("rank", v->rank), JSON("host", v->host),
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
+        if (plan_kernels(p, d))
+            json_add(out, JSON("isa", plan_kernels(p, d)->isa),
+                     JSON("layout", plan_kernels(p, d)->layout));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
                      JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes),
@@ -156,7 +226,19 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
     json_close(out, ']');
 }
 
-static void json_predicted(const struct plan *p, struct text *out)
+static void json_sums_of_phase(const char *name, const struct phase_sum *s, bool with_streams,
+                               struct text *out)
+{
+    json_open(out, name, '{');
+    json_add(out, JSON("work_ns", (uint64_t)s->work_ns), JSON("copies_ns", (uint64_t)s->copies_ns));
+    if (with_streams)
+        json_add(out, JSON("streams_ns", (uint64_t)s->streams_ns));
+    json_add(out, JSON("waits_ns", (uint64_t)s->waits_ns),
+             JSON("overlap_ns", (uint64_t)s->overlap_ns), JSON("all_ns", (uint64_t)s->all_ns));
+    json_close(out, '}');
+}
+
+static void json_predicted(const struct plan *p, const struct plan_sums *sums, struct text *out)
 {
     const double prompts = (double)p->request.prompt * p->request.batch;
     json_add_object(out, "predicted", JSON("prefill_ns", p->prefill_ns),
@@ -166,6 +248,10 @@ static void json_predicted(const struct plan *p, struct text *out)
                     JSON("prefill_tokens_per_s", tokens_per_s(prompts, p->prefill_ns)),
                     JSON("decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns)),
                     JSON("estimates", operators_of(p, true)));
+    json_open(out, "made_up_of", '{');
+    json_sums_of_phase("prefill", &sums->phase[PHASE_PREFILL], sums->streams, out);
+    json_sums_of_phase("decode", &sums->phase[PHASE_DECODE], sums->streams, out);
+    json_close(out, '}');
     json_add(out, JSON("solver", p->solver), JSON("objective_ns", p->objective_ns),
              JSON("bound_ns", p->bound_ns), JSON("bound_of", bound_of(p)),
              JSON("timed_out", p->timed_out));
@@ -237,7 +323,8 @@ static void json_sums(const struct plan *p, struct text *out)
     json_close(out, ']');
 }
 
-static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
+static void report_json(const struct plan *p, const struct problem *problem,
+                        const struct plan_sums *sums, struct text *out)
 {
     json_open(out, NULL, '{');
     json_add(out, JSON("tool", p->tool), JSON("model", p->model_name),
@@ -245,7 +332,7 @@ static void report_json(const struct plan *p, const struct problem *problem, str
              json_hash("content_hash", p->content_hash), json_hash("profile_hash", p->profile_hash),
              json_hash("neurons_hash", p->neurons_hash), JSON("sparse_layers", p->n_sparse));
     json_request(p, out);
-    json_predicted(p, out);
+    json_predicted(p, sums, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
@@ -284,16 +371,33 @@ static void text_sums(const struct plan *p, struct text *out)
                 dtype_name(plan_wire(p)));
 }
 
-static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
+/* A line of the table that is no device's; none where it would be of zeros. */
+static void text_sum(const char *name, int width, double prefill_ns, double decode_ns,
+                     struct text *out)
 {
-    text_printf(out, "%-8s %9s %9s", "device", "operators", "KV layers");
+    if (fabs(prefill_ns) >= 500 || fabs(decode_ns) >= 50)
+        text_printf(out, "%-*s  %10.3f %10.4f\n", width, name, as_ms(prefill_ns), as_ms(decode_ns));
+}
+
+static void text_devices(const struct plan *p, const struct problem *problem,
+                         const struct plan_sums *sums, struct text *out)
+{
+    const struct phase_sum *prefill = &sums->phase[PHASE_PREFILL];
+    const struct phase_sum *decode = &sums->phase[PHASE_DECODE];
+    char name[DEVICE_NAME_SIZE];
+    int wide = 8;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        wide = (int)max_i64(wide, (int64_t)strlen(plan_device_name(p, d, name)));
+    const int width = wide + 1 + (problem ? 64 : 37);
+    text_printf(out, "%-*s %9s %9s", wide, "device", "operators", "KV layers");
     if (problem)
         text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
     text_printf(out, " %8s %9s  %10s %10s\n", "used MiB", "of budget", "prefill ms", "decode ms");
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
         struct device_share s = device_share(p, problem, d);
-        text_printf(out, "%-8s %9d %9d", v->id, s.operators, s.kv_layers);
+        text_printf(out, "%-*s %9d %9d", wide, plan_device_name(p, d, name), s.operators,
+                    s.kv_layers);
         if (problem)
             text_printf(out, " %8.1f %8.1f %8.1f", as_mib((double)s.weight_bytes),
                         as_mib((double)s.kv_bytes), as_mib((double)s.work_bytes));
@@ -301,15 +405,18 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
                     as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
                     as_ms((double)s.decode_ns));
     }
-    text_printf(out, "%-8s %*s  %10.3f %10.4f\n", "copies", problem ? 64 : 37, "",
-                as_ms((double)copies_of(p, PHASE_PREFILL)),
-                as_ms((double)copies_of(p, PHASE_DECODE)));
+    text_sum("copies", width, prefill->copies_ns, decode->copies_ns, out);
+    text_sum("streams", width, prefill->streams_ns, decode->streams_ns, out);
+    text_sum("waits", width, prefill->waits_ns, decode->waits_ns, out);
+    text_sum("overlap", width, 0 - prefill->overlap_ns, 0 - decode->overlap_ns, out);
+    text_sum("in all", width, prefill->all_ns, decode->all_ns, out);
 }
 
 static void text_solver(const struct plan *p, struct text *out)
 {
     double gap = gap_of(p);
-    text_printf(out, "solver: %s", p->solver);
+    text_printf(out, "solver: %s, objective (%s, a sum) %.3f ms", p->solver,
+                objective_names[p->request.objective], as_ms((double)p->objective_ns));
     if (gap >= 0 && gap < 5e-6)
         text_printf(out, ", proven optimal");
     else if (gap >= 0)
@@ -321,7 +428,8 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
-        text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name, times_faster(p, i));
+        text_printf(out, i ? ", %s %.3f" : " %s takes %.3f times as long", p->baselines[i].name,
+                    times_faster(p, i));
     text_printf(out, "%s\n",
                 p->n_baselines       ? ""
                 : plan_ranks(p) == 1 ? " no baseline fits"
@@ -420,9 +528,10 @@ static void text_flexgen(const struct plan *p, const struct problem *problem, st
     struct price price;
     if (p->objective_ns && baseline_flexgen(problem, &price))
         text_printf(out,
-                    "not available here: streaming weights in every step (FlexGen), ideally "
-                    "%.3fx\n",
-                    (double)price.objective_ns / (double)p->objective_ns);
+                    "not available here: streaming weights in every step (FlexGen), which would "
+                    "take %.3f times as long at best: %s\n",
+                    (double)price.objective_ns / (double)p->objective_ns,
+                    price.objective_ns < (int64_t)p->objective_ns ? "faster" : "not faster");
 }
 
 /* How the affinity got there. */
@@ -438,19 +547,21 @@ static void text_rounds(const struct plan *p, const struct problem *problem, str
     }
 }
 
-void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
+void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
+                    const struct model *m, bool json, struct text *out)
 {
     const struct plan_request *q = &p->request;
+    const struct plan_sums sums = sums_of(p, problem, m);
     if (json) {
-        report_json(p, problem, out);
+        report_json(p, problem, &sums, out);
         return;
     }
     text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s%s%s\n",
-                *p->model_name ? p->model_name : "model", q->batch, q->batch == 1 ? "" : "s",
-                q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv),
+                title ? title : model_title(p, m), q->batch, q->batch == 1 ? "" : "s", q->prompt,
+                q->generate, q->context, q->ubatch, dtype_name(q->kv),
                 q->objective ? "; minimized: " : "",
                 q->objective ? objective_names[q->objective] : "");
-    text_devices(p, problem, out);
+    text_devices(p, problem, &sums, out);
     text_printf(out,
                 "predicted: prefill %.1f ms (%.1f tokens/s), decode %.3f ms (%.1f tokens/s), "
                 "request %.1f ms\n",
@@ -469,6 +580,11 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
     }
+}
+
+void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
+{
+    report_plan_as(NULL, p, problem, NULL, json, out);
 }
 
 /* Nobody has priced the plan by the rules of who will run it. */

@@ -25,6 +25,10 @@ double tokens_per_s(double tokens, uint64_t ns);
 /* 1, 2 or 5 times a power of ten: at most so many steps of an axis make the span. */
 double round_step(double span, int steps);
 
+/* "cuda:0"; in plans for several ranks "rank 1 host 0 cuda:0". Returns out. */
+enum { DEVICE_NAME_SIZE = 48 };
+const char *plan_device_name(const struct plan *p, int32_t d, char out[DEVICE_NAME_SIZE]);
+
 /* The share of one device in a plan. */
 struct device_share {
     int32_t operators, kv_layers;
