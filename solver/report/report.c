@@ -147,7 +147,7 @@ static struct plan_sums sums_of(const struct plan *p, const struct problem *prob
             if (p->costs[i].phase == (enum plan_phase)phase)
                 sum->work_ns += (double)p->costs[i].ns;
         for (int32_t d = 0; d < p->n_devices && s; d++)
-            sum->streams_ns += simulation_load(s, (enum plan_phase)phase, d).stream_ns;
+            sum->streams_ns += rint(simulation_load(s, (enum plan_phase)phase, d).stream_ns);
         sum->copies_ns = (double)copies_of(p, (enum plan_phase)phase);
         sum->all_ns = (double)all_ns[phase];
         const double more_ns = sum->all_ns - sum->work_ns - sum->copies_ns - sum->streams_ns;
@@ -343,6 +343,8 @@ static void report_json(const struct plan *p, const struct problem *problem,
         json_sums(p, out);
     if (problem)
         untimed_json(problem, out);
+    if (problem)
+        doubts_json(problem, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
@@ -577,6 +579,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
     text_solver(p, out);
     if (problem) {
         untimed_text(problem, out);
+        doubts_text(problem, out);
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
     }
