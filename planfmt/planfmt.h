@@ -40,6 +40,7 @@ struct profile_device {
     bool data_sheet;
     bool refills; /* replaces weights beside steps, so that experts can be cached there */
     bool keeps;   /* keeps weights that are streamed to it in its own layout, in host memory */
+    bool contradicts; /* record_overhead_ns only holds while others use the machine */
     /* [OP_KIND_COUNT]: the types of each kind that it runs, timed or not, a bit each; F32 of kinds
      * without a type. NULL: nobody asked it, as in profiles that came before */
     uint64_t *runs;
@@ -74,6 +75,7 @@ struct profile_row {
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
     bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
+    bool contradicts; /* faster than the device was seen to read memory, when measured again, too */
 };
 
 /* Reading a file of the folder of prepared weights from its beginning to its end, past the page
@@ -85,6 +87,7 @@ struct profile_storage {
     double bytes_per_s;                      /* median of the passes, which are spread over the */
     double p10_bytes_per_s, p90_bytes_per_s; /* time that profiling took */
     int32_t passes;                          /* 0: not recorded */
+    bool contradicts;                        /* some passes have twice the rate of others */
     double latency_ns;                       /* of one read; median */
 };
 

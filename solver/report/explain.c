@@ -213,6 +213,7 @@ static void device_text(const struct explain *x, int32_t op, int32_t d)
         if (m.allowed)
             json_add(out, JSON("prefill_ns", price->prefill_ns),
                      JSON("decode_ns", price->decode_ns), JSON("estimate", price->estimate),
+                     json_bool("contradicts", op_contradicts(p, op, d)),
                      JSON("bytes", own_bytes(x, op, d)), JSON("unit_bytes", m.bytes),
                      JSON("fits", m.fits), JSON("change_ns", (double)m.delta_ns));
         json_add(out, JSON("what_would_have_to_change", change));
@@ -389,6 +390,12 @@ static void explain_op(const struct explain *x, int32_t op)
                 estimate_text(p, op, d, out);
                 text_printf(out, "\n");
             }
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (op_contradicts(p, op, d))
+                text_printf(out,
+                            "  ! on %s it was faster than the device's rate of reading memory "
+                            "allows, when measured again, too\n",
+                            problem_device(p, d));
     }
     text_free_part(&together, out);
     text_free_part(&where, out);
@@ -515,6 +522,8 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
             line_of(x, i);
     }
     caches_text(x, name);
+    if (!x->json)
+        doubts_text(x->problem, x->out);
     return OATO_OK;
 }
 

@@ -58,6 +58,12 @@ void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *
 void untimed_text(const struct problem *p, struct text *out);
 void untimed_json(const struct problem *p, struct text *out);
 
+/* doubts.c: whether a row of operator `op` on device d is marked as contradicting the profile;
+ * lines about all such marks that the problem's prices come from; nothing where there are none. */
+bool op_contradicts(const struct problem *p, int32_t op, int32_t d);
+void doubts_text(const struct problem *p, struct text *out);
+void doubts_json(const struct problem *p, struct text *out);
+
 oato_status text_status(const struct text *t, struct oato_error *err);
 
 #endif

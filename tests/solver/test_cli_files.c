@@ -305,7 +305,8 @@ static double speed_of(const char *name)
     return speed;
 }
 
-#define REQUEST "-p p.yaml --prompt 32 --generate 16 --gap 0 "
+#define REQUEST_SIZES "--prompt 64 --generate 32 --context 256"
+#define REQUEST       "-p p.yaml --prompt 32 --generate 16 --gap 0 "
 
 /* The plan's context is planned for; one page more is not. */
 static void expect_largest(const char *options, int context)
@@ -470,6 +471,60 @@ static void what_measurements_cannot_tell_is_not_called_fine(void **state)
     }
 }
 
+/* Marks of a profile that contradicts itself reach whoever reads a plan made with it. */
+static void contradictions_of_the_profile_are_told(void **state)
+{
+    (void)state;
+    char path[160];
+    struct profile p;
+    struct oato_error err;
+    cli_path("p.yaml", path, sizeof path);
+    if (profile_load(path, &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    p.devices[0].contradicts = true;
+    for (int32_t i = 0; i < p.n_rows; i++)
+        p.rows[i].contradicts = p.rows[i].device == 0;
+    cli_path("odd.yaml", path, sizeof path);
+    if (profile_save(&p, path, &err))
+        fail_msg("%s", err.text);
+    profile_free(&p);
+    cli_expect("m.gguf -p p.yaml " REQUEST_SIZES " -o even.plan", 0, NULL);
+    assert_null(strstr(cli_out, "contradicts"));
+    cli_expect("m.gguf -p odd.yaml " REQUEST_SIZES " -o odd.plan", 0, NULL);
+    assert_non_null(strstr(cli_out, "operators were faster than its rate of reading memory"));
+    assert_non_null(strstr(cli_out, "the overhead of a record on cpu:0"));
+    cli_expect("diff even.plan odd.plan", 0, NULL); /* prices do not depend on it */
+    cli_expect("show odd.plan -m m.gguf -p odd.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "the profile contradicts itself"));
+    cli_expect_json("show odd.plan -m m.gguf -p odd.yaml --json", 0);
+    assert_non_null(strstr(cli_out, "{\"device\":\"cpu:0\",\"what\":\"record_overhead_ns\"}"));
+    cli_expect("explain odd.plan blk.1.attn_q -m m.gguf -p odd.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "  ! on cpu:0 it was faster"));
+    cli_expect("explain odd.plan blk.1 -m m.gguf -p odd.yaml", 0, NULL);
+    assert_non_null(strstr(cli_out, "the profile contradicts itself"));
+}
+
+/* A request of the default's shape is made for a context that is chosen alone, and networks come in
+ * bits and bytes. */
+static void small_contexts_and_rates_in_bits(void **state)
+{
+    (void)state;
+    cli_expect("m.gguf -p p.yaml -c 64 -o c.plan", 0, NULL);
+    assert_non_null(strstr(cli_out, "1 sequence of 51 + 13 tokens, context 64"));
+    cli_expect("m.gguf -p p.yaml -c 64 --prompt 60 --generate 8 -o c.plan", 2, "--context 68");
+    cli_expect("m.gguf -p p.yaml " REQUEST_SIZES " --ranks 2 --hosts 2 --network 10Gb/s -o n.plan",
+               0, NULL);
+    static const char *const same[] = {"10Gbit/s", "10Gbps", "1250MB/s", "1.25GB/s"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        char line[160];
+        snprintf(line, sizeof line,
+                 "m.gguf -p p.yaml " REQUEST_SIZES " --ranks 2 --hosts 2 --network %s -o o.plan",
+                 same[i]);
+        cli_expect(line, 0, NULL);
+        cli_expect("diff n.plan o.plan", 0, NULL);
+    }
+}
+
 /* By any of its names; other models, too, but headers and sidecars can be made again. */
 static void inputs_and_models_are_not_overwritten(void **state)
 {
@@ -530,6 +585,8 @@ int main(void)
         cmocka_unit_test(the_largest_context_is_found),
         cmocka_unit_test(more_speed_is_less_context),
         cmocka_unit_test(what_measurements_cannot_tell_is_not_called_fine),
+        cmocka_unit_test(contradictions_of_the_profile_are_told),
+        cmocka_unit_test(small_contexts_and_rates_in_bits),
         cmocka_unit_test(inputs_and_models_are_not_overwritten),
         cmocka_unit_test(help_on_a_full_disk_is_an_error),
     };
