@@ -475,6 +475,11 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
                              const struct planner_options *o, double at_least, struct plan *out,
                              struct problem **problem, struct text *bound, struct oato_error *err);
 
+/* Behind OATO_EFIT of planner_make: says in err how much memory of the host is missing, and with
+ * which budget or context there is a plan; both were tried. Returns the status. */
+oato_status report_shortage(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, struct oato_error *err);
+
 struct cluster_options {
     int32_t hosts, per_host;     /* per_host: devices of a kind */
     struct rank_options network; /* messages between hosts, and the wire of sums */

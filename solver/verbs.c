@@ -300,7 +300,9 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
             ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least, &c->the_plan,
                                &problem, &c->file, err)
             : planner_make(c->in.model, c->in.profile, &c->plan, &c->the_plan, &problem, err))
-        return err->status;
+        return err->status == OATO_EFIT && !c->maximize_context
+                   ? report_shortage(c->in.model, c->in.profile, &c->plan, err)
+                   : err->status;
     if (!note_kernels(c, NULL, err) && !plan_save(&c->the_plan, output, err)) {
         report_plan_as(NULL, &c->the_plan, problem, c->in.model, c->json, out);
         warn_if_disturbed(problem);

@@ -5,7 +5,6 @@
 #include "lowering/lowering.h"
 #include "solver/planning_internal.h"
 #include "solver/report/report_internal.h"
-#include "solver/simulation_internal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -93,15 +92,6 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
     return s;
 }
 
-/* Of all copies in a phase. */
-static uint64_t copies_of(const struct plan *p, enum plan_phase phase)
-{
-    uint64_t ns = 0;
-    for (int32_t i = 0; i < p->n_costs; i++)
-        ns += p->costs[i].phase == phase ? p->costs[i].transfer_ns : 0;
-    return ns;
-}
-
 int32_t operators_of(const struct plan *p, bool estimates)
 {
     int32_t n = 0;
@@ -109,53 +99,6 @@ int32_t operators_of(const struct plan *p, bool estimates)
         n += p->costs[i].phase == PHASE_DECODE && (!estimates || p->costs[i].estimate) &&
              (!i || strcmp(p->costs[i].op, p->costs[i - 1].op) != 0);
     return n;
-}
-
-/* Whether weights or KV come from elsewhere at every step. */
-static bool streams(const struct plan *p)
-{
-    for (int32_t i = 0; i < p->n_parts; i++)
-        if (p->parts[i].home != p->parts[i].device)
-            return true;
-    return false;
-}
-
-/* What makes up a phase's time, so that it adds up: the work of all devices, their copies, and what
- * brings streamed weights; `waits` is what nobody works meanwhile, `overlap` what is done at the
- * same time. */
-struct phase_sum {
-    double work_ns, copies_ns, streams_ns, waits_ns, overlap_ns, all_ns;
-};
-
-struct plan_sums {
-    bool streams; /* known; else they are part of the waits */
-    struct phase_sum phase[PHASE_COUNT];
-};
-
-static struct plan_sums sums_of(const struct plan *p, const struct problem *problem,
-                                const struct model *m)
-{
-    const uint64_t all_ns[PHASE_COUNT] = {p->prefill_ns, p->decode_ns};
-    struct plan_sums sums = {.streams = false};
-    struct simulation *s = NULL;
-    struct oato_error ignored;
-    if (problem && m && plan_ranks(p) == 1 && streams(p))
-        simulation_run(p, m, problem->profile, &s, &ignored);
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct phase_sum *sum = &sums.phase[phase];
-        for (int32_t i = 0; i < p->n_costs; i++)
-            if (p->costs[i].phase == (enum plan_phase)phase)
-                sum->work_ns += (double)p->costs[i].ns;
-        for (int32_t d = 0; d < p->n_devices && s; d++)
-            sum->streams_ns += rint(simulation_load(s, (enum plan_phase)phase, d).stream_ns);
-        sum->copies_ns = (double)copies_of(p, (enum plan_phase)phase);
-        sum->all_ns = (double)all_ns[phase];
-        const double more_ns = sum->all_ns - sum->work_ns - sum->copies_ns - sum->streams_ns;
-        *(more_ns < 0 ? &sum->overlap_ns : &sum->waits_ns) = fabs(more_ns);
-    }
-    sums.streams = s;
-    simulation_free(s);
-    return sums;
 }
 
 /* How many times as long a baseline takes. */
@@ -226,32 +169,17 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
     json_close(out, ']');
 }
 
-static void json_sums_of_phase(const char *name, const struct phase_sum *s, bool with_streams,
-                               struct text *out)
-{
-    json_open(out, name, '{');
-    json_add(out, JSON("work_ns", (uint64_t)s->work_ns), JSON("copies_ns", (uint64_t)s->copies_ns));
-    if (with_streams)
-        json_add(out, JSON("streams_ns", (uint64_t)s->streams_ns));
-    json_add(out, JSON("waits_ns", (uint64_t)s->waits_ns),
-             JSON("overlap_ns", (uint64_t)s->overlap_ns), JSON("all_ns", (uint64_t)s->all_ns));
-    json_close(out, '}');
-}
-
 static void json_predicted(const struct plan *p, const struct plan_sums *sums, struct text *out)
 {
     const double prompts = (double)p->request.prompt * p->request.batch;
     json_add_object(out, "predicted", JSON("prefill_ns", p->prefill_ns),
                     JSON("decode_ns", p->decode_ns), JSON("request_ns", p->request_ns),
-                    JSON("prefill_copies_ns", copies_of(p, PHASE_PREFILL)),
-                    JSON("decode_copies_ns", copies_of(p, PHASE_DECODE)),
+                    JSON("prefill_copies_ns", (uint64_t)sums->phase[PHASE_PREFILL].copies_ns),
+                    JSON("decode_copies_ns", (uint64_t)sums->phase[PHASE_DECODE].copies_ns),
                     JSON("prefill_tokens_per_s", tokens_per_s(prompts, p->prefill_ns)),
                     JSON("decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns)),
                     JSON("estimates", operators_of(p, true)));
-    json_open(out, "made_up_of", '{');
-    json_sums_of_phase("prefill", &sums->phase[PHASE_PREFILL], sums->streams, out);
-    json_sums_of_phase("decode", &sums->phase[PHASE_DECODE], sums->streams, out);
-    json_close(out, '}');
+    plan_sums_json(sums, out);
     json_add(out, JSON("solver", p->solver), JSON("objective_ns", p->objective_ns),
              JSON("bound_ns", p->bound_ns), JSON("bound_of", bound_of(p)),
              JSON("timed_out", p->timed_out));
@@ -373,19 +301,9 @@ static void text_sums(const struct plan *p, struct text *out)
                 dtype_name(plan_wire(p)));
 }
 
-/* A line of the table that is no device's; none where it would be of zeros. */
-static void text_sum(const char *name, int width, double prefill_ns, double decode_ns,
-                     struct text *out)
-{
-    if (fabs(prefill_ns) >= 500 || fabs(decode_ns) >= 50)
-        text_printf(out, "%-*s  %10.3f %10.4f\n", width, name, as_ms(prefill_ns), as_ms(decode_ns));
-}
-
 static void text_devices(const struct plan *p, const struct problem *problem,
                          const struct plan_sums *sums, struct text *out)
 {
-    const struct phase_sum *prefill = &sums->phase[PHASE_PREFILL];
-    const struct phase_sum *decode = &sums->phase[PHASE_DECODE];
     char name[DEVICE_NAME_SIZE];
     int wide = 8;
     for (int32_t d = 0; d < p->n_devices; d++)
@@ -407,11 +325,7 @@ static void text_devices(const struct plan *p, const struct problem *problem,
                     as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
                     as_ms((double)s.decode_ns));
     }
-    text_sum("copies", width, prefill->copies_ns, decode->copies_ns, out);
-    text_sum("streams", width, prefill->streams_ns, decode->streams_ns, out);
-    text_sum("waits", width, prefill->waits_ns, decode->waits_ns, out);
-    text_sum("overlap", width, 0 - prefill->overlap_ns, 0 - decode->overlap_ns, out);
-    text_sum("in all", width, prefill->all_ns, decode->all_ns, out);
+    plan_sums_text(sums, width, out);
 }
 
 static void text_solver(const struct plan *p, struct text *out)
@@ -553,7 +467,8 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
                     const struct model *m, bool json, struct text *out)
 {
     const struct plan_request *q = &p->request;
-    const struct plan_sums sums = sums_of(p, problem, m);
+    const struct plan_sums sums = plan_sums(p, problem, m);
+    out->failed = out->failed || sums.failed;
     if (json) {
         report_json(p, problem, &sums, out);
         return;

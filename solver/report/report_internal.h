@@ -41,6 +41,25 @@ struct device_share {
     uint64_t kv_rooms;                           /* and what it takes of memory */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
+/* What makes up a phase's time, so that it adds up: the work of all devices, their copies, and what
+ * brings streamed weights; `waits` is what nobody works meanwhile, `overlap` what is done at the
+ * same time. */
+struct phase_sum {
+    double work_ns, copies_ns, streams_ns, waits_ns, overlap_ns, all_ns;
+};
+
+struct plan_sums {
+    bool failed;  /* memory was short */
+    bool streams; /* known; else they are part of the waits */
+    struct phase_sum phase[PHASE_COUNT];
+};
+
+struct plan_sums plan_sums(const struct plan *p, const struct problem *problem,
+                           const struct model *m);
+void plan_sums_json(const struct plan_sums *sums, struct text *out);
+/* Lines of a table whose last columns are the phases, behind so many characters. */
+void plan_sums_text(const struct plan_sums *sums, int width, struct text *out);
+
 /* Number of operators; with estimates, of those whose shape was not measured on some device. */
 int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */
