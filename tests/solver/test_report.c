@@ -168,11 +168,69 @@ static void memory_of_operators_adds_up(void **state)
     plan_free(&plan);
 }
 
+/* What begins the lines of a report: a word up to a colon or two spaces, if it has no digit. */
+static void expect_words_of(const char *report, const char *manual)
+{
+    for (const char *line = report; *line; line += *line == '\n') {
+        const char *end = line + strcspn(line, "\n");
+        char word[64], entry[80];
+        size_t n = 0;
+        while (line + n < end && line[n] != ':' && strncmp(line + n, "  ", 2) != 0)
+            n++;
+        const bool device = line[n] == ':' && line[n + 1] >= '0' && line[n + 1] <= '9';
+        if (n > 0 && n < sizeof word && *line != ' ' && line + n < end && !device) {
+            snprintf(word, sizeof word, "%.*s", (int)n, line);
+            snprintf(entry, sizeof entry, "\n.B %s", word);
+            if (!strpbrk(word, "0123456789") && !strstr(manual, entry))
+                fail_msg("'%s' is not in the glossary of oato-plan.1", word);
+        }
+        line = end;
+    }
+}
+
+static void the_words_of_reports_are_in_the_manual(void **state)
+{
+    (void)state;
+    struct mapped_file f;
+    struct oato_error err;
+    struct plan plan;
+    struct problem *problem;
+    struct text t, manual;
+    if (file_map(OATO_TEST_DATA "/../../docs/man/oato-plan.1", &f, &err))
+        fail_msg("%s", err.text);
+    text_init(&manual);
+    text_add(&manual, (const char *)f.data, f.bytes);
+    file_unmap(&f);
+    char *words = strstr(manual.data, ".SS Words"), *end = strstr(words, ".SH OPTIONS");
+    assert_non_null(end);
+    *end = 0;
+    make(3000, &plan, &problem);
+    text_init(&t);
+    report_plan_as("1", &plan, problem, model, false, &t);
+    expect_words_of(strchr(t.data, '\n') + 1, words);
+    text_free(&t);
+    text_init(&t);
+    if (report_explain(&plan, model, &machine, "blk.3", false, &t, &err))
+        fail_msg("%s", err.text);
+    for (const char *word = t.data; *word && *word != '\n'; word += strspn(word, " ")) {
+        const size_t n = strcspn(word, " \n"); /* of the head */
+        char one[32];
+        snprintf(one, sizeof one, "%.*s", (int)n, word);
+        assert_true(!strcmp(one, "ms") || !strcmp(one, "per") || strstr(words, one));
+        word += n;
+    }
+    text_free(&t);
+    text_free(&manual);
+    problem_free(problem);
+    plan_free(&plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_adds_up_to_the_prediction),
         cmocka_unit_test(memory_of_operators_adds_up),
+        cmocka_unit_test(the_words_of_reports_are_in_the_manual),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
