@@ -38,8 +38,8 @@ struct profile_device {
     /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
      * unless a row says otherwise. */
     bool data_sheet;
-    bool refills; /* replaces weights beside steps, so that experts can be cached there */
-    bool keeps;   /* keeps weights that are streamed to it in its own layout, in host memory */
+    bool refills;     /* replaces weights beside steps, so that experts can be cached there */
+    bool keeps;       /* keeps weights that are streamed to it in its own layout, in host memory */
     bool contradicts; /* record_overhead_ns only holds while others use the machine */
     /* [OP_KIND_COUNT]: the types of each kind that it runs, timed or not, a bit each; F32 of kinds
      * without a type. NULL: nobody asked it, as in profiles that came before */
@@ -74,7 +74,7 @@ struct profile_row {
     const char *numerics; /* class, see device.h */
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
-    bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
+    bool disturbed;   /* the machine was busy: repeats, passes or sums did not agree */
     bool contradicts; /* faster than the device was seen to read memory, when measured again, too */
 };
 

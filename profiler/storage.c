@@ -30,7 +30,7 @@ enum {
 #define ROW_NS         200000000
 #define QUICK_NS       80000000
 #define AGAIN_NS       UINT64_C(10000000000)
-#define QUICK_AGAIN_NS UINT64_C(1000000000)
+#define QUICK_AGAIN_NS UINT64_C(500000000)
 #define BUFFER         ((size_t)READS_AHEAD * READ_CHUNK)
 
 /* As the device reads ahead, and how it gets there. */

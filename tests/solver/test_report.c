@@ -168,6 +168,46 @@ static void memory_of_operators_adds_up(void **state)
     plan_free(&plan);
 }
 
+static void a_difference_is_summed_up_first_and_bounded(void **state)
+{
+    (void)state;
+    struct plan a, b;
+    struct problem *problems[2];
+    struct text t;
+    struct oato_error err;
+    bool same;
+    int lines = 0;
+    make(3000, &a, &problems[0]);
+    make(700, &b, &problems[1]);
+    text_init(&t);
+    if (report_diff(&a, &b, false, &same, &t, &err))
+        fail_msg("%s", err.text);
+    assert_false(same);
+    const char *list = strstr(t.data, " operators move:\n");
+    assert_non_null(list);
+    assert_true(strstr(t.data, "predicted prefill") < list);
+    assert_true(strstr(t.data, "different budgets: cuda:0 3000.000 -> 700.000 MiB\n") < list);
+    assert_non_null(strstr(list, " more; --json lists all\n"));
+    for (const char *c = t.data; *c; c++)
+        lines += *c == '\n';
+    assert_in_range(lines, 22, 32);
+    text_free(&t);
+    text_init(&t);
+    if (report_diff(&a, &b, true, &same, &t, &err))
+        fail_msg("%s", err.text);
+    json_t *j = parsed(&t);
+    assert_true(json_array_size(json_object_get(j, "moves")) > 20);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(j, "details"), "budgets")),
+        "cuda:0 3000.000 -> 700.000 MiB");
+    json_decref(j);
+    text_free(&t);
+    for (int i = 0; i < 2; i++)
+        problem_free(problems[i]);
+    plan_free(&a);
+    plan_free(&b);
+}
+
 /* What begins the lines of a report: a word up to a colon or two spaces, if it has no digit. */
 static void expect_words_of(const char *report, const char *manual)
 {
@@ -230,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_adds_up_to_the_prediction),
         cmocka_unit_test(memory_of_operators_adds_up),
+        cmocka_unit_test(a_difference_is_summed_up_first_and_bounded),
         cmocka_unit_test(the_words_of_reports_are_in_the_manual),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
