@@ -29,6 +29,7 @@ typedef enum oato_status {
     OATO_EFIT = 4,     /* does not fit: host memory, device memory, context */
     OATO_EDEVICE = 5,  /* a device failed */
     OATO_EIO = 6,      /* reading or writing failed: disk full, permission, missing file */
+    OATO_UNSURE = 7,   /* no verdict: check, where measurements vary more than what is asked */
 } oato_status;
 
 /* One line for the user: what, where, why and what to do. */
@@ -514,8 +515,9 @@ struct options {
     int argc, index;
     char **argv;
     bool only_operands;
-    const char *value;          /* of the option just returned, or the operand itself */
-    const char *name;           /* as written, for messages */
+    bool glued;        /* the value is the rest of a word that begins with a letter's row */
+    const char *value; /* of the option just returned, or the operand itself */
+    const char *name;  /* as written, for messages */
     const struct option_of *of; /* of the option that options_take takes */
 };
 

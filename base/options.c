@@ -97,6 +97,8 @@ static int take_value(struct options *o, const struct option_row *r, const char 
         return r->id;
     }
     if (r->kind == OPT_FLAG) {
+        if (o->glued)
+            return unknown(o, o->name + 1, err);
         if (attached) {
             oato_fail(err, OATO_EUSAGE, "option --%s takes no value", r->name);
             return OPT_ERROR;
@@ -117,6 +119,7 @@ int options_next(struct options *o, struct oato_error *err)
         return OPT_END;
     const char *word = o->argv[o->index++];
     o->name = word;
+    o->glued = false;
     if (o->only_operands || word[0] != '-' || !word[1]) {
         o->value = word;
         return OPT_OPERAND;
@@ -132,8 +135,10 @@ int options_next(struct options *o, struct oato_error *err)
         if (strlen(r->name) == n && !memcmp(r->name, name, n))
             return take_value(o, r, equals ? equals + 1 : NULL, err);
     for (const struct option_row *r = o->rows; r->name && word[1] != '-'; r++)
-        if (r->letter && r->letter == word[1])
+        if (r->letter && r->letter == word[1]) {
+            o->glued = word[2];
             return take_value(o, r, word[2] ? word + 2 : NULL, err);
+        }
     char bare[WORD + 1];
     snprintf(bare, sizeof bare, "%.*s", (int)(n < WORD ? n : WORD), name);
     return unknown(o, bare, err);
@@ -154,13 +159,21 @@ size_t options_rows(const struct option_of *all, size_t n, unsigned verbs, struc
     return used;
 }
 
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 int options_take(struct options *o, const struct option_of *all, void *into, struct oato_error *err)
 {
     const int id = options_next(o, err);
     if (id < 0)
         return id;
     o->of = &all[id];
-    return o->of->take(o, (char *)into + o->of->at, err) ? OPT_ERROR : id;
+    if (!o->of->take(o, (char *)into + o->of->at, err))
+        return id;
+    /* "-ngl" is not -n with a value of "gl", but an option that is not known here */
+    return o->glued && is_letter(o->value[0]) ? unknown(o, o->name + 1, err) : OPT_ERROR;
 }
 
 oato_status option_flag(const struct options *o, void *to, struct oato_error *err)

@@ -56,6 +56,9 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     ANSWER("no-conversation",
            "a prompt is continued as it is unless --chat is given: leave it out"),
     ANSWER("jinja", TEMPLATE),
+    ANSWER("st", "oato-run --chat -p TEXT answers once"),
+    ANSWER("single-turn", "oato-run --chat -p TEXT answers once"),
+    ANSWER("keep", "an answer ends where the context is full; -c N allows a longer one"),
     /* bench has a -b of its own, which comes first */
     {"batch-size", 'b', OPT_ANSWER, NULL, "--ubatch N sets the maximum tokens per step", 0},
     ANSWER("tb", "-t N sets the threads for prompts, too"),

@@ -185,6 +185,46 @@ static oato_status check_sums(const struct plan *p, oato_status status, struct o
     return OATO_OK;
 }
 
+static oato_status check_kernels(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    for (int32_t i = 0; i < p->n_kernels; i++) {
+        const struct plan_kernels *k = &p->kernels[i];
+        if (!device_exists(p, k->device) || (i && k->device <= k[-1].device))
+            return oato_fail(err, status, "kernels %d: device %d of %d; in rising order", i,
+                             k->device, p->n_devices);
+    }
+    return OATO_OK;
+}
+
+static const char *level_string(struct plan *p, const char *s)
+{
+    return arena_strndup(&p->arena, or_empty(s), strlen(or_empty(s)));
+}
+
+bool plan_put_kernels(struct plan *p, int32_t device, const struct profile *from)
+{
+    const int32_t at = profile_device_index(from, p->devices[device].id);
+    if (at < 0 || (!*or_empty(from->devices[at].isa) && !*or_empty(from->devices[at].layout)))
+        return true;
+    if (!p->n_kernels)
+        p->kernels = arena_alloc(&p->arena, (size_t)p->n_devices, sizeof *p->kernels);
+    if (!p->kernels)
+        return false;
+    struct plan_kernels *k = &p->kernels[p->n_kernels++];
+    k->device = device;
+    k->isa = level_string(p, from->devices[at].isa);
+    k->layout = level_string(p, from->devices[at].layout);
+    return k->isa && k->layout;
+}
+
+const struct plan_kernels *plan_kernels(const struct plan *p, int32_t device)
+{
+    for (int32_t i = 0; i < p->n_kernels; i++)
+        if (p->kernels[i].device == device)
+            return &p->kernels[i];
+    return NULL;
+}
+
 int32_t plan_ranks(const struct plan *p)
 {
     return p->n_devices ? p->devices[p->n_devices - 1].rank + 1 : 1;
@@ -253,11 +293,13 @@ static oato_status check_caches(const struct plan *p, oato_status status, struct
 oato_status plan_validate(const struct plan *p, oato_status status, struct oato_error *err)
 {
     if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
-        p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0 || p->n_sums < 0)
+        p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0 || p->n_sums < 0 ||
+        p->n_kernels < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
         check_caches(p, status, err) || check_sparse(p, status, err) ||
-        check_inputs(p, status, err) || check_sums(p, status, err) || check_rest(p, status, err))
+        check_inputs(p, status, err) || check_sums(p, status, err) ||
+        check_kernels(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

@@ -287,6 +287,9 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
     if (!status && d.section[SEC_SUMS].data && !out->n_sums)
         status =
             refuse(&d, "section 15 (sums): no records; a plan without any has no such section");
+    if (!status && d.section[SEC_KERNELS].data && !out->n_kernels)
+        status = refuse(&d, "section 16 (kernels): no records; a plan without any has no such "
+                            "section");
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);
     if (status)

@@ -105,6 +105,13 @@ static const struct plan_field sum[] = {
     FIELD(PLAN_U32, sum_choice, wire),
 };
 
+static const struct plan_field kernels[] = {
+    FIELD(PLAN_U32, plan_kernels, device),
+    FIELD(PLAN_TEXT, plan_kernels, isa),
+    FIELD(PLAN_TEXT, plan_kernels, layout),
+    {PLAN_ZERO, 0, 0},
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -131,6 +138,7 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_SPARSE] = {"sparse", 0, 16, false, true, ARRAY(sparse, plan_sparse, sparse)},
     [SEC_INPUTS] = {"inputs", 0, 16, false, true, ARRAY(input, plan_input, inputs)},
     [SEC_SUMS] = {"sums", 0, 16, false, true, ARRAY(sum, sum_choice, sums)},
+    [SEC_KERNELS] = {"kernels", 0, 16, false, true, ARRAY(kernels, plan_kernels, kernels)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -30,6 +30,8 @@ struct profile_workspace {
 struct profile_device {
     const char *id, *kind, *model; /* "cpu:0", "cpu", "AMD EPYC 9755" */
     const char *spec;              /* how to open it again ("" for cpu; sim: what was declared) */
+    const char *isa, *layout;      /* its kernels' instruction set, and the layout of its prepared
+                                      weights; "": not recorded, or it has none */
     uint64_t memory_bytes, free_bytes;
     int32_t threads;
     bool is_host;
@@ -43,8 +45,9 @@ struct profile_device {
     /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
      * unless a row says otherwise. */
     bool data_sheet;
-    bool refills; /* replaces weights beside steps, so that experts can be cached there */
-    bool keeps;   /* keeps weights that are streamed to it in its own layout, in host memory */
+    bool refills;     /* replaces weights beside steps, so that experts can be cached there */
+    bool keeps;       /* keeps weights that are streamed to it in its own layout, in host memory */
+    bool contradicts; /* record_overhead_ns only holds while others use the machine */
     /* [OP_KIND_COUNT]: the types of each kind that it runs, timed or not, a bit each; F32 of kinds
      * without a type. NULL: nobody asked it, as in profiles that came before */
     uint64_t *runs;
@@ -81,7 +84,8 @@ struct profile_row {
     const char *numerics; /* class, see device.h */
     double median_ns, p10_ns, p90_ns;
     int32_t repeats;
-    bool disturbed; /* the machine was busy: repeats, passes or sums did not agree */
+    bool disturbed;   /* the machine was busy: repeats, passes or sums did not agree */
+    bool contradicts; /* faster than the device was seen to read memory, when measured again, too */
 };
 
 /* Reading a file of the folder of prepared weights from its beginning to its end, past the page
@@ -93,6 +97,7 @@ struct profile_storage {
     double bytes_per_s;                      /* median of the passes, which are spread over the */
     double p10_bytes_per_s, p90_bytes_per_s; /* time that profiling took */
     int32_t passes;                          /* 0: not recorded */
+    bool contradicts;                        /* some passes have twice the rate of others */
     double latency_ns;                       /* of one read; median */
 };
 
@@ -398,6 +403,12 @@ struct plan_input {
     float silent; /* the share of the elements that is expected to be so, 0 to 1 */
 };
 
+/* What a device of the plan was measured with; only of those whose profile says so. */
+struct plan_kernels {
+    int32_t device;
+    const char *isa, *layout; /* as in the profile */
+};
+
 struct plan_baseline {
     const char *name; /* "cpu", "layers" */
     uint64_t objective_ns;
@@ -432,6 +443,8 @@ struct plan {
     int32_t n_inputs;
     struct sum_choice *sums; /* of ranks, by rising bytes; none: by the tree, of F32 */
     int32_t n_sums;
+    struct plan_kernels *kernels; /* by device */
+    int32_t n_kernels;
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
@@ -461,6 +474,11 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 /* OATO_EFILE and a message with both hashes when the plan was made for another model. */
 oato_status plan_check_model(const struct plan *p, const struct gguf *g, struct oato_error *err);
+/* Notes with what kernels the profile measured a device of the plan; devices come in their order.
+ * False: memory is short. */
+bool plan_put_kernels(struct plan *p, int32_t device, const struct profile *from);
+/* NULL: they are not known. */
+const struct plan_kernels *plan_kernels(const struct plan *p, int32_t device);
 /* How many processes the plan is for: 1, unless it divides the model between ranks. */
 int32_t plan_ranks(const struct plan *p);
 /* Whether the ranks' accelerators sum what they divide (SUM_ACCELERATORS), one of each rank. */

@@ -59,7 +59,7 @@ struct sum_text {
 };
 
 enum {
-    FIELDS_MAX = 21,
+    FIELDS_MAX = 24,
     PROFILE_DEVICES_MAX = 64,
     PROFILE_RESTORES_MAX = 65536,
     PROFILE_STORAGE_MAX = 64,
@@ -168,6 +168,7 @@ enum section_id {
     SEC_SPARSE,
     SEC_INPUTS,
     SEC_SUMS,
+    SEC_KERNELS,
     SEC_END
 };
 

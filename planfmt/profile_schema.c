@@ -10,7 +10,13 @@
 #define AT(type, member)   offsetof(struct type, member)
 #define SIZE(type, member) sizeof(((struct type *)0)->member)
 
-enum { NAME_BYTES = 255, NOTES_BYTES = 65535, MODEL_BYTES = 95, SPEC_BYTES = 159 };
+enum {
+    NAME_BYTES = 255,
+    NOTES_BYTES = 65535,
+    MODEL_BYTES = 95,
+    SPEC_BYTES = 159,
+    LEVEL_BYTES = 31
+};
 
 /* clang-format off */
 const struct schema profile_head_schema = {"profile", {
@@ -40,6 +46,8 @@ const struct schema profile_device_schema = {"device", {
     {"kind", AT(profile_device, kind), FIELD_TEXT, 7, REQUIRED},
     {"model", AT(profile_device, model), FIELD_TEXT, MODEL_BYTES, OPTIONAL},
     {"spec", AT(profile_device, spec), FIELD_TEXT, SPEC_BYTES, OPTIONAL},
+    {"isa", AT(profile_device, isa), FIELD_TEXT, LEVEL_BYTES, IF_SET},
+    {"layout", AT(profile_device, layout), FIELD_TEXT, LEVEL_BYTES, IF_SET},
     {"memory_bytes", AT(profile_device, memory_bytes), FIELD_U64, 0, REQUIRED},
     {"free_bytes", AT(profile_device, free_bytes), FIELD_U64, 0, REQUIRED},
     {"threads", AT(profile_device, threads), FIELD_I32, 0, OPTIONAL},
@@ -53,11 +61,12 @@ const struct schema profile_device_schema = {"device", {
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
     {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
     {"keeps", AT(profile_device, keeps), FIELD_BOOL, 0, IF_SET},
+    {"contradicts", AT(profile_device, contradicts), FIELD_BOOL, 0, IF_SET},
     {"join_norm_ns", AT(profile_device, join_ns[JOIN_NORM]), FIELD_F64, 0, IF_SET},
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 17 + JOIN_COUNT};
+}, 20 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},
@@ -93,7 +102,8 @@ const struct schema profile_row_schema = {"operator", {
     {"workspace_bytes", AT(row_text, row.workspace_bytes), FIELD_U64, 0, REQUIRED},
     {"numerics", AT(row_text, numerics), FIELD_CHARS, SIZE(row_text, numerics), REQUIRED},
     {"disturbed", AT(row_text, row.disturbed), FIELD_BOOL, 0, IF_SET},
-}, 11};
+    {"contradicts", AT(row_text, row.contradicts), FIELD_BOOL, 0, IF_SET},
+}, 12};
 
 const struct schema profile_restore_schema = {"restore", {
     {"model", AT(profile_restore, model), FIELD_U64, 0, REQUIRED},
@@ -114,7 +124,8 @@ const struct schema profile_storage_schema = {"storage", {
     {"p90_bytes_per_s", AT(profile_storage, p90_bytes_per_s), FIELD_F64, 0, OPTIONAL},
     {"passes", AT(profile_storage, passes), FIELD_I32, 0, OPTIONAL},
     {"latency_ns", AT(profile_storage, latency_ns), FIELD_F64, 0, OPTIONAL},
-}, 8};
+    {"contradicts", AT(profile_storage, contradicts), FIELD_BOOL, 0, IF_SET},
+}, 9};
 
 const struct schema profile_sum_schema = {"sum", {
     {"ranks", AT(sum_text, row.ranks), FIELD_I32, 0, REQUIRED},

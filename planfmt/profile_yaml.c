@@ -282,7 +282,8 @@ void *array_of(struct reader *r, void *array, int32_t n, size_t size)
 static oato_status read_device(struct reader *r)
 {
     struct profile *p = r->profile;
-    struct profile_device d = {.id = "", .kind = "", .model = "", .spec = ""};
+    struct profile_device d = {
+        .id = "", .kind = "", .model = "", .spec = "", .isa = "", .layout = ""};
     struct mapping_marks m;
     if (read_mapping(r, &profile_device_schema, &d, &m))
         return r->err->status;

@@ -12,11 +12,8 @@
 #include <unistd.h>
 
 enum { NOTES_MAX = 2000, CONTEXT_SHOWN = 512, PASSES = 3 /* at least */ };
-#define ADDS_UP       0.1        /* plans are to be right within 0.15 */
-#define QUICK         " (quick)" /* in notes, behind a model that was measured so */
-#define BUSY          ": was the machine busy? Measure again when it is quiet"
-#define SHORT_NS      3e5
-#define OVERHEAD_MOST 0.25 /* more is not what a program costs, but what others took */
+#define QUICK " (quick)" /* in notes, behind a model that was measured so */
+#define BUSY  ": was the machine busy? Measure again when it is quiet"
 
 /* A run in progress. */
 struct run {
@@ -171,10 +168,12 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
         i = p->n_devices++;
     }
     struct profile_device *d = &p->devices[i];
+    const struct device_ops *ops = rig->device->ops;
     rig->index = i;
-    if (!device_describe(p, rig) || !set_string(p, &d->id, info->id) ||
-        !set_string(p, &d->kind, info->kind) || !set_string(p, &d->model, info->model) ||
-        !set_string(p, &d->spec, spec) ||
+    if (!device_describe(p, rig) || !set_string(p, &d->isa, info->isa) ||
+        !set_string(p, &d->layout, or_empty(ops->layout ? ops->layout(rig->device) : NULL)) ||
+        !set_string(p, &d->id, info->id) || !set_string(p, &d->kind, info->kind) ||
+        !set_string(p, &d->model, info->model) || !set_string(p, &d->spec, spec) ||
         (info->is_host && !set_string(p, &p->machine.kernel_isa, info->isa)))
         return oato_fail_memory(err, sizeof *info, "the profile");
     return OATO_OK;
@@ -415,16 +414,6 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
     return status;
 }
 
-/* Whole layers as programs: a decode step, and steps of a prompt. */
-enum { LAYERS_DECODE, LAYERS_PROMPT, LAYERS_LONG_PROMPT, LAYERS_COUNT };
-
-struct layers_times {
-    struct layers_time last[LAYERS_COUNT];    /* with the sums of the rows so far */
-    double mean_ns[LAYERS_COUNT][PASSES_MAX]; /* of each pass */
-    double together_ns;                       /* of a decode step, the least so far */
-    int n;
-};
-
 static oato_status measure_layers(const struct run *r, const struct rig *rig,
                                   struct layers_times *t, struct oato_error *err)
 {
@@ -447,23 +436,6 @@ static oato_status measure_layers(const struct run *r, const struct rig *rig,
     return OATO_OK;
 }
 
-/* What the layers take beyond the sum of their rows, in the middle one of all passes. */
-static double beyond_ns(struct layers_times *t, int which)
-{
-    const struct layers_time *last = &t->last[which];
-    return last->records ? quantile(t->mean_ns[which], t->n, 0.5) - last->sum_ns : 0;
-}
-
-/* Whether the rows add up to what the layers take together; to no more than that, when they leave
- * something out. Differences of steps as short as a scheduler's slice tell nothing. */
-static bool adds_up(const struct rig *rig, const struct layers_times *t)
-{
-    const struct layers_time *last = &t->last[LAYERS_DECODE];
-    const double beyond = t->together_ns - last->sum_ns;
-    return !last->records || last->sum_ns < SHORT_NS || (rig->leaves_out && beyond > 0) ||
-           fabs(beyond) < ADDS_UP * t->together_ns;
-}
-
 static int least_passes(const struct run *r, const struct rig *rig)
 {
     return r->o->quick || rig->declared ? 1 : PASSES;
@@ -474,7 +446,7 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
                                   struct oato_error *err)
 {
     const int least = least_passes(r, rig);
-    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !adds_up(rig, t))) {
+    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !layers_add_up(rig, t))) {
         const double done = r->done;
         const bool first = !r->passes.n;
         r->passes.n++;
@@ -494,28 +466,18 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
     return OATO_OK;
 }
 
-/* What is beyond the operators in a decode step is spread over its records; what is still beyond
- * them in a prompt's steps over the time of the rows that these have more: whoever computes only
- * the small operators of a prompt is not charged for what the large ones displace. */
-static void set_overheads(const struct rig *rig, struct profile_device *d, struct layers_times *t)
+static oato_status settle_rows(struct run *r, struct rig *rig, struct oato_error *err)
 {
-    const struct layers_time *decode = &t->last[LAYERS_DECODE];
-    const double most_ns = rig->leaves_out ? INFINITY : OVERHEAD_MOST * decode->sum_ns;
-    double more_ns = 0, sum_ns = 0, rows_ns = 0, ns = fmin(beyond_ns(t, LAYERS_DECODE), most_ns);
-    if (ns > 0)
-        d->record_overhead_ns = readable_ns(ns / decode->records);
-    for (int j = 0; j < JOIN_COUNT; j++)
-        d->join_ns[j] = readable_ns(decode->join_ns[j]);
-    for (int i = LAYERS_PROMPT; i < LAYERS_COUNT; i++) {
-        const struct layers_time *last = &t->last[i];
-        if (last->records)
-            more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
-        sum_ns += last->records ? last->sum_ns : 0;
-        rows_ns += last->records ? last->more_ns : 0;
-    }
-    more_ns = fmin(more_ns, OVERHEAD_MOST * sum_ns);
-    if (more_ns > 0)
-        d->rows_overhead = round(more_ns / rows_ns * 1e4) / 1e4;
+    int32_t n = 0, again = 0;
+    progress_update(&r->progress, r->done, "contradictions");
+    const oato_status status =
+        doubts_settle(rig, r->p, &r->set, r->o, r->m->shape.context_length, &n, &again, err);
+    if (!status && n)
+        warn_line(r->warn, r->user,
+                  "%s: %d rows are faster than its rate of reading memory allows, also when "
+                  "measured again (%d were)" BUSY,
+                  rig->info.id, n, again);
+    return status;
 }
 
 static oato_status measure_operators(struct run *r, struct rig *rig, struct oato_error *err)
@@ -525,16 +487,27 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     d->record_overhead_ns = d->rows_overhead = 0;
     memset(d->join_ns, 0, sizeof d->join_ns);
     oato_status status = measure_passes(r, rig, &t, err);
-    if (!status && !adds_up(rig, &t)) {
+    time_by(r, rig, CLOCK_PASSES);
+    for (int i = 0; !status && i < LAYERS_AGAIN && layers_beside_others(rig, &t); i++)
+        status = measure_layers(r, rig, &t, err);
+    time_by(r, rig, CLOCK_USUAL);
+    if (!status && !layers_add_up(rig, &t)) {
         status = put_rows(r, false, true, err);
         warn_line(r->warn, r->user,
                   "%s: the operators of a step add up to %.2f ms, but together take %.2f ms" BUSY,
                   rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
     }
     passes_free(&r->passes);
-    if (!status)
-        set_overheads(rig, d, &t);
-    return status;
+    if (status)
+        return status;
+    layers_overheads(rig, &t, d);
+    d->contradicts = layers_beside_others(rig, &t);
+    if (d->contradicts)
+        warn_line(r->warn, r->user,
+                  "%s: the overhead of a record only holds while others use the machine: a step "
+                  "takes %.2f ms undisturbed, but most of them more" BUSY,
+                  rig->info.id, t.together_ns / 1e6);
+    return settle_rows(r, rig, err);
 }
 
 static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)

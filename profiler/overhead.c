@@ -1,8 +1,14 @@
 /*
  * overhead.c - the cost of submitting a step and waiting for its end beyond its records, and of
- * launching one record.
+ * launching one record; and from times of whole layers what a record costs beyond its operator.
  */
 #include "profiler/profiler_internal.h"
+
+#include <math.h>
+
+#define ADDS_UP       0.1 /* plans are to be right within 0.15 */
+#define SHORT_NS      3e5
+#define OVERHEAD_MOST 0.25 /* more is not what a program costs, but what others took */
 
 enum {
     WIDTH = 64,
@@ -53,4 +59,53 @@ oato_status launch_time(const struct rig *r, bool quick, double *ns, struct oato
     if (!status && times.n)
         *ns = quantile(times.inner_ns, times.n, 0.5) / (RECORDS_MOST - 1);
     return status;
+}
+
+/* ---------------------------------------------------------------------- of whole layers ---- */
+
+/* What the layers take beyond the sum of their rows, in the middle one of all times. */
+static double beyond_ns(struct layers_times *t, int which)
+{
+    const struct layers_time *last = &t->last[which];
+    return last->records ? quantile(t->mean_ns[which], t->n, 0.5) - last->sum_ns : 0;
+}
+
+bool layers_add_up(const struct rig *rig, const struct layers_times *t)
+{
+    const struct layers_time *last = &t->last[LAYERS_DECODE];
+    const double beyond = t->together_ns - last->sum_ns;
+    return !last->records || last->sum_ns < SHORT_NS || (rig->leaves_out && beyond > 0) ||
+           fabs(beyond) < ADDS_UP * t->together_ns;
+}
+
+bool layers_beside_others(const struct rig *rig, struct layers_times *t)
+{
+    const struct layers_time *last = &t->last[LAYERS_DECODE];
+    const double beyond = beyond_ns(t, LAYERS_DECODE);
+    return !rig->declared && last->records && last->sum_ns >= SHORT_NS && beyond > 0 &&
+           last->sum_ns + beyond > (1 + ADDS_UP) * t->together_ns;
+}
+
+/* What is beyond the operators in a decode step is spread over its records; what is still beyond
+ * them in a prompt's steps over the time of the rows that these have more: whoever computes only
+ * the small operators of a prompt is not charged for what the large ones displace. */
+void layers_overheads(const struct rig *rig, struct layers_times *t, struct profile_device *d)
+{
+    const struct layers_time *decode = &t->last[LAYERS_DECODE];
+    const double most_ns = rig->leaves_out ? INFINITY : OVERHEAD_MOST * decode->sum_ns;
+    double more_ns = 0, sum_ns = 0, rows_ns = 0, ns = fmin(beyond_ns(t, LAYERS_DECODE), most_ns);
+    if (ns > 0)
+        d->record_overhead_ns = readable_ns(ns / decode->records);
+    for (int j = 0; j < JOIN_COUNT; j++)
+        d->join_ns[j] = readable_ns(decode->join_ns[j]);
+    for (int i = LAYERS_PROMPT; i < LAYERS_COUNT; i++) {
+        const struct layers_time *last = &t->last[i];
+        if (last->records)
+            more_ns += beyond_ns(t, i) - d->record_overhead_ns * last->records;
+        sum_ns += last->records ? last->sum_ns : 0;
+        rows_ns += last->records ? last->more_ns : 0;
+    }
+    more_ns = fmin(more_ns, OVERHEAD_MOST * sum_ns);
+    if (more_ns > 0)
+        d->rows_overhead = round(more_ns / rows_ns * 1e4) / 1e4;
 }

@@ -213,6 +213,13 @@ oato_status links_measure(struct profile *p, struct rig *r, bool quick, struct o
 oato_status links_measure_peer(struct profile *p, struct rig *r, const struct rig *from, bool quick,
                                struct oato_error *err);
 
+/* doubts.c. Rows of the device that read memory faster than its rate allows: measures the rate and
+ * the rows of the set again, for a few seconds, and marks what still contradicts the rate; *n is
+ * how many rows these are, *again how many were measured again. */
+oato_status doubts_settle(struct rig *r, struct profile *p, const struct op_set *set,
+                          const struct profiler_options *o, int64_t context_length, int32_t *n,
+                          int32_t *again, struct oato_error *err);
+
 /* storage.c. Writes a file in the folder (NULL: that of prepared weights), to be read now and then.
  * A folder that cannot be written to is warned about; *out is then NULL, which all take. */
 struct storage_meter;
@@ -247,6 +254,24 @@ struct layers_time {
  * first. */
 oato_status layers_measure(struct layers *l, const struct profile *p, const struct op_point *at,
                            bool quick, struct layers_time *t, struct oato_error *err);
+/* Whole layers as programs: a decode step, and steps of a prompt. */
+enum { LAYERS_DECODE, LAYERS_PROMPT, LAYERS_LONG_PROMPT, LAYERS_COUNT };
+enum { LAYERS_AGAIN = 3 }; /* times more, where they contradict each other */
+struct layers_times {
+    struct layers_time last[LAYERS_COUNT];                   /* with the sums of the rows so far */
+    double mean_ns[LAYERS_COUNT][PASSES_MAX + LAYERS_AGAIN]; /* of each time */
+    double together_ns; /* of a decode step, the least so far */
+    int n;
+};
+/* overhead.c. Whether the rows add up to what the layers take together; to no more than that, when
+ * they leave something out. Differences of steps as short as a scheduler's slice tell nothing. */
+bool layers_add_up(const struct rig *rig, const struct layers_times *t);
+/* Whether what the layers take beyond their rows only holds beside others: undisturbed steps take
+ * less, by more than what plans are to be right within. */
+bool layers_beside_others(const struct rig *rig, struct layers_times *t);
+/* The overheads of the device, and what joins save. */
+void layers_overheads(const struct rig *rig, struct layers_times *t, struct profile_device *d);
+
 /* The share of a decode step of the first layers with oato-run --sparse predict that the predictors
  * take: their records alone against all records. 0: no layer fits. */
 oato_status layers_predict_share(const struct rig *r, const struct model *m,

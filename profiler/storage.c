@@ -23,12 +23,15 @@ enum {
     READS_MOST = 4096, /* whose latency counts, of one pass */
     PASSES_LEAST = 3,  /* however short the profile is */
     PASSES_MOST = 64,  /* the last ones count */
+    PASSES_AGAIN = 6,  /* more, where some have twice the rate of others */
     PAUSE_SHARE = 20,  /* of the time at most one part is spent reading */
     QUICK_SHARE = 10,
 };
-#define ROW_NS   200000000
-#define QUICK_NS 80000000
-#define BUFFER   ((size_t)READS_AHEAD * READ_CHUNK)
+#define ROW_NS         200000000
+#define QUICK_NS       80000000
+#define AGAIN_NS       UINT64_C(10000000000)
+#define QUICK_AGAIN_NS UINT64_C(500000000)
+#define BUFFER         ((size_t)READS_AHEAD * READ_CHUNK)
 
 /* As the device reads ahead, and how it gets there. */
 static const struct profile_storage rows[] = {
@@ -137,12 +140,26 @@ oato_status storage_now_and_then(struct storage_meter *m, struct oato_error *err
     return m && now_ns() >= m->due_ns ? pass_measure(m, err) : OATO_OK;
 }
 
+/* Whether something is read twice as fast in one second as in another. */
+static bool contradicts(struct storage_meter *m)
+{
+    const int32_t n = m->passes < PASSES_MOST ? m->passes : PASSES_MOST;
+    bool any = false;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        any = any || times_disagree(quantile(m->rate[i], n, 0.1), quantile(m->rate[i], n, 0.9));
+    return any;
+}
+
 oato_status storage_put(struct storage_meter *m, struct profile *p, struct oato_error *err)
 {
     struct profile_storage measured[ARRAY_LEN(rows)];
     if (!m)
         return OATO_OK;
     while (m->passes < PASSES_LEAST)
+        if (pass_measure(m, err))
+            return err->status;
+    const uint64_t end_ns = now_ns() + (m->quick ? QUICK_AGAIN_NS : AGAIN_NS);
+    for (int i = 0; i < PASSES_AGAIN && now_ns() < end_ns && contradicts(m); i++)
         if (pass_measure(m, err))
             return err->status;
     const int32_t n = m->passes < PASSES_MOST ? m->passes : PASSES_MOST;
@@ -152,6 +169,8 @@ oato_status storage_put(struct storage_meter *m, struct profile *p, struct oato_
         measured[i].bytes_per_s = floor(quantile(m->rate[i], n, 0.5));
         measured[i].p10_bytes_per_s = floor(quantile(m->rate[i], n, 0.1));
         measured[i].p90_bytes_per_s = floor(quantile(m->rate[i], n, 0.9));
+        measured[i].contradicts =
+            times_disagree(measured[i].p10_bytes_per_s, measured[i].p90_bytes_per_s);
         measured[i].passes = n;
         measured[i].latency_ns = readable_ns(quantile(m->latency[i], n, 0.5));
     }

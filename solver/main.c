@@ -81,6 +81,20 @@ static oato_status take_profile(const struct options *o, void *to, struct oato_e
     return OATO_OK;
 }
 
+/* Networks are sold by bits, measured by bytes. */
+static bool parse_rate(const char *text, double *bytes_per_s)
+{
+    static const char *const bits[] = {"b/s", "bit/s", "bits/s", "bps"};
+    if (parse_quantity(text, "B/s", bytes_per_s))
+        return true;
+    for (size_t i = 0; i < ARRAY_LEN(bits); i++)
+        if (parse_quantity(text, bits[i], bytes_per_s)) {
+            *bytes_per_s /= 8;
+            return true;
+        }
+    return false;
+}
+
 /* RATE[,LATENCY]: bytes/s and seconds. */
 static oato_status take_network(const struct options *o, void *to, struct oato_error *err)
 {
@@ -89,9 +103,11 @@ static oato_status take_network(const struct options *o, void *to, struct oato_e
     double seconds = r->latency_ns * 1e-9;
     const size_t n = strcspn(o->value, ",");
     snprintf(rate, sizeof rate, "%.*s", (int)n, o->value);
-    if (!parse_quantity(rate, "B/s", &r->bytes_per_s) || r->bytes_per_s < 1 ||
+    if (!parse_rate(rate, &r->bytes_per_s) || r->bytes_per_s < 1 ||
         (o->value[n] && !parse_quantity(o->value + n + 1, "s", &seconds)))
-        return bad_value(o, "a rate and perhaps a latency, such as 117MB/s,60us", err);
+        return bad_value(
+            o, "a rate in bytes or bits and perhaps a latency, such as 117MB/s,60us or 10Gb/s",
+            err);
     r->latency_ns = seconds * 1e9;
     r->network_given = true;
     return OATO_OK;
@@ -355,17 +371,31 @@ static void print_help(const struct verb *v, const struct option_row *rows)
     options_help(rows, stdout);
     if (!v->name)
         printf("\nexit: 0 done, 1 check or diff says no, 2 usage, 3 bad file, 4 does not fit, "
-               "6 input/output\n");
+               "6 input/output, 7 unsure\n");
+}
+
+/* The default request is made for the default context; one that was chosen smaller gets a request
+ * of the same shape that just fits. */
+static void fit_default_request(struct plan_request *q)
+{
+    const int32_t each = q->context / q->batch, all = q->prompt + q->generate;
+    if (each < 1 || all <= each)
+        return;
+    q->prompt = (int32_t)((int64_t)q->prompt * each / all);
+    q->generate = each - q->prompt;
 }
 
 /* Up to --help or --version, which are answered here. */
 static oato_status read_command(const struct verb *v, int argc, char **argv, struct command *c,
                                 struct oato_error *err)
 {
-    struct option_row rows[ARRAY_LEN(all_options) + 1];
+    struct option_row rows[ARRAY_LEN(all_options) + PLAN_ANSWERS];
     struct options o;
-    options_rows(all_options, ARRAY_LEN(all_options), v->options, rows);
+    const size_t n = options_rows(all_options, ARRAY_LEN(all_options), v->options, rows);
+    if (v->options & (REQUEST | PLANNED))
+        memcpy(rows + n, plan_answers, sizeof plan_answers);
     options_init(&o, rows, argc, argv);
+    bool shows_context = false, shows_request = false;
     for (int id;
          !c->help && !c->version && (id = options_take(&o, all_options, c, err)) != OPT_END;) {
         if (id == OPT_ERROR)
@@ -374,11 +404,18 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
             return oato_fail(err, OATO_EUSAGE,
                              "'%.80s' is one operand too many; usage: oato-plan %s", o.value,
                              v->usage);
+        if (id >= 0 && o.of->at == offsetof(struct command, plan.request.context))
+            shows_context = true;
+        if (id >= 0 && (o.of->at == offsetof(struct command, plan.request.prompt) ||
+                        o.of->at == offsetof(struct command, plan.request.generate)))
+            shows_request = true;
         if (id >= 0 && o.of->verbs & CLUSTER)
             c->of_cluster = o.of->name;
         if (id == OPT_OPERAND)
             c->operands[c->n_operands++] = o.value;
     }
+    if (shows_context && !shows_request)
+        fit_default_request(&c->plan.request);
     if (c->ubatch)
         c->plan.request.ubatch = c->ubatch;
     c->ranks.any_ubatch = !c->ubatch;
@@ -422,9 +459,11 @@ int main(int argc, char **argv)
     if (!status && !c.help && !c.version)
         status = run_verb(v, &c, &out, &err);
     command_close(&c);
-    if (out.failed && (!status || status == OATO_NEGATIVE))
+    /* a verdict is an answer, too, and so is that there can be none */
+    const bool answers = !status || status == OATO_NEGATIVE || status == OATO_UNSURE;
+    if (out.failed && answers)
         status = oato_fail_memory(&err, out.len, "the output");
-    if (out.len && (!status || status == OATO_NEGATIVE)) /* a verdict is an answer, too */
+    if (out.len && answers)
         text_print(stdout, out.data, out.len);
     text_free(&out);
     if (!status)

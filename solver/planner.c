@@ -69,20 +69,6 @@ static void need_and_offer(const struct problem *p, uint64_t *need, uint64_t *kv
         *offer += in->usable[d] ? in->capacity[d] : 0;
 }
 
-/* Bytes of KV that one position more or less makes: layers whose window is full take the same. */
-static double bytes_per_position(const struct problem *p)
-{
-    const struct plan_request *q = &p->request;
-    const int64_t all = request_kv_positions(q, 0);
-    uint64_t bytes = 0;
-    for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const struct oato_op *op = &p->graph.ops[i].op;
-        if (op->kind == OP_KV_STORE && request_kv_positions(q, op->window) == all)
-            bytes += op_kv_bytes(op, q->kv);
-    }
-    return (double)bytes;
-}
-
 /* A line for people: what is missing, and what would help. */
 static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
 {
@@ -99,23 +85,15 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
                          "operator; raise --budget by about the largest operator",
                          (double)need / 0x1p20, text);
     double missing = (double)(need - offer) / 0x1p20;
-    double per_token = bytes_per_position(p);
-    int64_t context =
-        per_token > 0 ? p->request.context - (int64_t)((double)(need - offer) / per_token) : 0;
-    char knob[128] = "raise --budget or choose smaller weights";
-    if (context >= ((int64_t)p->request.prompt + p->request.generate) * p->request.batch)
-        snprintf(knob, sizeof knob, "lower --context to about %lld or raise --budget",
-                 (long long)context);
-    if (!(cost_storage_rate(p->cost) > 0) && p->n_devices) {
-        const size_t len = strlen(knob);
-        snprintf(knob + len, sizeof knob - len,
-                 ", or let oato-profile measure storage, to stream weights");
-    }
     return oato_fail(
         err, OATO_EFIT,
         "weights (%.1f MiB) and KV of %d positions (%.1f MiB) do not fit: %.1f MiB are "
-        "missing (available beside activations: %s); %s",
-        (double)(need - kv) / 0x1p20, p->request.context, (double)kv / 0x1p20, missing, text, knob);
+        "missing (available beside activations: %s); raise --budget, lower --context or choose "
+        "smaller weights%s",
+        (double)(need - kv) / 0x1p20, p->request.context, (double)kv / 0x1p20, missing, text,
+        profile_storage_rate(p->profile) > 0
+            ? ""
+            : ", or let oato-profile measure storage, to stream weights");
 }
 
 /* ------------------------------------------------------------------------------ the plan --- */

@@ -92,7 +92,7 @@ static oato_status set_budgets(struct problem *p, const struct planner_options *
         if (d == p->n_devices)
             return unknown_device(p->profile, o->budgets[i].id, 16, err);
         const struct profile_device *device = &p->profile->devices[p->device[d]];
-        if (o->strict_budgets && !device->data_sheet && device->memory_bytes &&
+        if (o->strict_budgets && !(device->data_sheet && device->is_host) && device->memory_bytes &&
             o->budgets[i].bytes > device->memory_bytes)
             return oato_fail(
                 err, OATO_EUSAGE,

@@ -440,6 +440,11 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
                              const struct planner_options *o, double at_least, struct plan *out,
                              struct problem **problem, struct text *bound, struct oato_error *err);
 
+/* Behind OATO_EFIT of planner_make: says in err how much memory of the host is missing, and with
+ * which budget or context there is a plan; both were tried. Returns the status. */
+oato_status report_shortage(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, struct oato_error *err);
+
 struct cluster_options {
     int32_t hosts, per_host;     /* per_host: devices of a kind */
     struct rank_options network; /* messages between hosts, and the wire of sums */
@@ -452,6 +457,13 @@ extern const char *const objective_names[OBJECTIVE_COUNT];
 
 /* All append to text; with json, one JSON object. */
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out);
+/* The same under a title of its own (NULL: the model's name). With the model, too, what is streamed
+ * is told apart from what is waited for. */
+void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
+                    const struct model *m, bool json, struct text *out);
+/* What a model is called: by its name or, where it has no weights, by that of its file, since it
+ * may be made of a shape alone. */
+const char *model_title(const struct plan *p, const struct model *m);
 /* *same: the plans are equal, byte for byte. */
 oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
                         struct text *out, struct oato_error *err);
@@ -471,8 +483,9 @@ oato_status report_frontier(const struct model *m, const struct profile *profile
                             const struct planner_options *o, int32_t steps, bool json,
                             struct text *out, struct text *svg, struct oato_error *err);
 /* Prices the plan again: OATO_NEGATIVE when it no longer fits, or is slower than predicted or than
- * today's best plan by more than max_slower (0.05 = 5 %) plus the profile's dispersion (its time at
- * the median of the rows minus that at their p10). */
+ * today's best plan by more than max_slower (0.05 = 5 %). OATO_UNSURE when that cannot be told: the
+ * profile's dispersion (the plan's time at the median of the rows minus that at their p10) is more
+ * than what max_slower asks for. */
 oato_status report_check(const struct plan *p, const struct model *m, const struct profile *profile,
                          double max_slower, double time_limit_s, bool json, struct text *out,
                          struct oato_error *err);

@@ -5,6 +5,7 @@
  */
 #include "solver/verbs.h"
 
+#include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
 #include <inttypes.h>
@@ -144,6 +145,25 @@ static oato_status default_output(const char *model, char *path, size_t n, struc
     return OATO_OK;
 }
 
+/* Notes for oato-run --strict with which kernels the plan's devices were measured. used: the hosts
+ * of several profiles that the plan uses; NULL: the ranks' profiles, or the only one. */
+static oato_status note_kernels(struct command *c, const bool *used, struct oato_error *err)
+{
+    struct plan *p = &c->the_plan;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        const struct profile *from = c->in.profile;
+        int32_t host = -1;
+        for (int32_t i = 0; used && i < c->ranks.n_profiles; i++)
+            if (used[i] && ++host == p->devices[d].host)
+                from = c->ranks.profiles[i];
+        if (!used && c->ranks.n_profiles)
+            from = c->ranks.profiles[rank_profile(&c->ranks, p->devices[d].rank)];
+        if (!plan_put_kernels(p, d, from))
+            return oato_fail_memory(err, sizeof *p->kernels, "a plan");
+    }
+    return OATO_OK;
+}
+
 static void tell_hosts(const struct command *c, const struct host_choice *choice)
 {
     const struct plan *p = &c->the_plan;
@@ -241,9 +261,10 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     oato_status status =
         chooses ? ranks_choose(c->in.model, &c->plan, o, &choice, &c->the_plan, err)
                 : ranks_plan(c->in.model, &c->plan, o, &choice.prices, &c->the_plan, err);
-    if (status || plan_save(&c->the_plan, output, err))
+    if (status || note_kernels(c, chooses ? choice.used : NULL, err) ||
+        plan_save(&c->the_plan, output, err))
         return err->status;
-    report_plan(&c->the_plan, NULL, c->json, out);
+    report_plan_as(NULL, &c->the_plan, NULL, c->in.model, c->json, out);
     if (c->json)
         json_hosts(c, &choice, out);
     if (!chooses)
@@ -286,9 +307,11 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
             ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least, &c->the_plan,
                                &problem, &c->file, err)
             : planner_make(c->in.model, c->in.profile, &c->plan, &c->the_plan, &problem, err))
-        return err->status;
-    if (!plan_save(&c->the_plan, output, err)) {
-        report_plan(&c->the_plan, problem, c->json, out);
+        return err->status == OATO_EFIT && !c->maximize_context
+                   ? report_shortage(c->in.model, c->in.profile, &c->plan, err)
+                   : err->status;
+    if (!note_kernels(c, NULL, err) && !plan_save(&c->the_plan, output, err)) {
+        report_plan_as(NULL, &c->the_plan, problem, c->in.model, c->json, out);
         warn_if_disturbed(problem);
         if (c->file.len)
             text_print(stderr, c->file.data, c->file.len);
@@ -402,22 +425,28 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
 {
     struct problem *problem = NULL;
     int32_t *place;
-    struct plan now;
+    struct plan priced;
+    struct text title;
     if (open_plan(c, err))
         return err->status;
-    if (prices_ranks(c)) {
-        if (ranks_price(&c->the_plan, c->in.model, &c->ranks, &now, err))
-            return err->status;
-        report_plan(&now, NULL, c->json, out);
-        plan_free(&now);
-        return OATO_OK;
-    }
-    if (c->in.model && c->in.profile &&
-        problem_of_plan(c->in.model, c->in.profile, &c->the_plan, &problem, &place, err))
+    const bool ranks = prices_ranks(c);
+    if (ranks
+            ? ranks_price(&c->the_plan, c->in.model, &c->ranks, &priced, err)
+            : c->in.model && c->in.profile &&
+                  problem_of_plan(c->in.model, c->in.profile, &c->the_plan, &problem, &place, err))
         return err->status;
-    report_plan(&c->the_plan, problem, c->json, out);
+    const char *base = strrchr(c->operands[0], '/');
+    text_init(&title);
+    text_printf(&title, "%s", base ? base + 1 : c->operands[0]);
+    if (c->the_plan
+            .content_hash) /* else the model was made of a shape, and its name says nothing */
+        text_printf(&title, " (%s)", model_title(&c->the_plan, c->in.model));
+    report_plan_as(title.data, ranks ? &priced : &c->the_plan, problem, c->in.model, c->json, out);
+    text_free_part(&title, out);
     warn_if_disturbed(problem);
     problem_free(problem);
+    if (ranks)
+        plan_free(&priced);
     return OATO_OK;
 }
 

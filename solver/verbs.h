@@ -39,6 +39,10 @@ struct command {
     struct text file;     /* output for elsewhere than stdout */
 };
 
+/* answers.c: refused, each with a hint; the last one is empty. */
+enum { PLAN_ANSWERS = 64 };
+extern const struct option_row plan_answers[PLAN_ANSWERS];
+
 /* True when a profile or a library machine is given. */
 bool names_machine(const struct command *c);
 void command_close(struct command *c);

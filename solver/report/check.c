@@ -1,33 +1,70 @@
 /*
  * check.c - verdicts: does a plan still hold under a profile (as fast as predicted, within memory,
- * near today's best plan), and how do two plans differ. Both are meant for CI:
- * a table for people, JSON for programs, and the exit status for scripts.
+ * near today's best plan). Meant for CI: a table for people, JSON for programs, and the exit status
+ * for scripts.
+ *
+ * A time is judged by the medians of the profile, and by how far apart its measurements are: the
+ * distance between the plan's time with the medians and with the 10th percentiles of all rows.
+ * Where that is more than the change that was asked for, medians on one side of the limit prove
+ * nothing, and the verdict is that the profile is too noisy to tell.
  */
 #include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
-#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* -------------------------------------------------------------------------------- check ---- */
 
+/* In rising order of weight: of several checks the last one counts. */
+enum judgement { FINE, TOO_NOISY, NOT_FINE };
+
 struct verdict {
     struct text *out;
-    bool json, bad;
+    bool json;
+    enum judgement worst;
 };
 
+/* More than this share of a limit is no dispersion: whatever single runs took, half of them take
+ * longer than that. */
+#define DISPERSION_MOST 0.5
+
+static const char *const judgement_words[] = {
+    [FINE] = "fine", [TOO_NOISY] = "TOO NOISY TO TELL", [NOT_FINE] = "NOT FINE"};
+static const char *const judgement_values[] = {
+    [FINE] = "fine", [TOO_NOISY] = "too noisy to tell", [NOT_FINE] = "not fine"};
+
 /* One line of the table. */
-static void judge(struct verdict *v, const char *what, bool good, const char *unit, double value,
-                  double limit)
+static void tell(struct verdict *v, const char *what, enum judgement is, const char *unit,
+                 double value, double limit)
 {
-    v->bad = v->bad || !good;
+    v->worst = is > v->worst ? is : v->worst;
     if (v->json)
-        json_add_object(v->out, NULL, JSON("what", what), JSON("good", good), JSON("unit", unit),
+        json_add_object(v->out, NULL, JSON("what", what), json_bool("good", is == FINE),
+                        JSON("verdict", judgement_values[is]), JSON("unit", unit),
                         JSON("value", value), JSON("limit", limit));
     else
         text_printf(v->out, "%-44s %12.3f %12.3f %-4s %s\n", what, value, limit, unit,
-                    good ? "fine" : "NOT FINE");
+                    judgement_words[is]);
+}
+
+static void judge(struct verdict *v, const char *what, bool good, const char *unit, double value,
+                  double limit)
+{
+    tell(v, what, good ? FINE : NOT_FINE, unit, value, limit);
+}
+
+/* A time against another one, which it may exceed by the share max_slower. */
+static void judge_time(struct verdict *v, const char *what, double now_ns, double then_ns,
+                       double max_slower, double dispersion_ns)
+{
+    const double asked_ns = then_ns * max_slower, limit_ns = then_ns + asked_ns;
+    enum judgement is = now_ns <= limit_ns ? FINE : NOT_FINE;
+    if (dispersion_ns > asked_ns && fabs(now_ns - limit_ns) <= dispersion_ns &&
+        now_ns <= limit_ns * (1 + DISPERSION_MOST))
+        is = TOO_NOISY;
+    tell(v, what, is, "ms", as_ms(now_ns), as_ms(limit_ns));
 }
 
 static oato_status judge_memory(struct verdict *v, const struct plan *plan, const struct model *m,
@@ -117,14 +154,15 @@ static oato_status price_at_p10(const struct model *m, const struct profile *pro
     return status;
 }
 
-/* The dispersion that was measured excuses as much above every limit. */
 static void tell_dispersion(struct verdict *v, double ns)
 {
     if (v->json) {
         json_close(v->out, ']');
         json_add(v->out, JSON("dispersion_ns", ns));
     } else if (ns > 0) {
-        text_printf(v->out, "limits on times include %.3f ms for the profile's dispersion\n",
+        text_printf(v->out,
+                    "dispersion of the profile: with the 10th percentiles of its rows the plan "
+                    "takes %.3f ms less than with their medians\n",
                     as_ms(ns));
     }
 }
@@ -148,11 +186,10 @@ static bool devices_are_there(struct verdict *v, const struct plan *plan,
 static void judge_promise(struct verdict *v, const struct plan *plan, double now_ns,
                           double max_slower, double dispersion_ns)
 {
-    const double limit = (double)plan->objective_ns * (1 + max_slower) + dispersion_ns;
     char what[64];
     snprintf(what, sizeof what, "%s, against what the plan promised",
              objective_names[plan->request.objective]);
-    judge(v, what, now_ns <= limit, "ms", as_ms(now_ns), as_ms(limit));
+    judge_time(v, what, now_ns, (double)plan->objective_ns, max_slower, dispersion_ns);
 }
 
 /* status: of looking for the best plan; that there is none is a verdict. */
@@ -160,7 +197,6 @@ static oato_status judge_best(struct verdict *v, const struct plan *plan, oato_s
                               double now_ns, int64_t best_ns, double max_slower,
                               double dispersion_ns, const struct oato_error *err)
 {
-    const double limit = (double)best_ns * (1 + max_slower) + dispersion_ns;
     char what[64];
     if (status == OATO_EFIT && !oato_failed_memory(err)) {
         judge(v, "some plan fits this machine", false, "", 0, 0);
@@ -169,7 +205,7 @@ static oato_status judge_best(struct verdict *v, const struct plan *plan, oato_s
     snprintf(what, sizeof what, "%s, against the best plan of today",
              objective_names[plan->request.objective]);
     if (!status)
-        judge(v, what, now_ns <= limit, "ms", as_ms(now_ns), as_ms(limit));
+        judge_time(v, what, now_ns, (double)best_ns, max_slower, dispersion_ns);
     return status;
 }
 
@@ -286,7 +322,7 @@ static oato_status judge_ranks(struct verdict *v, const struct plan *plan, const
     for (int32_t d = 0; d < now.n_devices; d++) {
         const struct plan_device *own = &now.devices[d];
         char what[80];
-        snprintf(what, sizeof what, "memory of %s", device_name(plan, d).text);
+        snprintf(what, sizeof what, "memory of %s", device_name(&now, d).text);
         judge(v, what, own->planned_bytes <= own->budget_bytes, "MiB",
               as_mib((double)own->planned_bytes), as_mib((double)own->budget_bytes));
     }
@@ -333,14 +369,21 @@ static oato_status report_verdicts(const struct plan *p, const struct model *m,
         status = judge_plan(&v, p, m, profile, max_slower, time_limit_s, &dispersion_ns, err);
     tell_dispersion(&v, dispersion_ns);
     if (json) {
-        json_add(out, json_bool("good", !v.bad));
+        json_add(out, json_bool("good", v.worst == FINE),
+                 JSON("verdict", judgement_values[v.worst]));
         json_close(out, '}');
         text_printf(out, "\n");
     }
     if (!status)
         status = text_status(out, err);
-    if (!status && v.bad)
+    if (!status && v.worst == NOT_FINE)
         status = oato_fail(err, OATO_NEGATIVE, "the plan no longer holds; run oato-plan again");
+    else if (!status && v.worst == TOO_NOISY)
+        status = oato_fail(err, OATO_UNSURE,
+                           "too noisy to tell: the profile's measurements vary by %.1f %% of the "
+                           "plan's time; run oato-profile again when the machine is quiet, or "
+                           "accept more with --max-slower",
+                           100 * dispersion_ns / (double)p->objective_ns);
     return status;
 }
 
@@ -356,226 +399,4 @@ oato_status report_check_ranks(const struct plan *p, const struct model *m,
                                struct text *out, struct oato_error *err)
 {
     return report_verdicts(p, m, NULL, ranks, max_slower, 0, json, out, err);
-}
-
-/* --------------------------------------------------------------------------------- diff ---- */
-
-enum { WHERE_SIZE = 160 };
-
-/* A plan's parts by operator: plans of large models have tens of thousands. */
-struct parts_by_op {
-    const struct plan *plan;
-    const struct plan_part **sorted; /* by operator, then as in the plan */
-};
-
-static int by_op(const void *a, const void *b)
-{
-    const struct plan_part *x = *(const struct plan_part *const *)a;
-    const struct plan_part *y = *(const struct plan_part *const *)b;
-    const int order = strcmp(x->op, y->op);
-    return order ? order : (x > y) - (x < y);
-}
-
-static bool sort_parts(const struct plan *p, struct parts_by_op *out)
-{
-    out->plan = p;
-    out->sorted = calloc((size_t)p->n_parts + 1, sizeof(void *));
-    for (int32_t i = 0; out->sorted && i < p->n_parts; i++)
-        out->sorted[i] = &p->parts[i];
-    if (out->sorted)
-        qsort(out->sorted, (size_t)p->n_parts, sizeof(void *), by_op);
-    return out->sorted;
-}
-
-/* The operator's parts are those from here on that have its name; NULL: it has none. */
-static const struct plan_part *const *find_parts(const struct parts_by_op *x, const char *op)
-{
-    int32_t lo = 0, hi = x->plan->n_parts;
-    while (lo < hi) {
-        const int32_t middle = lo + (hi - lo) / 2;
-        if (strcmp(x->sorted[middle]->op, op) < 0)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < x->plan->n_parts && !strcmp(x->sorted[lo]->op, op) ? x->sorted + lo : NULL;
-}
-
-/* "cuda:0", "cuda:0 0-8192 + cpu:0 8192-14336", "cpu:0, prefill on cuda:0"; "-": nowhere. */
-static void where(const struct parts_by_op *x, const char *op, char out[WHERE_SIZE])
-{
-    const struct plan *p = x->plan;
-    const struct plan_part *const *part = find_parts(x, op), *const *end = part;
-    const struct plan_part *const *all = x->sorted + p->n_parts;
-    size_t n = 0;
-    int32_t parts = 0, streams = -1;
-    for (; end && end < all && !strcmp((*end)->op, op); end++)
-        parts += (*end)->phases >> PHASE_DECODE & 1;
-    snprintf(out, WHERE_SIZE, "-");
-    for (; part < end && n < WHERE_SIZE; part++) {
-        const struct plan_part *t = *part;
-        if (!(t->phases >> PHASE_DECODE & 1)) {
-            streams = t->device;
-            continue;
-        }
-        n += (size_t)snprintf(out + n, WHERE_SIZE - n, "%s%s", n ? " + " : "",
-                              device_name(p, t->device).text);
-        if (parts > 1 && n < WHERE_SIZE)
-            n += (size_t)snprintf(out + n, WHERE_SIZE - n, " %" PRId64 "-%" PRId64, t->begin,
-                                  t->end);
-    }
-    if (streams >= 0 && n < WHERE_SIZE)
-        snprintf(out + n, WHERE_SIZE - n, ", prefill on %s", device_name(p, streams).text);
-}
-
-/* Operators of `a` that are elsewhere (or nowhere) in `b`; once more, from the other side, for
- * those that only b has. */
-static int32_t diff_moves(const struct parts_by_op *a, const struct parts_by_op *b, bool only_b,
-                          bool json, struct text *out)
-{
-    const struct parts_by_op *walk = only_b ? b : a;
-    int32_t moves = 0;
-    for (int32_t i = 0; i < walk->plan->n_parts; i++) {
-        const char *op = walk->plan->parts[i].op;
-        char from[WHERE_SIZE], to[WHERE_SIZE];
-        if (*find_parts(walk, op) != &walk->plan->parts[i] || (only_b && find_parts(a, op)))
-            continue;
-        where(a, op, from);
-        where(b, op, to);
-        if (!strcmp(from, to))
-            continue;
-        moves++;
-        if (json)
-            json_add_object(out, NULL, JSON("op", op), JSON("from", from), JSON("to", to));
-        else
-            text_printf(out, "%-28s %s -> %s\n", op, from, to);
-    }
-    return moves;
-}
-
-static void diff_predictions(const struct plan *a, const struct plan *b, bool json,
-                             struct text *out)
-{
-    const struct {
-        const char *name;
-        uint64_t a, b;
-    } rows[] = {{"prefill_ns", a->prefill_ns, b->prefill_ns},
-                {"decode_ns", a->decode_ns, b->decode_ns},
-                {"request_ns", a->request_ns, b->request_ns}};
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (json)
-            json_add_object(out, rows[i].name, JSON("a", rows[i].a), JSON("b", rows[i].b));
-        else if (rows[i].a != rows[i].b)
-            text_printf(out, "predicted %.*s %.4f ms -> %.4f ms (%+.2f %%)\n",
-                        (int)(strlen(rows[i].name) - 3), rows[i].name, as_ms((double)rows[i].a),
-                        as_ms((double)rows[i].b),
-                        percent_more((double)rows[i].b, (double)rows[i].a));
-    }
-}
-
-/* What else differs, a word each. */
-static void diff_others(const struct plan *a, const struct plan *b, bool json, struct text *out)
-{
-    bool devices = a->n_devices != b->n_devices, budgets = false;
-    for (int32_t i = 0; !devices && i < a->n_devices; i++) {
-        devices = strcmp(a->devices[i].id, b->devices[i].id) != 0;
-        budgets = budgets || a->devices[i].budget_bytes != b->devices[i].budget_bytes;
-    }
-    bool fusions = a->n_fusions != b->n_fusions;
-    for (int32_t i = 0; !fusions && i < a->n_fusions; i++)
-        fusions = strcmp(a->fusions[i].name, b->fusions[i].name) != 0 ||
-                  strcmp(a->fusions[i].op, b->fusions[i].op) != 0;
-    bool caches = a->n_caches != b->n_caches;
-    for (int32_t i = 0; !caches && i < a->n_caches; i++)
-        caches = strcmp(a->caches[i].op, b->caches[i].op) != 0 ||
-                 a->caches[i].device != b->caches[i].device ||
-                 a->caches[i].slots != b->caches[i].slots;
-    bool sparse = a->n_sparse != b->n_sparse;
-    for (int32_t i = 0; !sparse && i < a->n_sparse; i++)
-        sparse = a->sparse[i].layer != b->sparse[i].layer ||
-                 a->sparse[i].threshold != b->sparse[i].threshold ||
-                 a->sparse[i].dense != b->sparse[i].dense ||
-                 a->sparse[i].predicts != b->sparse[i].predicts;
-    bool inputs = a->n_inputs != b->n_inputs;
-    for (int32_t i = 0; !inputs && i < a->n_inputs; i++)
-        inputs = strcmp(a->inputs[i].tensor, b->inputs[i].tensor) != 0 ||
-                 a->inputs[i].threshold != b->inputs[i].threshold;
-    const struct plan_request *q = &a->request, *r = &b->request;
-    const struct {
-        const char *name;
-        bool differ;
-    } rows[] = {{"model", a->structure_hash != b->structure_hash},
-                {"profile", a->profile_hash != b->profile_hash},
-                {"neurons", a->neurons_hash != b->neurons_hash},
-                {"sparse layers", sparse},
-                {"inputs to skip", inputs},
-                {"request", q->prompt != r->prompt || q->generate != r->generate ||
-                                q->context != r->context || q->batch != r->batch ||
-                                q->ubatch != r->ubatch || q->kv != r->kv ||
-                                q->deterministic != r->deterministic},
-                {"objective", q->objective != r->objective},
-                {"devices", devices},
-                {"budgets", budgets},
-                {"fusions", fusions},
-                {"caches", caches},
-                {"solver", strcmp(a->solver, b->solver) != 0}};
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        if (rows[i].differ && json)
-            json_add(out, JSON(NULL, rows[i].name));
-        else if (rows[i].differ)
-            text_printf(out, "different %s\n", rows[i].name);
-    }
-}
-
-static oato_status same_bytes(const struct plan *a, const struct plan *b, bool *same,
-                              struct oato_error *err)
-{
-    uint8_t *x = NULL, *y = NULL;
-    size_t nx, ny;
-    oato_status status = plan_encode(a, &x, &nx, err);
-    if (!status)
-        status = plan_encode(b, &y, &ny, err);
-    if (!status)
-        *same = nx == ny && !memcmp(x, y, nx);
-    free(x);
-    free(y);
-    return status;
-}
-
-oato_status report_diff(const struct plan *a, const struct plan *b, bool json, bool *same,
-                        struct text *out, struct oato_error *err)
-{
-    struct parts_by_op of_a = {0}, of_b = {0};
-    oato_status status = same_bytes(a, b, same, err);
-    if (status)
-        return status;
-    if (!sort_parts(a, &of_a) || !sort_parts(b, &of_b)) {
-        status = oato_fail_memory(err, (size_t)a->n_parts * sizeof(void *), "a comparison");
-        goto out;
-    }
-    if (json) {
-        json_open(out, NULL, '{');
-        json_add(out, JSON("same", *same));
-        json_open(out, "different", '[');
-        diff_others(a, b, true, out);
-        json_close(out, ']');
-        json_open(out, "moves", '[');
-        diff_moves(&of_a, &of_b, false, true, out);
-        diff_moves(&of_a, &of_b, true, true, out);
-        json_close(out, ']');
-        diff_predictions(a, b, true, out);
-        json_close(out, '}');
-        text_printf(out, "\n");
-    } else if (!*same) {
-        diff_others(a, b, false, out);
-        int32_t moves = diff_moves(&of_a, &of_b, false, false, out);
-        moves += diff_moves(&of_a, &of_b, true, false, out);
-        text_printf(out, "%d operators move\n", moves);
-        diff_predictions(a, b, false, out);
-    }
-    status = text_status(out, err);
-out:
-    free(of_a.sorted);
-    free(of_b.sorted);
-    return status;
 }

@@ -141,6 +141,30 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
                     problem_device(p, o->stream));
 }
 
+/* What one operator of a unit takes: its share, as placed, or all of it on device `whole`. */
+static uint64_t own_bytes(const struct explain *x, int32_t op, int32_t whole)
+{
+    const struct problem *p = x->problem;
+    const int32_t unit = p->unit_of[op];
+    const struct option *o = instance_option(&p->instance, x->place, unit);
+    const struct op_price *price = &p->price[op * p->n_devices];
+    double bytes = 0;
+    if (whole >= 0)
+        return price[whole].weight_bytes + price[whole].kv_bytes;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        int64_t begin = 0, end = 1, extent = 1;
+        if (option_divided(o)) {
+            divide_range(p, unit, o, d, &begin, &end);
+            extent = p->division[unit].extent;
+        } else if (d != problem_op_device(p, op, o, PHASE_DECODE)) {
+            continue;
+        }
+        bytes += (double)(price[d].weight_bytes + price[d].kv_bytes) * (double)(end - begin) /
+                 (double)extent;
+    }
+    return (uint64_t)bytes;
+}
+
 /* ------------------------------------------------------------------------- one operator ---- */
 
 static void companions(const struct explain *x, int32_t op, struct text *out)
@@ -189,14 +213,15 @@ static void device_text(const struct explain *x, int32_t op, int32_t d)
         if (m.allowed)
             json_add(out, JSON("prefill_ns", price->prefill_ns),
                      JSON("decode_ns", price->decode_ns), JSON("estimate", price->estimate),
-                     JSON("bytes", m.bytes), JSON("fits", m.fits),
-                     JSON("change_ns", (double)m.delta_ns));
+                     json_bool("contradicts", op_contradicts(p, op, d)),
+                     JSON("bytes", own_bytes(x, op, d)), JSON("unit_bytes", m.bytes),
+                     JSON("fits", m.fits), JSON("change_ns", (double)m.delta_ns));
         json_add(out, JSON("what_would_have_to_change", change));
         json_close(out, '}');
     } else if (m.allowed) {
         text_printf(out, "  %-8s %10.3f %10.4f%c %9.2f  %s\n", id, as_ms((double)price->prefill_ns),
                     as_ms((double)price->decode_ns), price->estimate ? '~' : ' ',
-                    as_mib((double)m.bytes), here ? "here" : change);
+                    as_mib((double)own_bytes(x, op, d)), here ? "here" : change);
     } else {
         text_printf(out, "  %-8s %10s %10s  %9s  %s\n", id, "-", "-", "-", here ? "here" : change);
     }
@@ -300,6 +325,16 @@ static void op_cache_text(const struct explain *x, int32_t op)
             cache_text(x, &x->plan->caches[i], "  ");
 }
 
+static uint64_t unit_bytes(const struct explain *x, int32_t op)
+{
+    const struct problem *p = x->problem;
+    const struct option *o = instance_option(&p->instance, x->place, p->unit_of[op]);
+    uint64_t bytes = 0;
+    for (int32_t d = 0; d < p->n_devices; d++)
+        bytes += o->bytes[d];
+    return bytes;
+}
+
 static void explain_op(const struct explain *x, int32_t op)
 {
     const struct problem *p = x->problem;
@@ -333,8 +368,8 @@ static void explain_op(const struct explain *x, int32_t op)
     } else {
         text_printf(out, "%s (%s) is on %s\n", o->name, key, where.data);
         if (together.len)
-            text_printf(out, "  placed as one with %s: they share %s\n", together.data,
-                        what_is_shared(p, op));
+            text_printf(out, "  placed as one with %s: they share %s, and take %.2f MiB together\n",
+                        together.data, what_is_shared(p, op), as_mib((double)unit_bytes(x, op)));
         text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
@@ -354,6 +389,12 @@ static void explain_op(const struct explain *x, int32_t op)
                 estimate_text(p, op, d, out);
                 text_printf(out, "\n");
             }
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (op_contradicts(p, op, d))
+                text_printf(out,
+                            "  ! on %s it was faster than the device's rate of reading memory "
+                            "allows, when measured again, too\n",
+                            problem_device(p, d));
     }
     text_free_part(&together, out);
     text_free_part(&where, out);
@@ -372,15 +413,22 @@ static void line_of(const struct explain *x, int32_t op)
     const int64_t prefill_ns = whole ? there->prefill_ns : o->price.prefill_ns;
     const int64_t decode_ns = whole ? there->decode_ns : o->price.decode_ns;
     double benefit_ms, per_mib = benefit_per_mib(x, unit, &benefit_ms);
-    uint64_t bytes = 0;
     struct text where;
     text_init(&where);
     where_text(x, op, &where);
-    for (int32_t d = 0; d < p->n_devices; d++)
-        bytes += o->bytes[d];
-    text_printf(x->out, "%-28s %-8s %10.3f %10.4f%c %9.2f %11.3f %12.4f\n", p->graph.ops[op].name,
-                where.data, as_ms((double)prefill_ns), as_ms((double)decode_ns),
-                !whole || there->estimate ? '~' : ' ', as_mib((double)bytes), benefit_ms, per_mib);
+    text_printf(x->out, "%-28s %-8s", p->graph.ops[op].name, where.data);
+    /* what is of the whole unit is told once, so that columns add up */
+    const bool first = op == p->first_op[unit];
+    if (whole || first)
+        text_printf(x->out, " %10.3f %10.4f%c", as_ms((double)prefill_ns), as_ms((double)decode_ns),
+                    !whole || there->estimate ? '~' : ' ');
+    else
+        text_printf(x->out, " %10s %10s ", "-", "-");
+    text_printf(x->out, " %9.2f", as_mib((double)own_bytes(x, op, -1)));
+    if (first)
+        text_printf(x->out, " %11.3f %12.4f\n", benefit_ms, per_mib);
+    else
+        text_printf(x->out, " %11s %12s\n", "-", "-");
     text_free_part(&where, x->out);
 }
 
@@ -473,6 +521,8 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
             line_of(x, i);
     }
     caches_text(x, name);
+    if (!x->json)
+        doubts_text(x->problem, x->out);
     return OATO_OK;
 }
 

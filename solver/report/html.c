@@ -128,15 +128,6 @@ static void write_keys(const struct page *page, bool models)
                     html_text(page, models ? p->devices[d].model : ""));
 }
 
-/* A header-only file was made of a shape: its name says more than what is in it. */
-static const char *model_title(const struct plan *p, const struct model *m)
-{
-    const char *path = gguf_path(m->gguf), *base = strrchr(path, '/');
-    if (*p->model_name && !gguf_header_only(m->gguf))
-        return p->model_name;
-    return base ? base + 1 : path;
-}
-
 static void write_header(const struct page *page, const char *title)
 {
     const struct plan *p = page->plan;

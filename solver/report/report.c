@@ -24,6 +24,14 @@ oato_status text_status(const struct text *t, struct oato_error *err)
     return t->failed ? oato_fail_memory(err, t->len, "a report") : OATO_OK;
 }
 
+const char *model_title(const struct plan *p, const struct model *m)
+{
+    const char *path = m ? gguf_path(m->gguf) : "", *base = strrchr(path, '/');
+    if (!m || !gguf_header_only(m->gguf))
+        return *or_empty(p->model_name) ? p->model_name : "model";
+    return base ? base + 1 : path;
+}
+
 /* ------------------------------------------------------------------------------ figures ---- */
 
 struct device_name device_name(const struct plan *p, int32_t d)
@@ -95,15 +103,6 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
     return s;
 }
 
-/* Of all copies in a phase. */
-static uint64_t copies_of(const struct plan *p, enum plan_phase phase)
-{
-    uint64_t ns = 0;
-    for (int32_t i = 0; i < p->n_costs; i++)
-        ns += p->costs[i].phase == phase ? p->costs[i].transfer_ns : 0;
-    return ns;
-}
-
 int32_t operators_of(const struct plan *p, bool estimates)
 {
     int32_t n = 0;
@@ -166,7 +165,11 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
         if (plan_ranks(p) > 1)
             json_add(out, JSON("rank", v->rank), JSON("host", v->host));
         json_add(out, JSON("id", v->id), JSON("model", v->model), JSON("spec", v->spec),
+                 JSON("rank", v->rank), JSON("host", v->host),
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
+        if (plan_kernels(p, d))
+            json_add(out, JSON("isa", plan_kernels(p, d)->isa),
+                     JSON("layout", plan_kernels(p, d)->layout));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
                      JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes),
@@ -179,16 +182,17 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
     json_close(out, ']');
 }
 
-static void json_predicted(const struct plan *p, struct text *out)
+static void json_predicted(const struct plan *p, const struct plan_sums *sums, struct text *out)
 {
     const double prompts = (double)p->request.prompt * p->request.batch;
     json_add_object(out, "predicted", JSON("prefill_ns", p->prefill_ns),
                     JSON("decode_ns", p->decode_ns), JSON("request_ns", p->request_ns),
-                    JSON("prefill_copies_ns", copies_of(p, PHASE_PREFILL)),
-                    JSON("decode_copies_ns", copies_of(p, PHASE_DECODE)),
+                    JSON("prefill_copies_ns", (uint64_t)sums->phase[PHASE_PREFILL].copies_ns),
+                    JSON("decode_copies_ns", (uint64_t)sums->phase[PHASE_DECODE].copies_ns),
                     JSON("prefill_tokens_per_s", tokens_per_s(prompts, p->prefill_ns)),
                     JSON("decode_tokens_per_s", tokens_per_s(p->request.batch, p->decode_ns)),
                     JSON("estimates", operators_of(p, true)));
+    plan_sums_json(sums, out);
     json_add(out, JSON("solver", p->solver), JSON("objective_ns", p->objective_ns),
              JSON("bound_ns", p->bound_ns), JSON("bound_of", bound_of(p)),
              JSON("timed_out", p->timed_out));
@@ -261,7 +265,8 @@ static void json_sums(const struct plan *p, struct text *out)
     json_close(out, ']');
 }
 
-static void report_json(const struct plan *p, const struct problem *problem, struct text *out)
+static void report_json(const struct plan *p, const struct problem *problem,
+                        const struct plan_sums *sums, struct text *out)
 {
     json_open(out, NULL, '{');
     json_add(out, JSON("tool", p->tool), JSON("model", p->model_name),
@@ -269,7 +274,7 @@ static void report_json(const struct plan *p, const struct problem *problem, str
              json_hash("content_hash", p->content_hash), json_hash("profile_hash", p->profile_hash),
              json_hash("neurons_hash", p->neurons_hash), JSON("sparse_layers", p->n_sparse));
     json_request(p, out);
-    json_predicted(p, out);
+    json_predicted(p, sums, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
@@ -280,6 +285,8 @@ static void report_json(const struct plan *p, const struct problem *problem, str
         json_sums(p, out);
     if (problem)
         untimed_json(problem, out);
+    if (problem)
+        doubts_json(problem, out);
     if (problem && problem->n_rounds)
         json_rounds(problem, out);
     struct price streamed;
@@ -308,17 +315,18 @@ static void text_sums(const struct plan *p, struct text *out)
                 dtype_name(plan_wire(p)));
 }
 
-static void text_devices(const struct plan *p, const struct problem *problem, struct text *out)
+static void text_devices(const struct plan *p, const struct problem *problem,
+                         const struct plan_sums *sums, struct text *out)
 {
-    const int width = device_width(p);
-    text_printf(out, "%-*s %9s %9s", width, "device", "operators", "KV layers");
+    const int wide = device_width(p), width = wide + 1 + (problem ? 64 : 37);
+    text_printf(out, "%-*s %9s %9s", wide, "device", "operators", "KV layers");
     if (problem)
         text_printf(out, " %8s %8s %8s", "weights", "KV", "work");
     text_printf(out, " %8s %9s  %10s %10s\n", "used MiB", "of budget", "prefill ms", "decode ms");
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
         struct device_share s = device_share(p, problem, d);
-        text_printf(out, "%-*s %9d %9d", width, device_name(p, d).text, s.operators, s.kv_layers);
+        text_printf(out, "%-*s %9d %9d", wide, device_name(p, d).text, s.operators, s.kv_layers);
         if (problem)
             text_printf(out, " %8.1f %8.1f %8.1f", as_mib((double)s.weight_bytes),
                         as_mib((double)s.kv_bytes), as_mib((double)s.work_bytes));
@@ -326,15 +334,14 @@ static void text_devices(const struct plan *p, const struct problem *problem, st
                     as_mib((double)v->budget_bytes), as_ms((double)s.prefill_ns),
                     as_ms((double)s.decode_ns));
     }
-    text_printf(out, "%-*s %*s  %10.3f %10.4f\n", width, "copies", problem ? 64 : 37, "",
-                as_ms((double)copies_of(p, PHASE_PREFILL)),
-                as_ms((double)copies_of(p, PHASE_DECODE)));
+    plan_sums_text(sums, width, out);
 }
 
 static void text_solver(const struct plan *p, struct text *out)
 {
     double gap = gap_of(p);
-    text_printf(out, "solver: %s", p->solver);
+    text_printf(out, "solver: %s, objective (%s, a sum) %.3f ms", p->solver,
+                objective_names[p->request.objective], as_ms((double)p->objective_ns));
     if (gap >= 0 && gap < 5e-6)
         text_printf(out, ", proven optimal");
     else if (gap >= 0)
@@ -346,7 +353,8 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
-        text_printf(out, "%s %s %.3fx", i ? "," : "", p->baselines[i].name, times_faster(p, i));
+        text_printf(out, i ? ", %s %.3f" : " %s takes %.3f times as long", p->baselines[i].name,
+                    times_faster(p, i));
     text_printf(out, "%s\n",
                 p->n_baselines       ? ""
                 : plan_ranks(p) == 1 ? " no baseline fits"
@@ -442,9 +450,10 @@ static void text_flexgen(const struct plan *p, const struct problem *problem, st
     struct price price;
     if (p->objective_ns && baseline_flexgen(problem, &price))
         text_printf(out,
-                    "not available here: streaming weights in every step (FlexGen), ideally "
-                    "%.3fx\n",
-                    (double)price.objective_ns / (double)p->objective_ns);
+                    "not available here: streaming weights in every step (FlexGen), which would "
+                    "take %.3f times as long at best: %s\n",
+                    (double)price.objective_ns / (double)p->objective_ns,
+                    price.objective_ns < (int64_t)p->objective_ns ? "faster" : "not faster");
 }
 
 /* How the affinity got there. */
@@ -460,19 +469,22 @@ static void text_rounds(const struct plan *p, const struct problem *problem, str
     }
 }
 
-void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
+void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
+                    const struct model *m, bool json, struct text *out)
 {
     const struct plan_request *q = &p->request;
+    const struct plan_sums sums = plan_sums(p, problem, m);
+    out->failed = out->failed || sums.failed;
     if (json) {
-        report_json(p, problem, out);
+        report_json(p, problem, &sums, out);
         return;
     }
     text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s%s%s\n",
-                *p->model_name ? p->model_name : "model", q->batch, q->batch == 1 ? "" : "s",
-                q->prompt, q->generate, q->context, q->ubatch, dtype_name(q->kv),
+                title ? title : model_title(p, m), q->batch, q->batch == 1 ? "" : "s", q->prompt,
+                q->generate, q->context, q->ubatch, dtype_name(q->kv),
                 q->objective ? "; minimized: " : "",
                 q->objective ? objective_names[q->objective] : "");
-    text_devices(p, problem, out);
+    text_devices(p, problem, &sums, out);
     text_printf(out,
                 "predicted: prefill %.1f ms (%.1f tokens/s), decode %.3f ms (%.1f tokens/s), "
                 "request %.1f ms\n",
@@ -488,9 +500,15 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
     text_solver(p, out);
     if (problem) {
         untimed_text(problem, out);
+        doubts_text(problem, out);
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
     }
+}
+
+void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)
+{
+    report_plan_as(NULL, p, problem, NULL, json, out);
 }
 
 /* Nobody has priced the plan by the rules of who will run it. */

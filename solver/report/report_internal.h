@@ -45,6 +45,25 @@ struct device_share {
     uint64_t kv_rooms;                           /* and what it takes of memory */
 };
 struct device_share device_share(const struct plan *p, const struct problem *problem, int32_t d);
+/* What makes up a phase's time, so that it adds up: the work of all devices, their copies, and what
+ * brings streamed weights; `waits` is what nobody works meanwhile, `overlap` what is done at the
+ * same time. */
+struct phase_sum {
+    double work_ns, copies_ns, streams_ns, waits_ns, overlap_ns, all_ns;
+};
+
+struct plan_sums {
+    bool failed;  /* memory was short */
+    bool streams; /* known; else they are part of the waits */
+    struct phase_sum phase[PHASE_COUNT];
+};
+
+struct plan_sums plan_sums(const struct plan *p, const struct problem *problem,
+                           const struct model *m);
+void plan_sums_json(const struct plan_sums *sums, struct text *out);
+/* Lines of a table whose last columns are the phases, behind so many characters. */
+void plan_sums_text(const struct plan_sums *sums, int width, struct text *out);
+
 /* Number of operators; with estimates, of those whose shape was not measured on some device. */
 int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */
@@ -61,6 +80,12 @@ void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *
  * there are none. */
 void untimed_text(const struct problem *p, struct text *out);
 void untimed_json(const struct problem *p, struct text *out);
+
+/* doubts.c: whether a row of operator `op` on device d is marked as contradicting the profile;
+ * lines about all such marks that the problem's prices come from; nothing where there are none. */
+bool op_contradicts(const struct problem *p, int32_t op, int32_t d);
+void doubts_text(const struct problem *p, struct text *out);
+void doubts_json(const struct problem *p, struct text *out);
 
 oato_status text_status(const struct text *t, struct oato_error *err);
 

@@ -79,6 +79,7 @@ static void mistakes_are_named(void **state)
     assert_string_equal(WALK("--context-length"),
                         "unknown option '--context-length'; did you mean '--context'?");
     assert_string_equal(WALK("--verb"), "unknown option '--verb'; did you mean '--verbose'?");
+    assert_string_equal(WALK("-vx"), "unknown option '-vx'; --help lists them");
     assert_string_equal(WALK("-x"), "unknown option '-x'; --help lists them");
     assert_string_equal(WALK("--threads"), "option --threads needs a value: N");
     assert_string_equal(WALK("-v", "-t"), "option --threads needs a value: N");

@@ -214,6 +214,57 @@ static void note_warning(void *user, const char *text)
     snprintf(user, 320, "%s", text);
 }
 
+/* Of a plan for cpu:0, whose processor has another name: what counts is how it computes. */
+static void expect_strict_by_kernels(const struct model *m, struct plan *p)
+{
+    const struct engine_options options = {.strict = true};
+    struct plan_kernels here = {0, NULL, NULL};
+    struct device_options any = {0};
+    struct oato_device *cpu;
+    struct device_info info;
+    struct engine *e;
+    struct oato_error err;
+    assert_int_equal(device_open("cpu", 0, &any, &cpu, &err), OATO_OK);
+    cpu->ops->info(cpu, &info);
+    here.isa = info.isa;
+    here.layout = or_empty(cpu->ops->layout(cpu));
+    p->kernels = &here;
+    p->n_kernels = 1;
+    assert_int_equal(engine_open(m, p, &options, NULL, NULL, &e, &err), OATO_OK);
+    engine_close(e);
+    here.isa = "of another level";
+    assert_int_equal(engine_open(m, p, &options, NULL, NULL, &e, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "kernels of 'of another level'"));
+    here.isa = info.isa;
+    here.layout = "other lanes";
+    assert_int_equal(engine_open(m, p, &options, NULL, NULL, &e, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "layout 'other lanes'"));
+    p->n_kernels = 0;
+    cpu->ops->close(cpu);
+}
+
+/* A device that only another one stands for is not opened: there is no cuda here, and no GPU. */
+static void a_device_that_is_mapped_away_is_not_opened(void **state)
+{
+    struct model *m = tiny_model(DT_F32, 3);
+    struct plan p;
+    struct engine *e;
+    struct oato_error err;
+    struct engine_options options = {.map = "cuda:0=cpu:0"};
+    (void)state;
+    plan_begin(&p, m, 1, "");
+    snprintf(p.devices[1].id, sizeof p.devices[1].id, "cuda:0");
+    snprintf(p.devices[1].kind, sizeof p.devices[1].kind, "cuda");
+    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_OK);
+    engine_close(e);
+    options.map = "cuda:0=gpu:9";
+    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EUSAGE);
+    options.map = "cuda:0";
+    assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EUSAGE);
+    plan_free(&p);
+    model_close(m);
+}
+
 static void plans_of_other_machines_and_models_are_noticed(void **state)
 {
     struct model *m = tiny_model(DT_F32, 3);
@@ -230,6 +281,8 @@ static void plans_of_other_machines_and_models_are_noticed(void **state)
     engine_close(e);
     options.strict = true;
     assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFILE);
+    assert_non_null(strstr(err.text, "does not say for which instruction set"));
+    expect_strict_by_kernels(m, &p);
     options.strict = false;
     p.structure_hash ^= 1;
     assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFILE);
@@ -496,6 +549,7 @@ int main(void)
         cmocka_unit_test(phases_may_be_placed_apart),
         cmocka_unit_test(what_does_not_fit_is_said_in_mib_before_anything_is_loaded),
         cmocka_unit_test(plans_of_other_machines_and_models_are_noticed),
+        cmocka_unit_test(a_device_that_is_mapped_away_is_not_opened),
         cmocka_unit_test(threads_and_chunks_do_not_change_bits),
         cmocka_unit_test(a_batch_answers_as_each_would_alone),
         cmocka_unit_test(a_forked_and_cut_sequence_goes_on_as_if_alone),

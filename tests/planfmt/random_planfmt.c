@@ -170,6 +170,8 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
                                                   .kind = kinds[i],
                                                   .model = any_text(r),
                                                   .spec = i ? "vram=64MiB,read=900GB/s" : "",
+                                                  .isa = i ? "" : "avx2",
+                                                  .layout = i ? "" : "lanes8.5",
                                                   .memory_bytes = any_u64(r),
                                                   .free_bytes = any_u64(r),
                                                   .threads = (int32_t)rng_range(r, 0, 256),
@@ -343,6 +345,11 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
             (struct sum_choice){(uint64_t)i * 1000 + (uint64_t)rng_range(r, 0, 999),
                                 wired ? SUM_TREE : (enum sum_way)rng_range(r, 0, SUM_HOST_WAYS - 1),
                                 wired ? DT_Q8_0 : DT_F32};
+    out->kernels = arena_alloc(&out->arena, (size_t)out->n_devices, sizeof *out->kernels);
+    out->n_kernels = out->kernels && rng_range(r, 0, 1) ? out->n_devices : 0;
+    for (int32_t i = 0; i < out->n_kernels; i++)
+        out->kernels[i] =
+            (struct plan_kernels){i, any_name(r, &out->arena), i % 2 ? "" : "lanes16.4"};
     out->inputs = arena_alloc(&out->arena, 3, sizeof *out->inputs);
     out->n_inputs = out->inputs && rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, 3) : 0;
     for (int32_t i = 0; i < out->n_inputs; i++)

@@ -67,6 +67,12 @@ static void assert_same(const struct plan *a, const struct plan *b)
     for (int32_t i = 0; i < a->n_sums; i++)
         assert_true(a->sums[i].bytes == b->sums[i].bytes && a->sums[i].way == b->sums[i].way &&
                     a->sums[i].wire == b->sums[i].wire);
+    assert_int_equal(a->n_kernels, b->n_kernels);
+    for (int32_t i = 0; i < a->n_kernels; i++) {
+        assert_int_equal(a->kernels[i].device, b->kernels[i].device);
+        assert_string_equal(a->kernels[i].isa, b->kernels[i].isa);
+        assert_string_equal(a->kernels[i].layout, b->kernels[i].layout);
+    }
     assert_int_equal(a->n_caches, b->n_caches);
     for (int32_t i = 0; i < a->n_caches; i++) {
         const struct plan_cache *x = &a->caches[i], *y = &b->caches[i];

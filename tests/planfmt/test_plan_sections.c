@@ -226,6 +226,16 @@ static void add_sums_of_q4(struct raw_plan *r)
 {
     add_sums(r, "\1\0\0\0\0\0\0\0\0\0\0\0\2\0\0\0", 1);
 }
+static void add_no_kernels(struct raw_plan *r)
+{
+    add_sparse(r, "", 0);
+    r->section[r->n - 1].id = 16;
+}
+static void add_kernels_of_no_device(struct raw_plan *r)
+{
+    add_sparse(r, "\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0", 1);
+    r->section[r->n - 1].id = 16;
+}
 static void add_no_layers(struct raw_plan *r)
 {
     add_sparse(r, "", 0);
@@ -281,6 +291,8 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_sums_of_no_accelerator, "sums by accelerators: allowed for ranks");
     assert_changed(add_falling_sums, "sum 1: 1 bytes, way 1, wire 0; at most");
     assert_changed(add_library_sums_of_f16, "sum 0: 1 bytes, way 1, wire 1; at most");
+    assert_changed(add_no_kernels, "section 16 (kernels): no records");
+    assert_changed(add_kernels_of_no_device, "kernels 0: device 1073741824 of");
     assert_changed(add_sums_of_q4, "sum 0: 1 bytes, way 0, wire 2; at most");
 }
 

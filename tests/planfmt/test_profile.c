@@ -65,6 +65,8 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_string_equal(d->kind, e->kind);
         assert_string_equal(d->model, e->model);
         assert_string_equal(d->spec, e->spec);
+        assert_string_equal(or_empty(d->isa), or_empty(e->isa));
+        assert_string_equal(or_empty(d->layout), or_empty(e->layout));
         assert_true(d->memory_bytes == e->memory_bytes && d->free_bytes == e->free_bytes);
         assert_true(d->threads == e->threads && d->is_host == e->is_host);
         assert_true(d->read_bytes_per_s == e->read_bytes_per_s && d->flops_per_s == e->flops_per_s);

@@ -5,6 +5,7 @@ longer fit, that are not the best any more, and files that are missing or bad.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,37 @@ class Regression(unittest.TestCase):
         self.assertGreater(rows[0]["change_percent"], 20)
         self.assertGreater(rows[0]["now_ms"], rows[0]["limit_ms"])
         self.expect(0, ["fine"], "--max-slower", "100%")
+
+    def measured(self, median, p10):
+        """A profile with rows of this model's shapes, which vary as said: shares of its medians."""
+        text = (ROOT / "docs/hardware/epyc-zen5-2cores.yaml").read_text(encoding="utf-8")
+
+        def scaled(row):
+            ns = float(row[1])
+            return f"median_ns: {ns * median:.1f}, p10_ns: {ns * p10:.1f}, p90_ns: {ns * median:.1f}"
+
+        text = re.sub(r"median_ns: ([^,]+), p10_ns: [^,]+, p90_ns: [^,]+", scaled, text)
+        (self.folder / "epyc.profile.yaml").write_text(text, encoding="utf-8")
+
+    def test_what_measurements_cannot_tell_is_not_fine(self):
+        (self.folder / "small@laptop.plan").unlink()
+        sizes = ("--layers 2 --width 576 --ffn 1536 --heads 9 --kv-heads 3 --vocab 49152 "
+                 "--type Q4_1").split()
+        self.call(BIN / "oato-make-model", *sizes, "--header-only", "--no-tokenizer",
+                  self.folder / "little.gguf")
+        self.measured(1, 1)
+        self.call(BIN / "oato-plan", self.folder / "little.gguf", "-p",
+                  self.folder / "epyc.profile.yaml", "--prompt", 64, "--generate", 32, "--context",
+                  512, "-o", self.folder / "little@epyc.plan")
+        before = (self.folder / "little@epyc.plan").read_bytes()
+        self.expect(0, ["fine"])
+        self.measured(1, 0.6)
+        self.expect(7, ["TOO NOISY TO TELL"])
+        self.expect(0, ["fine"], "--max-slower", "90%")
+        self.assertEqual(self.run_script("--update").returncode, 7)
+        self.assertEqual((self.folder / "little@epyc.plan").read_bytes(), before)
+        self.measured(3, 1)
+        self.expect(1, ["SLOWER"])
 
     def test_a_better_gpu_makes_the_plan_not_the_best(self):
         self.plan("small@laptop.plan", "-p", self.folder / "laptop.profile.yaml", "--devices",

@@ -457,6 +457,29 @@ static void what_does_not_fit_is_status_4(void **state)
     size_t n = cli_read_file("m.plan", before, sizeof before);
     cli_expect("m.gguf -p p.yaml --budget sim:0=1KiB", 4, "less than activations");
     cli_expect("m.gguf -p p.yaml --devices cpu:0 --budget cpu=700KiB", 4, "are missing");
+    for (int large = 0; large < 2; large++) { /* what is advised helps */
+        char line[160];
+        unsigned long long kib = 0, context = 0;
+        const char *request =
+            "m.gguf -p p.yaml --prompt 32 --generate 16 --devices cpu:0 -o d.plan";
+        snprintf(line, sizeof line, "%s -c %d --budget cpu=%s", request, large ? 4096 : 512,
+                 large ? "900KiB" : "600KiB");
+        cli_expect(line, 4, "are missing");
+        const char *budget = strstr(cli_err, "--budget cpu:0="),
+                   *lower = strstr(cli_err, "--context to ");
+        assert_non_null(budget);
+        assert_int_equal(sscanf(budget, "--budget cpu:0=%lluKiB", &kib), 1);
+        snprintf(line, sizeof line, "%s -c %d --budget cpu=%lluKiB", request, large ? 4096 : 512,
+                 kib);
+        cli_expect(line, 0, NULL);
+        assert_true(!large || lower);
+        if (!lower)
+            continue;
+        assert_int_equal(sscanf(lower, "--context to %llu", &context), 1);
+        snprintf(line, sizeof line, "%s -c %llu --budget cpu=%s", request, context,
+                 large ? "900KiB" : "600KiB");
+        cli_expect(line, 0, NULL);
+    }
     assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
     assert_memory_equal(before, after, n);
 }
@@ -471,9 +494,15 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --budget sim:0", "sim:0=40MiB"},
         {"m.gguf -p p.yaml --budget sim:3=1MiB", "no device 'sim:3'"},
         {"m.gguf -p p.yaml --budget sim:0=900TB", "the device has"},
+        {"m.gguf --hardware rtx3060-laptop --budget cuda:0=400GiB", "the device has 6144.0"},
+        {"m.gguf -p p.yaml -ngl 10", "option '-ngl' is not supported: the plan decides"},
+        {"m.gguf -p p.yaml -nosuch", "unknown option '-nosuch'"},
+        {"m.gguf -p p.yaml -st", "option '-st' is not supported"},
+        {"m.gguf -p p.yaml --keep 4", "option '--keep' is not supported"},
+        {"m.gguf -p p.yaml --network 10Gq/s", "117MB/s,60us or 10Gb/s"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
         {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
-        {"m.gguf -p p.yaml --context 10", "--context"},
+        {"m.gguf -p p.yaml --prompt 16 --context 10", "--context"},
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
         {"m.gguf m.gguf -p p.yaml", "too many"},

@@ -234,7 +234,7 @@ static void check_tells_what_no_longer_holds(void **state)
     now = was;
     now.profiles[0] = &small;
     assert_int_equal(checked(&plan, &now, false, &out), OATO_NEGATIVE);
-    assert_non_null(strstr(out.data, "memory of cpu:0 of rank 1"));
+    assert_non_null(strstr(out.data, "memory of cpu:0 of rank 1 on host "));
     assert_non_null(strstr(out.data, "some plan fits this machine"));
     text_free(&out);
     plan_free(&plan);
