@@ -304,7 +304,8 @@ struct plan_device {
 };
 
 /* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight, or what an
- * ATTENTION reads, is in the memory of `home`. An operator without parts runs on the host device. */
+ * ATTENTION reads, is in the memory of `home`. Without parts an operator runs on the host device.
+ */
 enum { HOME_FILE = -1 }; /* not in memory: a file of prepared weights, read at every step */
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */

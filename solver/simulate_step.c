@@ -4,7 +4,7 @@
  *
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
- *   - streamed weights are copied by a separate copy engine, one after the other; a copy
+ *   - streamed weights and KV are copied by a separate copy engine, one after the other; a copy
  * begins when the records before it in the queue are done, and its reader waits for it; what is
  * streamed from a file comes from storage, which all devices share, also for records without rows,
  * for it is read in a circle; then, for an accelerator, it is copied
@@ -33,6 +33,7 @@ struct stepping {
     uint32_t next[SOLVER_DEVICES];        /* record of the program */
     struct home *signals[SOLVER_DEVICES]; /* by ordinal; event -1: still to come */
     struct home *streamed[SOLVER_DEVICES]; /* by weight slot */
+    struct home *history[SOLVER_DEVICES];  /* by KV layer: what was copied to a room */
     struct home kv_used[KV_ROOMS];         /* the layer before in each room of KV in a file */
     int32_t kv_layers;                     /* so far in turn */
     bool kv_turn;                          /* one of them is there */
@@ -307,6 +308,8 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
         reads[n++] = kv_run(x, r);
+    if (op_has_kv(&o->op))
+        reads[n++] = x->history[d][r->kv_layer];
     const struct home done = event_add(x, e, c.ns + device_of(x, d)->record_overhead_ns, reads, n);
     if (x->kv_turn && op.kind == OP_ATTENTION && d == s->host) {
         x->kv_used[x->kv_layers++ % KV_ROOMS] = done;
@@ -324,6 +327,29 @@ static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct p
         cost_prepared_bytes(x->s->cost, x->s->device[d], &o->op, problem_file_bytes(o));
     const double chosen = d == x->s->host ? storage_share(o, all, x->step->size.tokens) : 1;
     return (uint64_t)((double)all * placed_share(o, placed, r->part) * chosen);
+}
+
+/* What a layer of the host's KV had before the step, on its way to a room; in the first chunk of a
+ * prompt nothing. */
+static void history_run(struct stepping *x, int32_t d, const struct program_record *r)
+{
+    const struct simulation *s = x->s;
+    const struct kv_layer_shape *room = &s->lowered.device[d].kv_shapes[r->kv_layer];
+    const struct oato_op store = {.kind = OP_KV_STORE,
+                                  .kv_heads = room->kv_heads,
+                                  .head_dim = room->head_dim,
+                                  .v_dim = room->v_dim,
+                                  .v_in_k = room->v_in_k,
+                                  .window = room->window};
+    const struct event e = {
+        .kind = EVENT_STREAM,
+        .device = (int16_t)d,
+        .parts = 1,
+        .op = (int32_t)r->graph_op,
+        .bytes = (uint64_t)attend_bytes(&store, s->plan->request.kv, &x->step->size)};
+    const struct home before = pass(x, d, NULL, 0);
+    const double ns = cost_of_copy(s->cost, s->device[s->host], s->device[d], (double)e.bytes);
+    x->history[d][r->kv_layer] = e.bytes ? event_add(x, e, fmax(ns, 0), &before, 1) : before;
 }
 
 /* The weights of a record that follows, on their way to their place. */
@@ -365,13 +391,15 @@ static bool is_kv_copy(const struct program_record *r)
 static bool record_run(struct stepping *x, int32_t d)
 {
     const struct program_record *r = &program_of(x, d)->records[x->next[d]];
-    struct home reads[RECORD_WAITS + RECORD_WEIGHTS], done = {0, -1};
+    struct home reads[RECORD_WAITS + RECORD_WEIGHTS + 2], done = {0, -1};
     for (int i = 0; i < r->n_waits; i++) {
         reads[i] = x->signals[r->wait[i].device][r->wait[i].ordinal];
         if (reads[i].event < 0)
             return false;
     }
-    if (r->kind == RECORD_STREAM)
+    if (record_is_history(r))
+        history_run(x, d, r);
+    else if (r->kind == RECORD_STREAM)
         stream_run(x, d, r);
     else if (r->kind != RECORD_RUN)
         done = copy_run(x, d, r, reads, r->n_waits);
@@ -441,7 +469,8 @@ oato_status simulate_step(struct simulation *s, struct simulated_step *step, int
         x.last[d] = -1;
         x.signals[d] = homes_alloc((size_t)program_of(&x, d)->n_signals + 1);
         x.streamed[d] = homes_alloc((size_t)s->lowered.device[d].n_slots + 1);
-        if (!x.signals[d] || !x.streamed[d])
+        x.history[d] = homes_alloc((size_t)s->lowered.device[d].n_kv + 1);
+        if (!x.signals[d] || !x.streamed[d] || !x.history[d])
             oato_fail_memory(err, s->lowered.device[d].n_slots * sizeof(struct home),
                              "a simulation");
     }
@@ -457,6 +486,7 @@ oato_status simulate_step(struct simulation *s, struct simulated_step *step, int
     for (int32_t d = 0; d < s->plan->n_devices; d++) {
         free(x.signals[d]);
         free(x.streamed[d]);
+        free(x.history[d]);
     }
     return err->status;
 }

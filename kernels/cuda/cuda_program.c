@@ -265,9 +265,8 @@ static oato_status find_rooms(struct cuda_device *d, struct compiled *c, struct 
     for (int32_t i = 0; kv && i < kv->n_layers; i++) {
         if (!kv->layers[i].staged)
             continue;
-        if (!c->kv_arrived &&
-            !(c->kv_arrived = calloc((size_t)kv->n_layers, sizeof *c->kv_arrived)))
-            return oato_fail_memory(err, (size_t)kv->n_layers * sizeof *c->kv_arrived, "a program");
+        if (!c->kv_arrived && !(c->kv_arrived = calloc((size_t)kv->n_layers, sizeof(cu_event))))
+            return oato_fail_memory(err, (size_t)kv->n_layers * sizeof(cu_event), "a program");
         const cu_result result =
             cuda_events_create(d, &c->kv_arrived[i], 1, CU_EVENT_DISABLE_TIMING);
         if (result)

@@ -3,7 +3,8 @@
  *
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
  * problem of its own. With one accelerator so are rooms of several sizes, unless weights come from
- * a file: a smaller one is for smaller records only, and leaves more for weights. Of identical
+ * a file: a smaller one is for smaller records only, and leaves more for weights. So is each with
+ * rooms for KV of the host, and without. Of identical
  * devices only the first ones are streamed to. All problems are relaxed first, the one without
  * streams before the others; then they are solved in equal shares of the time, the most promising
  * first, except those that their relaxation shows to be no better.
@@ -73,7 +74,7 @@ static bool alike(const struct problem *p, int32_t a, int32_t b)
     const int32_t host = p->device[in->host];
     bool same = in->usable[a] == in->usable[b] && in->capacity[a] == in->capacity[b] &&
                 in->staging[a] == in->staging[b] && in->filing[a] == in->filing[b] &&
-                price_equal(&in->fixed[a], &in->fixed[b]) &&
+                in->rooms[a] == in->rooms[b] && price_equal(&in->fixed[a], &in->fixed[b]) &&
                 cost_of_stream(p->cost, host, p->device[a], 1e9) ==
                     cost_of_stream(p->cost, host, p->device[b], 1e9);
     for (int32_t d = 0; d < in->n_devices && same; d++)
@@ -105,7 +106,7 @@ static int32_t list_streams(const struct search *s, uint32_t devices, uint32_t *
     uint32_t able = 0, before[SOLVER_DEVICES] = {0};
     int32_t n = 0;
     for (int32_t d = 0; d < in->n_devices; d++) {
-        able |= in->staging[d] && devices >> d & 1 ? 1u << d : 0;
+        able |= (in->staging[d] || in->rooms[d]) && devices >> d & 1 ? 1u << d : 0;
         before[d] = like_before(s->p, d) & devices;
     }
     for (uint32_t set = 0; set <= able; set++) {
@@ -139,6 +140,15 @@ static bool less_staging(struct instance *in, int level)
         in->staging[d] = room;
     }
     return differs;
+}
+
+/* Whether KV can be streamed to one of the devices. */
+static bool has_rooms(const struct instance *in, uint32_t devices)
+{
+    bool has = false;
+    for (int32_t d = 0; d < in->n_devices; d++)
+        has = has || (devices >> d & 1 && in->rooms[d]);
+    return has;
 }
 
 /* The instance without the other devices. */
@@ -198,12 +208,16 @@ static int32_t list_problems(struct search *s, uint32_t devices, struct oato_err
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
     const int rooms = sets == 2 && !s->p->stored ? ROOMS : 1;
-    for (int32_t j = 0; j < sets * rooms; j++) {
+    for (int32_t j = 0; j < sets * rooms * 2; j++) {
         struct streaming *x = &s->all[n];
-        const int32_t i = j / rooms;
+        const int32_t i = j / 2 / rooms, level = j / 2 % rooms;
+        const bool without = j % 2; /* rooms for KV */
         struct instance in = s->p->instance;
-        if ((!streams[i] && j % rooms) || !less_staging(&in, j % rooms) ||
-            !instance_with_streams(&in, streams[i], &x->in))
+        if ((!streams[i] && level) || (without && !has_rooms(&in, streams[i])))
+            continue;
+        if (without)
+            memset(in.rooms, 0, sizeof in.rooms);
+        if (!less_staging(&in, level) || !instance_with_streams(&in, streams[i], &x->in))
             continue;
         keep_devices(&x->in, devices);
         x->bound_ns = all_ns;

@@ -134,8 +134,8 @@ static void sequences_are_saved_without_rooms(void **state)
     struct plan p;
     struct graph fused;
     struct oato_error err;
-    struct engine_saved *saved;
-    int32_t ids[N + 10], seq[2];
+    struct engine_saved *saved = NULL;
+    int32_t ids[N + 10], seq[2] = {0};
     float *row = malloc(vocab * sizeof *row);
     assert_non_null(row);
     plan_begin(&p, m, 1, "vram=1GiB");
