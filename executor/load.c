@@ -548,6 +548,7 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
             .peers = d->peers,
             .workspace_bytes = d->lowered->workspace_bytes,
             .kv = d->kv,
+            .host_kv = host->kv,
             .ranks = e->ranks,
             .device_ids = e->device_ids,
         };

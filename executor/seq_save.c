@@ -84,6 +84,8 @@ void seq_sizes_init(struct engine *e)
         const struct engine_device *d = &e->device[i];
         for (int32_t layer = 0; d->kv && layer < d->lowered->n_kv; layer++) {
             const struct kv_layer_shape *shape = &d->lowered->kv_shapes[layer];
+            if (shape->staged)
+                continue;
             struct kv_layers *of = &e->kv_layers[shape->state    ? KV_KINDS
                                                  : shape->window ? KV_WINDOW
                                                                  : KV_ALL];
@@ -145,6 +147,8 @@ static oato_status layer_copy(struct copying *c, const struct engine_device *d, 
     const struct kv_layer_shape *shape = &d->lowered->kv_shapes[layer];
     const struct kv_table *t = &s->table[shape->window ? KV_WINDOW : KV_ALL];
     oato_status status = OATO_OK;
+    if (shape->staged)
+        return OATO_OK;
     if (shape->state)
         return s->state < 0 ? OATO_OK
                             : piece_copy(c, d->device, kv_cache_place(d->kv, layer, s->state), err);

@@ -20,7 +20,9 @@ enum record_kind {
     RECORD_DOWNLOAD, /* this device's arena -> host arena */
     /* host memory, or a file -> the staging room of the record's weights, which device_ops.stage
      * made. Starts when the records before it are done and may overlap those after it; a record
-     * that reads one of the weights waits for it. May be skipped in a step without rows. */
+     * that reads one of the weights waits for it. May be skipped in a step without rows.
+     * Without weights: what the step's sequences had in the KV before it, from layer kv_from of the
+     * host's cache to the room kv_layer of this device's. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
     /* Of the host's queue, with ranks (ranks/collective.h): the sum of in[0] over the ranks that
@@ -55,6 +57,7 @@ struct program_record {
     bool to_first;       /* GATHER: rank 0 alone gets the rows */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
                             layers, else -1 */
+    int32_t kv_from;     /* STREAM of KV: layer of the host's cache */
     int32_t cache; /* with op.expert_slots, and EXPERT_SUM: number of the cache in step.cached */
     uint32_t graph_op; /* operator of the graph, for traces; UINT32_MAX for none */
     uint32_t value;    /* value of the graph that is copied or produced, for traces */
@@ -74,7 +77,8 @@ struct kv_layer_shape {
     int32_t pages;                                     /* 0: as many as the cache has */
     int32_t slots;
     int64_t state;
-    bool filed; /* its pages stay in a file and are in memory while the layer computes */
+    bool filed;  /* its pages stay in a file and are in memory while the layer computes */
+    bool staged; /* a room, which RECORD_STREAMs fill with pages of layers of the host's cache */
 };
 
 struct oato_weight; /* prepared by a device, see device.h */
@@ -102,6 +106,7 @@ struct program {
     uint64_t workspace_bytes;         /* what the device said it needs for these records */
     uint32_t without_joins;           /* for profilers: those not to be made, a bit each */
     struct kv_cache *kv;              /* of this device, or NULL when it holds no KV layer */
+    struct kv_cache *host_kv;         /* of the host, which RECORD_STREAMs read; may be NULL */
     struct collective *ranks;         /* that records from REDUCE on exchange with; NULL: none */
     int32_t n_caches;                 /* of experts, in step.cached */
     const char *const *device_ids;    /* by index in the engine, for printing; may be NULL */
@@ -168,6 +173,12 @@ static inline int32_t program_rows(const struct program *p, uint8_t rows)
 /* Rows of the record, and the size of its operator, in this step: with 0 rows it does nothing. */
 int32_t record_rows(const struct program_record *r, const struct step *step);
 struct op_size record_size(const struct program_record *r, const struct step *step);
+
+/* A RECORD_STREAM of KV, not of weights. */
+static inline bool record_is_history(const struct program_record *r)
+{
+    return r->kind == RECORD_STREAM && !r->n_weights && r->kv_layer >= 0;
+}
 
 /* Prints one line per record, for --dump-program. */
 void program_print(const struct program *p, const char *device, FILE *out);

@@ -311,6 +311,8 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     inputs_read(l, o, part, inputs);
     if (op.sparse == SPARSE_PREDICT && !failed(l))
         list = list_read(l, o, part, &op, inputs[0]);
+    const int32_t room =
+        part.placed->kv_streamed && !failed(l) ? history_emit(l, index, device) : -1;
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return;
@@ -338,8 +340,9 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     if (facts->numerics)
         r->record.numerics = (uint8_t)facts->numerics(facts->user, device, &r->record.op, l->phase,
                                                       (enum row_class)r->record.rows);
-    r->record.kv_layer =
-        kv_home_of_part(&l->out->device[device], l->graph, index, part.placement, part.number);
+    r->record.kv_layer = room >= 0 ? room
+                                   : kv_home_of_part(&l->out->device[device], l->graph, index,
+                                                     part.placement, part.number);
     for (int i = 0; i < o->n_in; i++)
         record_reads(l, device, r, i, inputs[i], columns_of(l, o, part, AXIS_K, o->in[i]));
     if (list.buffer >= 0)
@@ -524,6 +527,15 @@ static void spare_emit(struct lowering *l, int32_t index)
 
 /* ---------------------------------------------------------------------------- the result */
 
+/* Not only rooms for that of the host. */
+static bool keeps_kv(const struct lowered_device *d)
+{
+    bool keeps = false;
+    for (int32_t i = 0; i < d->n_kv; i++)
+        keeps = keeps || !d->kv_shapes[i].staged;
+    return keeps;
+}
+
 /* Shared KV pages are copied before the step stores anything. */
 static void kv_copy_emit(struct lowering *l, int32_t device)
 {
@@ -547,8 +559,10 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
         return oato_fail_memory(err, (size_t)l.graph->n_values * sizeof *l.values, "lowering");
     values_init(&l);
     for (int d = 0; d < out->n_devices && !failed(&l); d++)
-        if (out->device[d].n_kv && !in->n_ops)
+        if (keeps_kv(&out->device[d]) && !in->n_ops)
             kv_copy_emit(&l, d);
+    if (!failed(&l))
+        history_begin(&l);
     for (int32_t i = 0; i < n_ops && !failed(&l); i++)
         op_emit(&l, i);
     for (int32_t i = n_ops; i < n_ops + in->n_spare && !failed(&l); i++)

@@ -26,6 +26,7 @@ struct placed_part {
     bool streamed;      /* its weights stay in the host's memory, */
     bool stored;        /* or, on the host, in a file of prepared weights; then streamed, too */
     bool filed;         /* KV_STORE: its layer's KV stays in a file */
+    bool kv_streamed;   /* ATTENTION, in prefill: its layer's KV stays in the host's memory */
     bool dense;         /* it skips no neurons, though the operator does */
     /* The end - begin neurons (ascending) or experts that the range stands for in a plan with a
      * neurons sidecar; NULL: those with the range's own numbers */
@@ -185,7 +186,7 @@ struct lowered_program {
 };
 
 /* KV heads [head_begin, head_end) of a layer of the model live here, or the state of an operator of
- * the graph. */
+ * the graph. A room for KV that is streamed has layer -1. */
 struct kv_home {
     int32_t layer, head_begin, head_end;
     int32_t state_of; /* -1: KV */

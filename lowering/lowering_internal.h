@@ -106,6 +106,8 @@ void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t 
 struct queued *record_add(struct lowering *l, int32_t device, enum record_kind kind);
 /* Completes the record: no wait may be added after this. Returns its index. */
 int32_t record_done(struct lowering *l, int32_t device, struct queued *r);
+/* The record may start only when record `on` of another queue is complete. */
+void record_wait(struct lowering *l, int32_t device, struct queued *r, int32_t other, int32_t on);
 /* The record's i-th input is the buffer at h. */
 void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, struct home h,
                   int32_t width);
@@ -174,6 +176,21 @@ struct home list_emit(struct lowering *l, const struct neurons_predictor *p,
 /* Index of the KV home that a part of operator `index` uses on its device; -1: none. */
 int32_t kv_home_of_part(const struct lowered_device *d, const struct graph *g, int32_t index,
                         const struct placement *p, int part);
+
+/* Index of the KV home that has all heads of a KV_STORE's layer; -1: none. */
+int32_t kv_home_of_layer(const struct lowered_device *d, const struct graph_op *store);
+
+/* ----------------------------------------------------------------------------- history.c --- */
+
+/* Adds rooms for KV of the host to the devices that attend to it, and checks that it is there.
+ * OATO_EFILE: it is not, or the device cannot copy it. */
+oato_status rooms_add(const struct lowering_input *in, struct lowered *out, struct oato_error *err);
+/* At the beginning of a phase: the history of each device's first such layer is copied. */
+void history_begin(struct lowering *l);
+/* Before attention over KV of the host, the operator `index` on `device`: the history of the next
+ * such layer there is copied meanwhile, and the step's own rows are stored in this one's room.
+ * Returns the room. */
+int32_t history_emit(struct lowering *l, int32_t index, int32_t device);
 
 /* ------------------------------------------------------------------------------- order.c --- */
 

@@ -13,11 +13,14 @@ static uint64_t pages_bytes(const struct kv_layer_shape *s, oato_dtype kv, int32
            (s->filed ? op_kv_filed_bytes(&store, kv) : op_kv_bytes(&store, kv) * KV_PAGE_POSITIONS);
 }
 
-static uint64_t kv_bytes(const struct lowered_device *d, const struct memory_limits *m)
+/* Of what stays on the device or, staged, of the rooms for KV of the host. */
+static uint64_t kv_bytes(const struct lowered_device *d, const struct memory_limits *m, bool staged)
 {
     uint64_t bytes = 0, room = 0; /* of the largest layer whose KV stays in a file */
     for (int32_t j = 0; j < d->n_kv; j++) {
         const struct kv_layer_shape *s = &d->kv_shapes[j];
+        if (s->staged != staged)
+            continue;
         const uint64_t pages = pages_bytes(s, m->kv, s->window ? m->window_pages : m->pages);
         bytes += (uint64_t)s->state * sizeof(float) * (uint64_t)s->slots + (s->filed ? 0 : pages);
         room = s->filed && pages > room ? pages : room;
@@ -30,8 +33,8 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
 {
     const struct lowered_device *d = &l->device[device];
     struct device_memory out = {.weights = d->weight_bytes,
-                                .room = d->staging_bytes,
-                                .kv = kv_bytes(d, m),
+                                .room = d->staging_bytes + kv_bytes(d, m, true),
+                                .kv = kv_bytes(d, m, false),
                                 .work = d->arena_bytes + ARENA_SLACK,
                                 .workspace = d->workspace_bytes + d->angles_bytes};
     if (d->n_kv)

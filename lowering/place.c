@@ -52,6 +52,7 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
         const bool file = p->home == HOME_FILE;
         const bool filed = file && g->ops[at].op.kind == OP_KV_STORE, stored = file && !filed;
         const int32_t home = filed ? device : stored ? host : bound[p->home];
+        const bool attends = g->ops[at].op.kind == OP_ATTENTION;
         const bool streamed = !filed && home == host && device != host;
         if (device >= 0 && !file && !streamed && home != device)
             return oato_fail(
@@ -66,9 +67,10 @@ static oato_status parts_place(const struct plan *plan, const struct graph *g, c
                                          .end = (int32_t)p->end,
                                          .rank = plan->devices[p->device].rank,
                                          .host = plan->devices[p->device].host,
-                                         .streamed = stored || streamed,
+                                         .streamed = stored || (streamed && !attends),
                                          .stored = stored,
                                          .filed = filed,
+                                         .kv_streamed = streamed && attends && device >= 0,
                                          .dense = skips && skips->dense >> p->device & 1};
         for (int phase = 0; phase < PHASE_COUNT; phase++)
             if (p->phases >> phase & 1 && p->begin != p->end &&
@@ -242,6 +244,8 @@ static oato_status home_add(const struct lowering_input *in, int32_t index, int 
     const struct kv_home home =
         part_home(in->graph, index, &in->placements->phase[phase][index], part);
     const bool state = home.state_of >= 0;
+    if (in->placements->phase[phase][index].part[part].kv_streamed)
+        return OATO_OK; /* history.c */
     if (kv_home_find(d, home) >= 0)
         return OATO_OK;
     if (phase || (!state && o->op.kind != OP_KV_STORE))
@@ -263,6 +267,12 @@ static oato_status home_add(const struct lowering_input *in, int32_t index, int 
     return OATO_OK;
 }
 
+int32_t kv_home_of_layer(const struct lowered_device *d, const struct graph_op *store)
+{
+    return kv_home_find(d,
+                        (struct kv_home){store->kv_layer, 0, store->op.kv_heads, .state_of = -1});
+}
+
 oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                          struct oato_error *err)
 {
@@ -282,5 +292,5 @@ oato_status lowered_init(const struct lowering_input *in, struct lowered *out,
                     return err->status;
         }
     }
-    return OATO_OK;
+    return rooms_add(in, out, err);
 }

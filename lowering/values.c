@@ -48,9 +48,7 @@ struct queued *record_add(struct lowering *l, int32_t device, enum record_kind k
     return r;
 }
 
-/* The record may start only when record `on` of another queue is complete. */
-static void record_wait(struct lowering *l, int32_t device, struct queued *r, int32_t other,
-                        int32_t on)
+void record_wait(struct lowering *l, int32_t device, struct queued *r, int32_t other, int32_t on)
 {
     struct queue *q = &l->queue[device];
     if (other == device || q->known[other] >= on)

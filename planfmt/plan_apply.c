@@ -141,6 +141,21 @@ static int64_t axis_multiple(const struct oato_op *op, enum op_axis axis)
     return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
 }
 
+/* Attention of a prompt over K and V that stay with the host. */
+static oato_status check_kv_home(const struct plan *plan, const struct plan_part *p,
+                                 const struct oato_op *op, struct oato_error *err)
+{
+    const struct plan_device *device = &plan->devices[p->device];
+    if (device->is_host || !plan->devices[p->home].is_host || p->phases != 1u << PHASE_PREFILL ||
+        p->begin || p->end != op_axis_extent(op, p->axis))
+        return oato_fail(err, OATO_EFILE,
+                         "KV is streamed from the host to another device for all heads in prefill, "
+                         "not from %s to %s for %s %" PRId64 " to %" PRId64 " in phases %#x",
+                         plan->devices[p->home].id, device->id, op_axis_name[p->axis], p->begin,
+                         p->end, p->phases);
+    return OATO_OK;
+}
+
 /* A weight that is not where its part runs is streamed there. */
 static oato_status check_home(const struct plan *plan, const struct plan_part *p,
                               const struct oato_op *op, struct oato_error *err)
@@ -155,6 +170,8 @@ static oato_status check_home(const struct plan *plan, const struct plan_part *p
                    ? OATO_OK
                    : oato_fail(err, OATO_EFILE,
                                "KV can stay in a file for the host alone, not for %s", device->id);
+    if (op->kind == OP_ATTENTION && !stored)
+        return check_kv_home(plan, p, op, err);
     if (op_weight_use(op) != WEIGHT_MATRIX)
         return oato_fail(err, OATO_EFILE,
                          "%s has no matrix that could be streamed from %s to %s; its home must be "

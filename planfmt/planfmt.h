@@ -328,8 +328,9 @@ struct plan_device {
     uint64_t planned_bytes; /* weights + KV + workspace that it does use */
 };
 
-/* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight is in the
- * memory of `home`. An operator without parts runs on the host device. */
+/* Part of an operator: [begin, end) along axis runs on `device` in `phases`; its weight, or what an
+ * ATTENTION reads, is in the memory of `home`. Without parts an operator runs on the host device.
+ */
 enum { HOME_FILE = -1 }; /* not in memory: a file of prepared weights, read at every step */
 struct plan_part {
     const char *op; /* name of the operator in the fused graph */
@@ -505,8 +506,8 @@ oato_status plan_open_neurons(struct plan *p, const struct gguf *model, const ch
  *   - parts begin and end on multiples of 64, along k also on whole weight blocks and where the
  *     input is split
  *   - both operators of a layer's experts are split alike
- *   - weights are streamed from the host only, or from a file to the host in both phases, and no
- *     device would load a weight twice
+ *   - weights are streamed from the host only, or from a file to the host in both phases, KV from
+ *     the host in prefill, and no device would load a weight twice
  *   - caches are of experts that the host computes, and not larger than these
  * *out as from graph_fuse. */
 oato_status plan_apply(const struct plan *p, const struct model *m, struct graph *out,

@@ -52,7 +52,7 @@ static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
     for (int32_t u = 0; u < in->n_units; u++)
         for (int32_t i = in->n_devices; i < in->units[u].n_options && place[u] == in->host; i++) {
             const struct option *o = &in->units[u].options[i];
-            if (o->stream == d && !o->filed && !option_divided(o) && o->allowed)
+            if (o->stream == d && !o->filed && !o->rooms && !option_divided(o) && o->allowed)
                 place[u] = i;
         }
 }
@@ -60,11 +60,13 @@ static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
 bool baseline_fit(const struct problem *p, int32_t *place)
 {
     struct problem with = *p;
+    struct instance all = p->instance;
     const struct plan_request *q = &p->request;
+    memset(all.rooms, 0, sizeof all.rooms); /* KV stays where it is computed with */
     int32_t d = first_accelerator(&p->instance);
     bool streams = d >= 0 && p->instance.staging[d] &&
                    min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS &&
-                   instance_with_streams(&p->instance, 1u << d, &with.instance);
+                   instance_with_streams(&all, 1u << d, &with.instance);
     uint64_t used[SOLVER_DEVICES] = {0};
     solve_cpu(&with.instance, place);
     instance_take_layers(&with.instance, not_of_experts, p, used, place);

@@ -7,6 +7,7 @@
  *   streamed   the host keeps and decodes its share, but an accelerator runs prefill of it, copying
  *              weights over the link while the previous ones compute
  *   apart      the two operators of a unit on different devices
+ *   attending  attend.c: KV with the host, and attention of prompts on an accelerator
  *
  * divide_price.c prices each.
  */
@@ -490,13 +491,17 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
         divide(&x);
         add_apart(&x);
     }
-    u->options = arena_alloc(&p->arena, (size_t)(p->n_devices + x.n) + 1, sizeof *u->options);
+    const int32_t attends = divides ? 0 : attend_options(p, unit, whole, NULL);
+    u->options =
+        arena_alloc(&p->arena, (size_t)(p->n_devices + x.n + attends) + 1, sizeof *u->options);
     if (!u->options)
         return oato_fail_memory(err, (size_t)x.n * sizeof *u->options, "the options of a unit");
     memcpy(u->options, whole, sizeof *whole * (size_t)p->n_devices);
-    u->n_options = p->n_devices;
-    if (!divides)
+    u->n_options = p->n_devices + attends;
+    if (!divides) {
+        attend_options(p, unit, whole, u->options + p->n_devices);
         return OATO_OK;
+    }
     p->division[unit] = (struct division){x.group, x.groups, x.extent, x.active[x.n_kinds - 1]};
     activate_whole(&x, u);
     if (p->whole_only)
@@ -550,6 +555,8 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     const int32_t unit = p->unit_of[op], host = p->instance.host, d = row->device;
     const int32_t base = o->in[row->phase];
     const bool prefill = row->phase == PHASE_PREFILL, streams = prefill && o->stream >= 0;
+    if (o->rooms)
+        return attend_op_cost(p, op, o, row);
     int64_t from, to, host_from, host_to;
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);

@@ -32,7 +32,8 @@ bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
     bool allowed = o->allowed && (o->stream < 0 || (in->streams >> o->stream & 1 &&
-                                                    2 * o->staged <= in->staging[o->stream]));
+                                                    2 * o->staged <= in->staging[o->stream] &&
+                                                    o->rooms <= in->rooms[o->stream]));
     for (int32_t d = 0; allowed && d < in->n_devices; d++)
         allowed = (in->usable[d] || !(o->uses >> d & 1)) && o->bytes[d] <= in->capacity[d];
     return allowed;
@@ -45,9 +46,9 @@ bool instance_with_streams(const struct instance *in, uint32_t streams, struct i
     for (int32_t d = 0; d < in->n_devices; d++) {
         if (!(streams >> d & 1))
             continue;
-        if (!in->usable[d] || in->staging[d] > in->capacity[d])
+        if (!in->usable[d] || in->staging[d] + in->rooms[d] > in->capacity[d])
             return false;
-        out->capacity[d] -= in->staging[d];
+        out->capacity[d] -= in->staging[d] + in->rooms[d];
         if (in->filing[d] > out->capacity[in->host])
             return false;
         out->capacity[in->host] -= in->filing[d];
@@ -64,20 +65,21 @@ uint32_t instance_uses(const struct instance *in, const int32_t *place)
 }
 
 uint32_t instance_streams(const struct instance *in, const int32_t *place,
-                          uint64_t staging[SOLVER_DEVICES])
+                          uint64_t staging[SOLVER_DEVICES], uint64_t rooms[SOLVER_DEVICES])
 {
     uint32_t streams = 0;
-    uint64_t room[SOLVER_DEVICES] = {0};
+    memset(staging, 0, SOLVER_DEVICES * sizeof *staging);
+    memset(rooms, 0, SOLVER_DEVICES * sizeof *rooms);
     for (int32_t u = 0; u < in->n_units; u++) {
         const struct option *o = instance_option(in, place, u);
         if (o->stream < 0)
             continue;
         streams |= 1u << o->stream;
-        if (2 * o->staged > room[o->stream])
-            room[o->stream] = 2 * o->staged;
+        if (2 * o->staged > staging[o->stream])
+            staging[o->stream] = 2 * o->staged;
+        if (o->rooms > rooms[o->stream])
+            rooms[o->stream] = o->rooms;
     }
-    if (staging)
-        memcpy(staging, room, sizeof room);
     return streams;
 }
 

@@ -152,6 +152,7 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
                       const struct option *o)
 {
     const int32_t unit = p->unit_of[index], host = p->instance.host;
+    const int kind = p->graph.ops[index].op.kind;
     const int64_t rows = p->graph.ops[index].op.n;
     const int32_t at = problem_op_device(p, index, o, PHASE_DECODE);
     for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
@@ -166,12 +167,13 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
             }
             if (begin == end)
                 continue;
-            if (o->stream < 0 || d != host) {
+            if (o->stream < 0 || d != host || (o->rooms && kind == OP_KV_STORE)) {
                 const bool stored = p->stored && p->stored[index] && (d == host || o->filed);
                 add_part(plan, name, axis, begin, end, ALL_PHASES, d, stored ? HOME_FILE : d);
                 continue;
             }
-            add_part(plan, name, axis, begin, end, 1u << PHASE_PREFILL, o->stream, d);
+            add_part(plan, name, axis, begin, end, 1u << PHASE_PREFILL, o->stream,
+                     o->rooms && kind != OP_ATTENTION ? o->stream : d);
             add_part(plan, name, axis, begin, end, 1u << PHASE_DECODE, d, d);
         }
 }

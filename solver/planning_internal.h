@@ -200,6 +200,19 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);
 
+/* attend.c: KV of the host that prompts attend to on an accelerator. What a step copies there of a
+ * layer, by the operator that stores it. */
+double attend_bytes(const struct oato_op *store, oato_dtype kv, const struct request_step *s);
+/* Writes the options that a unit has of that kind, one for each accelerator, behind those of
+ * `whole`; out may be NULL. Returns how many. */
+int32_t attend_options(struct problem *p, int32_t unit, const struct option *whole,
+                       struct option *out);
+/* The number of the unit's option of that kind that the plan has; -1: none. */
+int32_t attend_of_plan(const struct problem *p, const struct plan *plan, int32_t unit);
+/* divide_op_cost for such an option. */
+bool attend_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                    struct plan_cost *row);
+
 /* The device that runs an operator of a unit that is not split. */
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);

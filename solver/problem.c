@@ -403,7 +403,8 @@ static uint64_t kept_bytes(const struct problem *p, const int32_t *place)
         const int32_t unit = p->unit_of[i];
         const struct option *o = instance_option(&p->instance, place, unit);
         int64_t begin = 0, end = 1;
-        if (o->stream < 0 || o->filed || !cost_device(p->cost, p->device[o->stream]).keeps)
+        if (o->stream < 0 || o->filed || o->rooms ||
+            !cost_device(p->cost, p->device[o->stream]).keeps)
             continue;
         if (option_divided(o))
             divide_range(p, unit, o, p->instance.host, &begin, &end);
@@ -429,15 +430,17 @@ void problem_memory(const struct problem *p, const int32_t *place, uint64_t *nee
 void problem_stream(struct problem *p, const int32_t *place)
 {
     struct instance with;
-    uint64_t staging[SOLVER_DEVICES];
-    const uint32_t streams = instance_streams(&p->instance, place, staging);
-    for (int32_t d = 0; d < p->n_devices; d++)
+    uint64_t staging[SOLVER_DEVICES], rooms[SOLVER_DEVICES];
+    const uint32_t streams = instance_streams(&p->instance, place, staging, rooms);
+    for (int32_t d = 0; d < p->n_devices; d++) {
         p->instance.staging[d] = streams >> d & 1 ? staging[d] : p->instance.staging[d];
+        p->instance.rooms[d] = streams >> d & 1 ? rooms[d] : p->instance.rooms[d];
+    }
     if (!instance_with_streams(&p->instance, streams, &with))
         with.streams = streams; /* it does not fit: the reserve says by how much */
     p->instance = with;
     for (int32_t d = 0; d < p->n_devices; d++)
-        p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] : 0;
+        p->reserve[d] += streams >> d & 1 ? p->instance.staging[d] + p->instance.rooms[d] : 0;
 }
 
 void problem_free(struct problem *p)

@@ -108,7 +108,10 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
     for (int32_t i = p->n_devices; i < u->n_options; i++)
         if (u->options[i].filed && u->options[i].stream == last && is_filed(p, unit))
             return i;
-    if (p->whole_only || u->n_options == p->n_devices)
+    const int32_t attends = attend_of_plan(p, plan, unit);
+    if (attends >= 0)
+        return attends;
+    if (p->whole_only || u->n_options == p->n_devices || u->options[p->n_devices].rooms)
         return last;
     shares planned;
     shares_of_plan(p, plan, unit, planned);

@@ -4,7 +4,7 @@
  *
  *   - each device has a queue that runs its records in order; a record also waits for those of
  * other queues that it names
- *   - streamed weights are copied by a separate copy engine, one after the other; a copy
+ *   - streamed weights and KV are copied by a separate copy engine, one after the other; a copy
  * begins when the records before it in the queue are done, and its reader waits for it; what is
  * streamed from a file comes from storage, which all devices share, also for records without rows,
  * for it is read in a circle; then, for an accelerator, it is copied
@@ -292,6 +292,8 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
             reads[n++] = x->streamed[d][r->weight[i]];
     if (placed->part[r->part].filed)
         reads[n++] = kv_run(x, d, r);
+    if (op_has_kv(&o->op))
+        reads[n++] = x->history[d][r->kv_layer];
     const double ns = part.bare ? rank_part_ns(x, d, c.ns, part.active) : c.ns;
     const struct home done = event_add(x, e, ns, reads, n);
     if (kv->turn && o->op.kind == OP_ATTENTION && d == own->host) {
@@ -311,6 +313,32 @@ static uint64_t stored_bytes(const struct stepping *x, int32_t d, const struct p
         cost_prepared_bytes(own->cost, x->s->device[d], &o->op, problem_file_bytes(o));
     const double chosen = d == own->host ? storage_share(o, all, x->step->size.tokens) : 1;
     return (uint64_t)((double)all * placed_share(o, placed, r->part) * chosen);
+}
+
+/* What a layer of the host's KV had before the step, on its way to a room; in the first chunk of a
+ * prompt nothing. */
+static void history_run(struct stepping *x, int32_t d, const struct program_record *r)
+{
+    const struct simulation *s = x->s;
+    const struct sim_rank *own = sim_rank_of(s, d);
+    const struct kv_layer_shape *room =
+        &own->lowered.device[d - own->first].kv_shapes[r->kv_layer];
+    const struct oato_op store = {.kind = OP_KV_STORE,
+                                  .kv_heads = room->kv_heads,
+                                  .head_dim = room->head_dim,
+                                  .v_dim = room->v_dim,
+                                  .v_in_k = room->v_in_k,
+                                  .window = room->window};
+    const struct event e = {
+        .kind = EVENT_STREAM,
+        .device = (int16_t)d,
+        .parts = 1,
+        .op = (int32_t)r->graph_op,
+        .bytes = (uint64_t)attend_bytes(&store, s->plan->request.kv, &x->step->size)};
+    const struct home before = event_pass(x, d, NULL, 0);
+    const double ns =
+        cost_of_copy(own->cost, s->device[own->host], s->device[d], (double)e.bytes);
+    x->history[d][r->kv_layer] = e.bytes ? event_add(x, e, fmax(ns, 0), &before, 1) : before;
 }
 
 /* The weights of a record that follows, on their way to their place. */
@@ -372,12 +400,14 @@ void next_done(struct stepping *x, int32_t d, struct home done)
 static bool record_run(struct stepping *x, int32_t d)
 {
     const struct program_record *r = &program_of(x, d)->records[x->next[d]];
-    struct home reads[RECORD_WAITS + RECORD_WEIGHTS], done = {0, -1};
+    struct home reads[RECORD_WAITS + RECORD_WEIGHTS + 2], done = {0, -1};
     if (!next_reads(x, d, reads))
         return false;
     if (r->kind >= RECORD_REDUCE)
         return exchange_run(x, d);
-    if (r->kind == RECORD_STREAM)
+    if (record_is_history(r))
+        history_run(x, d, r);
+    else if (r->kind == RECORD_STREAM)
         stream_run(x, d, r);
     else if (r->kind != RECORD_RUN)
         done = copy_run(x, d, r, reads, r->n_waits);
@@ -459,12 +489,14 @@ static oato_status stepping_begin(struct stepping *x)
     }
     for (int32_t d = 0; d < devices_of(x); d++) {
         const struct sim_rank *own = sim_rank_of(s, d);
-        const size_t slots = own->lowered.device[d - own->first].n_slots;
+        const struct lowered_device *low = &own->lowered.device[d - own->first];
+        const size_t slots = low->n_slots;
         x->last[d] = -1;
         x->signals[d] = homes_alloc((size_t)program_of(x, d)->n_signals + 1);
         x->streamed[d] = homes_alloc(slots + 1);
+        x->history[d] = homes_alloc((size_t)low->n_kv + 1);
         x->clock[d] = x->clock[d + s->plan->n_devices] = begin_of_rank(x, own);
-        if (!x->signals[d] || !x->streamed[d])
+        if (!x->signals[d] || !x->streamed[d] || !x->history[d])
             return oato_fail_memory(x->err, slots * sizeof(struct home), "a simulation");
     }
     return OATO_OK;
@@ -480,6 +512,7 @@ static void stepping_end(struct stepping *x)
             own->free_ns = max_i64(own->free_ns, x->clock[d + q * s->plan->n_devices]);
         free(x->signals[d]);
         free(x->streamed[d]);
+        free(x->history[d]);
     }
 }
 

@@ -134,6 +134,7 @@ struct stepping {
     uint32_t next[SIM_DEVICES];         /* record of the program */
     struct home *signals[SIM_DEVICES];  /* by ordinal; event -1: still to come */
     struct home *streamed[SIM_DEVICES]; /* by weight slot */
+    struct home *history[SIM_DEVICES];  /* by KV layer: what was copied to a room */
     struct kv_turns kv[SIM_RANKS];
     struct home cores[SIM_RANKS];     /* of hosts whose ranks take turns: each set of cores, */
     int32_t has_cores[SIM_RANKS];     /* and which one a rank has until it waits; -1: none */

@@ -48,6 +48,8 @@ struct option {
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
     uint64_t staged;          /* bytes of the largest record whose weights are streamed */
+    uint64_t rooms;           /* not 0: KV of the host that is streamed to `stream`, for prefill of
+                                 the unit; bytes that it takes there for all such units together */
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
     bool allowed;
@@ -88,6 +90,7 @@ struct instance {
     /* Part of the capacity that streaming to the device takes: room for two records, of any option
      * that is allowed */
     uint64_t staging[SOLVER_DEVICES];
+    uint64_t rooms[SOLVER_DEVICES];     /* and what KV that is streamed to it takes */
     uint64_t filing[SOLVER_DEVICES];    /* the same of the host's, where it streams from a file */
     uint32_t streams;                   /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device in use; the host always is */
@@ -113,9 +116,10 @@ bool option_divided(const struct option *o);
 bool instance_with_streams(const struct instance *in, uint32_t streams, struct instance *out);
 /* The devices that a placement uses, including the host. */
 uint32_t instance_uses(const struct instance *in, const int32_t *place);
-/* The devices that a placement streams to; staging (may be NULL) gets the room that each needs. */
+/* The devices that a placement streams to; staging and rooms get what each needs for weights and
+ * for KV. */
 uint32_t instance_streams(const struct instance *in, const int32_t *place,
-                          uint64_t staging[SOLVER_DEVICES]);
+                          uint64_t staging[SOLVER_DEVICES], uint64_t rooms[SOLVER_DEVICES]);
 struct price instance_price(const struct instance *in, const int32_t *place);
 struct price edge_price(const struct instance *in, const struct edge *e, const int32_t *place);
 /* The edges that a unit makes or reads: edges[first[unit] .. first[unit + 1]). */
@@ -330,7 +334,7 @@ int32_t problem_disturbed(const struct problem *p);
 bool sparse_measured(const struct problem *p, const struct plan *plan);
 void problem_free(struct problem *p);
 /* Sets memory aside, out of the capacity for units, for what the placement streams: twice the
- * largest record of those that it streams to a device. */
+ * largest record of those that it streams to a device, and the rooms of KV. */
 void problem_stream(struct problem *p, const int32_t *place);
 /* Bytes that a placement takes on each device as solvers count, reserve included; 0 on unused
  * devices. What its programs take is exact (memory.c). */

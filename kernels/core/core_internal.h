@@ -160,6 +160,18 @@ static inline uint8_t *kv_block(const struct kv_cache *kv, int32_t layer, int64_
     return block + (uint64_t)head * kv_layer_block_bytes(kv, layer, which);
 }
 
+/* Pages [page, page + n) of a layer that a step's sequences filled before it: all zero, then as
+ * kv_history_next leaves it. */
+struct kv_history {
+    int32_t seq; /* which one to look at next, */
+    int64_t at;  /* and where in its table */
+    int32_t page, n;
+};
+/* The next pages that follow each other; false: there are no more. In a layer with a window only
+ * those that some later token sees. */
+bool kv_history_next(const struct kv_cache *kv, int32_t layer, const struct step *step,
+                     struct kv_history *h);
+
 /* The block table of a sequence that a layer goes by. */
 static inline const int32_t *kv_table(const struct kv_cache *kv, int32_t layer,
                                       const struct step_seq *seq)

@@ -149,6 +149,25 @@ bool kv_cache_layout(struct kv_cache *kv, uint64_t *bytes)
     return size_add(total, rooms, &total) && size_add(total, KV_PADDING, bytes);
 }
 
+bool kv_history_next(const struct kv_cache *kv, int32_t layer, const struct step *step,
+                     struct kv_history *h)
+{
+    for (; h->seq < step->n_seqs; h->seq++, h->at = 0) {
+        const struct step_seq *s = &step->seq[h->seq];
+        const int64_t length = s->kv_len - s->query_len, pages = kv_pages_of(length);
+        const int32_t *table = kv_table(kv, layer, s), window = kv->layers[layer].window;
+        if (window)
+            h->at = max_i64(h->at, (length + 1 - window) / KV_PAGE_POSITIONS);
+        if (h->at >= pages)
+            continue;
+        h->page = table[h->at];
+        for (h->n = 0; h->at < pages && table[h->at] == h->page + h->n; h->n++)
+            h->at++;
+        return true;
+    }
+    return false;
+}
+
 struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page)
 {
     const int64_t state = kv->layers[layer].state;

@@ -99,8 +99,31 @@ static oato_status check_copy(const struct check *c, const struct program_record
                        r->rows);
 }
 
+/* History of a layer of the host, to a room of its shape. */
+static oato_status check_history(const struct check *c, const struct program_record *r)
+{
+    const struct kv_cache *to = c->p->kv, *from = c->p->host_kv;
+    if (r->n_in || r->n_out)
+        return refuse(c, "a stream of KV has no values");
+    if (!to || !from || r->kv_layer >= to->n_layers || r->kv_from < 0 ||
+        r->kv_from >= from->n_layers)
+        return refuse(
+            c, "streams KV layer %" PRId32 " of the host to %" PRId32 ", which are not there",
+            r->kv_from, r->kv_layer);
+    const struct kv_layer_shape *a = &to->layers[r->kv_layer], *b = &from->layers[r->kv_from];
+    if (!a->staged || b->state || b->filed || a->kv_heads != b->kv_heads ||
+        a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->v_in_k != b->v_in_k ||
+        a->window != b->window || to->dtype != from->dtype ||
+        (a->pages ? a->pages : to->pages) != (b->pages ? b->pages : from->pages))
+        return refuse(c, "KV layer %" PRId32 " is no room for layer %" PRId32 " of the host",
+                      r->kv_layer, r->kv_from);
+    return OATO_OK;
+}
+
 static oato_status check_stream(const struct check *c, const struct program_record *r)
 {
+    if (record_is_history(r))
+        return check_history(c, r);
     if (r->n_in || r->n_out || !r->n_weights || r->n_weights > RECORD_WEIGHTS)
         return refuse(c, "a stream must have one to %d weights and no values", RECORD_WEIGHTS);
     for (int i = 0; i < r->n_weights; i++)
@@ -355,7 +378,9 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX)
             fprintf(out, "%s%" PRIu32, i ? " w" : "  w", r->weight[i]);
-    if (r->kv_layer >= 0 && op_has_kv(&r->op))
+    if (record_is_history(r))
+        fprintf(out, "  kv%" PRId32 " of the host -> kv%" PRId32, r->kv_from, r->kv_layer);
+    else if (r->kv_layer >= 0 && op_has_kv(&r->op))
         fprintf(out, "  kv%" PRId32, r->kv_layer);
     for (int i = 0; i < r->n_waits; i++) {
         fputs(i ? ", " : "  after ", out);

@@ -268,10 +268,11 @@ void run_kv_copy(const struct run *x)
     run_state_copy(x);
     for (int32_t l = x->thread; l < kv->n_layers; l += x->n_threads) {
         const uint64_t page = kv_page_bytes(kv, l);
-        const bool here = !kv->layers[l].state && !kv->layers[l].filed; /* a file: cpu_kv_file.c */
+        const struct kv_layer_shape *s = &kv->layers[l];
+        const bool here = !s->state && !s->filed && !s->staged; /* filed: cpu_kv_file.c */
         for (int32_t i = 0; here && i < x->step->n_page_copies; i++) {
             const struct step_page_copy *copy = &x->step->page_copy[i];
-            if (copy->window == (kv->layers[l].window > 0))
+            if (copy->window == (s->window > 0))
                 memcpy(kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0), page);
         }
     }

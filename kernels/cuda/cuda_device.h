@@ -98,9 +98,11 @@ static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
     return (struct cuda_weight *)(uintptr_t)w;
 }
 
-/* True when the record reads a weight that a RECORD_STREAM copies. */
+/* True when the record reads a weight or KV that a RECORD_STREAM copies. */
 static inline bool cuda_reads_streamed(const struct program *p, const struct program_record *r)
 {
+    if (op_has_kv(&r->op) && p->kv->layers[r->kv_layer].staged)
+        return true;
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
             return true;
@@ -149,7 +151,7 @@ cu_result cuda_streams_wait(const struct cuda_device *d, const struct cuda_strea
  * and has the computing stream wait for the weights that a record reads. */
 cu_result cuda_stream_room(struct cuda_device *d);
 cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
-                          const struct program_record *r);
+                          const struct program_record *r, const struct step *step);
 cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
                             const struct program_record *r);
 
@@ -348,6 +350,8 @@ struct compiled {
     bool slots_sent;                 /* the tables, which are sent only when they change */
     struct cuda_file_use *file_uses; /* per record; NULL: nothing comes from a file */
     bool ring_pinned;
+    cu_event *kv_arrived; /* per KV layer: the history of a room; NULL: there are no rooms */
+    bool kv_pinned;       /* the host's KV */
 };
 
 /* Where the table of a cache of experts is in a step's arrays. */

@@ -249,7 +249,7 @@ static cu_result run_kv_copy(const struct launch *l)
             result = launch_state_copy(l, i);
             continue;
         }
-        if (!l->step->n_page_copies)
+        if (!l->step->n_page_copies || kv->layers[i].staged)
             continue;
         struct cuda_kv_copy_args a = {.step = l->c->step, .layer = kv_layer(l, i)};
         const struct grid grid = {2 * (uint32_t)a.layer.kv_heads, (uint32_t)l->step->n_page_copies,

@@ -255,6 +255,25 @@ static oato_status find_files(struct cuda_device *d, struct compiled *c, struct 
     return status;
 }
 
+/* Events of rooms for history, and the host's KV that it comes from in memory that cannot be moved.
+ */
+static oato_status find_rooms(struct cuda_device *d, struct compiled *c, struct oato_error *err)
+{
+    const struct kv_cache *kv = c->program->kv, *host = c->program->host_kv;
+    for (int32_t i = 0; kv && i < kv->n_layers; i++) {
+        if (!kv->layers[i].staged)
+            continue;
+        if (!c->kv_arrived && !(c->kv_arrived = calloc((size_t)kv->n_layers, sizeof(cu_event))))
+            return oato_fail_memory(err, (size_t)kv->n_layers * sizeof(cu_event), "a program");
+        const cu_result result =
+            cuda_events_create(d, &c->kv_arrived[i], 1, CU_EVENT_DISABLE_TIMING);
+        if (result)
+            return cuda_fail(d->cu, result, d->id, "making events", err);
+    }
+    c->kv_pinned = c->kv_arrived && host && cuda_pin(d, host->data, host->bytes);
+    return OATO_OK;
+}
+
 oato_status cuda_compile(struct oato_device *base, const struct program *p, int self,
                          struct compiled **out, struct oato_error *err)
 {
@@ -282,8 +301,8 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
     if (cuda_join_records(d, c, err))
         goto fail;
     c->pinned = cuda_pin(d, p->host_arena, p->host_arena_bytes);
-    if (find_files(d, c, err) || cuda_graphs_create(c, err) || find_caches(d, c, err) ||
-        make_step(d, c, err) || upload_turns(base, c, err))
+    if (find_files(d, c, err) || find_rooms(d, c, err) || cuda_graphs_create(c, err) ||
+        find_caches(d, c, err) || make_step(d, c, err) || upload_turns(base, c, err))
         goto fail;
     *out = c;
     return OATO_OK;
@@ -314,6 +333,11 @@ void cuda_release(struct oato_device *base, struct compiled *c)
         cuda_unpin(d, ring, bytes);
     }
     free(c->file_uses);
+    if (c->kv_pinned)
+        cuda_unpin(d, c->program->host_kv->data, c->program->host_kv->bytes);
+    if (c->kv_arrived)
+        cuda_events_destroy(d, c->kv_arrived, c->program->kv->n_layers);
+    free(c->kv_arrived);
     if (c->pinned)
         cuda_unpin(d, c->program->host_arena, c->program->host_arena_bytes);
     cuda_return(d, c->turns, c->turns_bytes);

@@ -176,7 +176,7 @@ static bool wait_for_file(struct cuda_queue *q, struct file_stream *file, uint32
 }
 
 static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
-                         const struct program_record *r)
+                         const struct program_record *r, const struct step *step)
 {
     const uint32_t weights = c->file_uses ? c->file_uses[r - c->program->records].weights : 0;
     cu_result result;
@@ -186,10 +186,10 @@ static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
         if (!pump_again(q, &spins))
             return false;
     if (!result)
-        result = cuda_stream_run(q->device, c, r);
+        result = cuda_stream_run(q->device, c, r, step);
     if (!result && r->signal)
-        result = cuda_stream_await(q->device, c, r); /* it is done when the weights are there */
-    return !result || driver_fail(q, result, "streaming weights");
+        result = cuda_stream_await(q->device, c, r); /* it is done when all is there */
+    return !result || driver_fail(q, result, "streaming from the host");
 }
 
 static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t index,
@@ -198,7 +198,7 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
     const struct program_record *r = &c->program->records[index];
     struct oato_error error;
     if (r->kind == RECORD_STREAM)
-        return (!record_rows(r, step) && !c->file_uses) || begin_stream(q, c, r);
+        return (!record_rows(r, step) && !c->file_uses) || begin_stream(q, c, r, step);
     const cu_result result = cuda_stream_await(q->device, c, r);
     if (result)
         return driver_fail(q, result, "waiting for weights");

@@ -1,17 +1,18 @@
 /*
  * cuda_stream.c - how weights travel from the host to a GPU: when they are prepared, and each time
- * that a RECORD_STREAM asks for them. Two streams beside the one that computes:
+ * that a RECORD_STREAM asks for them; and KV of the host, when a RECORD_STREAM does. Two streams
+ * beside the one that computes:
  *
  *   fill   the driver's thread calls the host, which fills a pinned buffer with a piece
  *   copy   the piece goes to its place in device memory
  *
- * (what is kept as it is sent needs no filling, nor does what comes from a file: the queue's thread
- * begins its copy when it has arrived) and events between them: a buffer is filled when
- * its last piece has been sent, sent when it is filled. The first copy of a RECORD_STREAM waits
- * until the computing stream has passed what stood before the record, so nothing reads the staging
- * room any more; filling runs ahead of that. Behind the last copy the weight's own event is
- * recorded, for which a record that reads it has the computing stream wait. All of it is order
- * among streams: no thread of ours waits for a copy.
+ * (what is kept as it is sent needs no filling, nor does KV or what comes from a file: the queue's
+ * thread begins its copy when it has arrived) and events between them: a buffer is filled when its
+ * last piece has been sent, sent when it is filled. The first copy of a RECORD_STREAM waits until
+ * the computing stream has passed what stood before the record, so nothing reads the staging room
+ * any more; filling runs ahead of that. Behind the last copy the weight's own event is recorded,
+ * for which a record that reads it has the computing stream wait. All of it is order among streams:
+ * no thread of ours waits for a copy.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -68,6 +69,20 @@ cu_result cuda_stream_room(struct cuda_device *d)
     return d->cu->event_query(*behind(&d->streams));
 }
 
+/* Pages of the host's KV to those of the room, which have the same numbers and layout. */
+static cu_result history_send(const struct cuda_device *d, const struct compiled *c,
+                              const struct program_record *r, const struct step *step)
+{
+    const struct kv_cache *to = c->program->kv, *from = c->program->host_kv;
+    const uint64_t page = kv_page_bytes(to, r->kv_layer);
+    cu_result result = CU_OK;
+    for (struct kv_history h = {0}; !result && kv_history_next(to, r->kv_layer, step, &h);)
+        result = d->cu->upload((cu_address)(uintptr_t)kv_block(to, r->kv_layer, h.page, 0, 0),
+                               kv_block(from, r->kv_from, h.page, 0, 0), page * (uint64_t)h.n,
+                               d->streams.copy);
+    return result ? result : d->cu->event_record(c->kv_arrived[r->kv_layer], d->streams.copy);
+}
+
 /* On the driver's thread, behind the copies of a record. */
 static void file_used(void *user)
 {
@@ -76,7 +91,7 @@ static void file_used(void *user)
 }
 
 cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
-                          const struct program_record *r)
+                          const struct program_record *r, const struct step *step)
 {
     struct cuda_file_use *use = c->file_uses ? &c->file_uses[r - c->program->records] : NULL;
     const struct cuda_driver *cu = d->cu;
@@ -84,6 +99,8 @@ cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
     cu_result result = cu->event_record(s->passed, d->queue.stream);
     if (!result)
         result = cu->stream_wait(s->copy, s->passed, 0);
+    if (!result && record_is_history(r))
+        result = history_send(d, c, r, step);
     for (int i = 0; i < r->n_weights && !result; i++) {
         const struct cuda_weight *w = cuda_weight_of(c->program->weights[r->weight[i]]);
         result = cuda_weight_send(w);
@@ -101,7 +118,9 @@ cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
 cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
                             const struct program_record *r)
 {
-    cu_result result = CU_OK;
+    const bool room = c->kv_arrived && r->kv_layer >= 0 && c->kv_arrived[r->kv_layer];
+    cu_result result =
+        room ? d->cu->stream_wait(d->queue.stream, c->kv_arrived[r->kv_layer], 0) : CU_OK;
     for (int i = 0; i < r->n_weights && !result; i++) {
         if (r->weight[i] == UINT32_MAX)
             continue;

@@ -423,6 +423,28 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
     return OATO_OK;
 }
 
+/* If history is streamed to any layer. */
+static oato_status make_rooms(struct compiled *c, struct oato_error *err)
+{
+    const struct kv_cache *kv = c->program->kv;
+    bool staged = false;
+    for (int32_t i = 0; kv && i < kv->n_layers; i++)
+        staged = staged || kv->layers[i].staged;
+    if (!staged)
+        return OATO_OK;
+    c->kv_ready_ns = calloc((size_t)kv->n_layers, sizeof *c->kv_ready_ns);
+    return c->kv_ready_ns
+               ? OATO_OK
+               : oato_fail_memory(err, (size_t)kv->n_layers * sizeof *c->kv_ready_ns, "a program");
+}
+
+static void compiled_free(struct compiled *c)
+{
+    free(c->kv_ready_ns);
+    free(c->needs);
+    free(c);
+}
+
 static oato_status sim_compile(struct oato_device *d, const struct program *p, int self,
                                struct compiled **out, struct oato_error *err)
 {
@@ -451,9 +473,9 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
-        free(c->needs);
-        free(c);
+    if (find_peers(s, c, err) || make_rooms(c, err) ||
+        file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
+        compiled_free(c);
         return err->status;
     }
     s->programs = c;
@@ -471,8 +493,7 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
-    free(c->needs);
-    free(c);
+    compiled_free(c);
 }
 
 static void sim_close(struct oato_device *d)

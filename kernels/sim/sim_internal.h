@@ -69,6 +69,8 @@ struct compiled {
     uint8_t *arena;                /* its real address */
     uint8_t *peer[DEVICES_MAX];    /* real arenas of other devices; NULL: not reachable */
     uint32_t *needs;               /* per record: see file_stream_compile */
+    uint64_t *kv_ready_ns; /* per KV layer: when its history arrived, on the virtual clock; NULL:
+                              there are no rooms */
     int self;
 };
 

@@ -8,12 +8,11 @@
  *             those that some row has active
  *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
- *             reached and the stream before it is done; who reads the weight waits for the end.
- *             What comes from a file begins when it is there: storage is real, and so is that wait
- *   refill    the same engine, from when it was asked for
- *   wait      to the clock of the awaited event, if that is later
- *   step      to the host's clock at its begin, if that is later
- * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
+ *             reached and the stream before it is done; who reads the weight or KV waits for the
+ * end. What comes from a file begins when it is there: storage is real, and so is that wait refill
+ * the same engine, from when it was asked for wait      to the clock of the awaited event, if that
+ * is later step      to the host's clock at its begin, if that is later A record that has nothing
+ * to do in a step (no rows, no pages to copy) costs nothing.
  */
 #include "kernels/sim/sim_internal.h"
 
@@ -45,7 +44,8 @@ static double page_copy_bytes(const struct kv_cache *kv, const struct step *step
     double position[2] = {0}, bytes = 0, states = 0;
     for (int32_t l = 0; l < kv->n_layers; l++) {
         states += (double)kv->layers[l].state * sizeof(float);
-        position[kv->layers[l].window > 0] += (double)kv_page_bytes(kv, l) / KV_PAGE_POSITIONS;
+        if (!kv->layers[l].staged)
+            position[kv->layers[l].window > 0] += (double)kv_page_bytes(kv, l) / KV_PAGE_POSITIONS;
     }
     for (int32_t i = 0; i < step->n_page_copies; i++)
         bytes += position[step->page_copy[i].window] * step->page_copy[i].positions;
@@ -151,6 +151,8 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
         weights[i] = &w->real;
         real.weight[i] = i;
     }
+    if (op_has_kv(&r->op) && c->kv_ready_ns)
+        clock_to(s, c->kv_ready_ns[r->kv_layer]);
     struct cpu_context context = {
         .kernels = s->kernels,
         .arena = c->arena,
@@ -201,11 +203,33 @@ static bool wait_for_file(struct sim_device *s, uint32_t needs)
     return job_queue_fail_text(&s->queue, TIMELINE_DIED, "a step was cancelled");
 }
 
-/* To the staging room, which nothing reads any more: the records before this one are done. */
-static void run_stream(struct sim_device *s, const struct program *p,
-                       const struct program_record *r)
+/* History of a layer of the host to its room; returns how many bytes. */
+static uint64_t copy_history(const struct sim_device *s, const struct compiled *c,
+                             const struct program_record *r, const struct step *step)
 {
-    uint64_t bytes = 0, begin_ns = atomic_load(&s->clock_ns);
+    const struct kv_cache *from = c->program->host_kv, *to = &c->kv;
+    const uint64_t page = kv_page_bytes(to, r->kv_layer);
+    uint64_t bytes = 0;
+    for (struct kv_history h = {0}; kv_history_next(to, r->kv_layer, step, &h);) {
+        const uint64_t n = page * (uint64_t)h.n;
+        if (!s->timing_only)
+            memcpy(kv_block(to, r->kv_layer, h.page, 0, 0),
+                   kv_block(from, r->kv_from, h.page, 0, 0), n);
+        bytes += n;
+    }
+    return bytes;
+}
+
+/* To a staging room, which nothing reads any more: the records before this one are done. */
+static void run_stream(struct sim_device *s, const struct compiled *c,
+                       const struct program_record *r, const struct step *step)
+{
+    const struct program *p = c->program;
+    const bool history = record_is_history(r);
+    uint64_t bytes = history ? copy_history(s, c, r, step) : 0,
+             begin_ns = atomic_load(&s->clock_ns);
+    if (history && !bytes)
+        return;
     for (int i = 0; i < r->n_weights; i++) {
         struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
         if (!s->timing_only && w->source.prepared)
@@ -220,6 +244,8 @@ static void run_stream(struct sim_device *s, const struct program *p,
         begin_ns + (uint64_t)(copy_cost(&s->spec, bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
     for (int i = 0; i < r->n_weights; i++)
         ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = s->stream_ns;
+    if (history)
+        c->kv_ready_ns[r->kv_layer] = s->stream_ns;
 }
 
 static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t index,
@@ -248,7 +274,7 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
     if (!empty && r->kind == RECORD_RUN)
         run_op(s, c, r, step);
     else if (!empty && r->kind == RECORD_STREAM)
-        run_stream(s, p, r);
+        run_stream(s, c, r, step);
     else if (!empty)
         run_copy(s, c, r, step);
     step_cores_give(step);

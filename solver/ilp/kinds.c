@@ -44,6 +44,7 @@ bool kinds_alike(const struct problem *p, int32_t a, int32_t b)
     const int32_t host = p->device[in->host];
     bool same = !in->is_host[a] && !in->is_host[b] && in->usable[a] == in->usable[b] &&
                 in->staging[a] == in->staging[b] && in->filing[a] == in->filing[b] &&
+                in->rooms[a] == in->rooms[b] &&
                 price_equal(&in->fixed[a], &in->fixed[b]) &&
                 cost_of_stream(p->cost, host, p->device[a], 1e9) ==
                     cost_of_stream(p->cost, host, p->device[b], 1e9);
@@ -238,6 +239,7 @@ static void fold_devices(struct kinds *k, const struct instance *in)
         to->usable[a] = in->usable[d];
         to->staging[a] = in->staging[d];
         to->filing[a] = in->filing[d];
+        to->rooms[a] = in->rooms[d];
         to->fixed[a] = in->fixed[d];
         to->capacity[a] = 0;
         for (int32_t i = 0; i < k->n_members[a]; i++)

@@ -3,7 +3,8 @@
  *
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
  * problem of its own. With one accelerator so are rooms of several sizes, unless weights come from
- * a file: a smaller one is for smaller records only, and leaves more for weights. Of identical
+ * a file: a smaller one is for smaller records only, and leaves more for weights. So is each with
+ * rooms for KV of the host, and without. Of identical
  * devices only the first ones are streamed to. All problems are relaxed first, the one without
  * streams before the others; then they are solved in equal shares of the time, the most promising
  * first, except those that their relaxation shows to be no better.
@@ -73,8 +74,8 @@ static int32_t list_streams(const struct search *s, uint32_t *streams, bool *all
     uint32_t able = 0, before[SOLVER_DEVICES] = {0};
     int32_t n = 0, wide = 0;
     for (int32_t d = 0; d < in->n_devices; d++) {
-        able |= in->staging[d] ? 1u << d : 0;
-        wide += in->staging[d] > 0;
+        able |= in->staging[d] || in->rooms[d] ? 1u << d : 0;
+        wide += in->staging[d] || in->rooms[d];
         before[d] = s->kinds ? 0 : like_before(s->p, d);
     }
     *all = 1u << wide <= SETS;
@@ -109,6 +110,15 @@ static bool less_staging(struct instance *in, int level)
         in->staging[d] = room;
     }
     return differs;
+}
+
+/* Whether KV can be streamed to one of the devices. */
+static bool has_rooms(const struct instance *in, uint32_t devices)
+{
+    bool has = false;
+    for (int32_t d = 0; d < in->n_devices; d++)
+        has = has || (devices >> d & 1 && in->rooms[d]);
+    return has;
 }
 
 /* True when nothing within this bound is better than the best by more than the gap. */
@@ -152,7 +162,8 @@ static bool deal(struct search *s, uint32_t streams, uint64_t *lost)
             continue;
         const struct instance *in = &s->p->instance;
         struct instance with;
-        if (!instance_with_streams(in, instance_streams(in, s->scratch, NULL), &with) ||
+        uint64_t staging[SOLVER_DEVICES], rooms[SOLVER_DEVICES];
+        if (!instance_with_streams(in, instance_streams(in, s->scratch, staging, rooms), &with) ||
             !instance_fits(&with, s->scratch, NULL))
             continue;
         struct ilp_clock clock = {.deadline_ns = s->options.deadline_ns};
@@ -229,12 +240,16 @@ static int32_t list_problems(struct search *s, int64_t *rest_ns, struct oato_err
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
     const int rooms = sets == 2 && !s->p->stored ? ROOMS : 1;
-    for (int32_t j = 0; j < sets * rooms; j++) {
+    for (int32_t j = 0; j < sets * rooms * 2; j++) {
         struct streaming *x = &s->all[n];
-        const int32_t i = j / rooms;
+        const int32_t i = j / 2 / rooms, level = j / 2 % rooms;
+        const bool without = j % 2; /* rooms for KV */
         struct instance in = *instance_of(s);
-        if ((!streams[i] && j % rooms) || !less_staging(&in, j % rooms) ||
-            !instance_with_streams(&in, streams[i], &x->in))
+        if ((!streams[i] && level) || (without && !has_rooms(&in, streams[i])))
+            continue;
+        if (without)
+            memset(in.rooms, 0, sizeof in.rooms);
+        if (!less_staging(&in, level) || !instance_with_streams(&in, streams[i], &x->in))
             continue;
         x->bound_ns = all_ns;
         const bool first = !i && sets > 2;
@@ -384,7 +399,7 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
     memset(result, 0, sizeof *result);
     s.scratch = malloc(units * sizeof *s.scratch);
     s.folded = malloc(units * sizeof *s.folded);
-    s.all = calloc(SETS + ROOMS, sizeof *s.all);
+    s.all = calloc(2 * (SETS + ROOMS), sizeof *s.all);
     if (warm) {
         memcpy(place, warm, sizeof *place * (size_t)p->instance.n_units);
         result->objective_ns = instance_price(&p->instance, warm).objective_ns;

@@ -136,7 +136,9 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
             text_printf(out, "%s%s %.0f %%", out->len ? " + " : "", problem_device(p, d),
                         (double)(end - begin) * 100 / p->division[unit].extent);
     }
-    if (o->stream >= 0 && !o->filed)
+    if (o->rooms)
+        text_printf(out, ", prompts on %s", problem_device(p, o->stream));
+    else if (o->stream >= 0 && !o->filed)
         text_printf(out, ", prefill of the %s share on %s", problem_device(p, p->instance.host),
                     problem_device(p, o->stream));
 }

@@ -60,7 +60,7 @@ static void background(const struct page *page, int32_t op, struct text *out)
     int32_t stream = -1;
     double at = 0;
     for (int32_t i = 0; i < prefill->n; i++)
-        if (prefill->part[i].streamed)
+        if (prefill->part[i].streamed || prefill->part[i].kv_streamed)
             stream = prefill->part[i].device;
     text_printf(out, " style=\"background:");
     if (decode->n > 1) {

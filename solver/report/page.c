@@ -57,7 +57,7 @@ const char *html_where(const struct page *page, int32_t op)
             text_printf(&where, share < 1 || share > 99 ? " %.1f %%" : " %.0f %%", share);
     }
     for (int32_t i = 0; i < prefill->n; i++)
-        if (prefill->part[i].streamed)
+        if (prefill->part[i].streamed || prefill->part[i].kv_streamed)
             text_printf(&where, ", prefill streamed to %s",
                         device_name(page->plan, prefill->part[i].device).text);
     return keep(page, &where);

@@ -382,6 +382,32 @@ static void text_caches(const struct plan *p, struct text *out)
                     slots, p->n_caches, device_name(p, p->caches[0].device).text, hits);
 }
 
+/* Whether the operator runs on d with its home elsewhere in memory. */
+static bool part_attends(const struct plan *p, const char *op, int32_t d)
+{
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (p->parts[i].device == d && p->parts[i].home >= 0 && p->parts[i].home != d &&
+            !strcmp(p->parts[i].op, op))
+            return true;
+    return false;
+}
+
+/* Layers of the host whose KV is streamed to a device in prefill. */
+static void text_attends(const struct plan *p, const struct problem *problem, struct text *out)
+{
+    for (int32_t d = 0; d < p->n_devices && problem; d++) {
+        int32_t layers = 0;
+        for (int32_t i = 0; i < problem->graph.n_ops; i++)
+            layers += problem->graph.ops[i].op.kind == OP_ATTENTION &&
+                      part_attends(p, problem->graph.ops[i].name, d);
+        if (layers)
+            text_printf(out,
+                        "KV of %d layers stays with the host; prompts attend to it on %s, through "
+                        "rooms of %.1f MiB (part of work)\n",
+                        layers, p->devices[d].id, as_mib((double)problem->instance.rooms[d]));
+    }
+}
+
 static void text_stored(const struct plan *p, const struct problem *problem, struct text *out)
 {
     for (int32_t d = 0; d < p->n_devices && problem && problem->stored; d++) {
@@ -492,6 +518,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
                 tokens_per_s((double)q->prompt * q->batch, p->prefill_ns),
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
+    text_attends(p, problem, out);
     text_stored(p, problem, out);
     text_caches(p, out);
     text_sums(p, out);

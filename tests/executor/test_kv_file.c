@@ -4,7 +4,7 @@
  * recurrent layers; memory is that of the rooms; a file that cannot be made, written or read ends
  * with one line.
  */
-#include "tests/executor/harness.h"
+#include "tests/executor/story.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,8 +14,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { PROMPT = 150, CHUNK = 40, STEPS = 80 };
 
 static char folder[64];
 
@@ -42,9 +40,9 @@ static int teardown(void **state)
 }
 
 static const struct engine_options options = {.threads = 2,
-                                              .rows = CHUNK,
-                                              .ubatch = CHUNK,
-                                              .seqs = 3,
+                                              .rows = STORY_CHUNK,
+                                              .ubatch = STORY_CHUNK,
+                                              .seqs = STORY_SEQS,
                                               .context = 1024,
                                               .prepared_cache = folder};
 
@@ -64,86 +62,12 @@ static void plan_filed(struct plan *p, const struct model *m, uint32_t resident)
     graph_free(&fused);
 }
 
-/* ------------------------------------------------------------------------------- a story --- */
-
-/* What an engine has said so far. */
-struct story {
-    struct engine *e;
-    float *said;
-    size_t n, vocab;
-};
-
-static int32_t seq_new(struct story *s)
-{
-    int32_t seq;
-    struct oato_error err;
-    if (engine_seq_create(s->e, &seq, &err))
-        fail_msg("%s", err.text);
-    return seq;
-}
-
-/* One step of n[i] tokens of each sequence, those from number `from` of a text on. */
-static void tell_each(struct story *s, const int32_t *seqs, int n_seqs, int32_t from,
-                      const int32_t *n)
-{
-    int32_t ids[1024];
-    struct engine_input in[3];
-    struct oato_error err;
-    fill_ids(ids, (int32_t)(sizeof ids / sizeof *ids), (int32_t)s->vocab, 5);
-    for (int i = 0; i < n_seqs; i++)
-        in[i] = (struct engine_input){
-            .seq = seqs[i], .ids = ids + from + 7 * seqs[i], .n = n[i], .logits = LOGITS_LAST};
-    if (engine_step(s->e, in, n_seqs, &err))
-        fail_msg("%s", err.text);
-    s->said = realloc(s->said, (s->n + (size_t)n_seqs) * s->vocab * sizeof *s->said);
-    assert_non_null(s->said);
-    for (int i = 0; i < n_seqs; i++, s->n++)
-        memcpy(s->said + s->n * s->vocab, engine_logits(s->e, i), s->vocab * sizeof *s->said);
-}
-
-static void tell(struct story *s, const int32_t *seqs, int n_seqs, int32_t from, int32_t n)
-{
-    tell_each(s, seqs, n_seqs, from, (const int32_t[]){n, n, n});
-}
-
-/* Prompts in chunks, one sequence beside another, a fork in the middle of a page whose branches go
- * on together, one that is cut back, pages that another sequence had before, and a fork that reads
- * a prompt beside another one's decode. */
-static void all_of_it(struct story *s)
-{
-    struct oato_error err;
-    int32_t seqs[3] = {seq_new(s), seq_new(s), -1};
-    for (int32_t at = 0; at < PROMPT; at += CHUNK)
-        tell(s, seqs, 1, at, CHUNK);
-    for (int32_t at = 0; at < STEPS; at++)
-        tell(s, seqs, 1 + (at > 10), PROMPT + at, 1);
-    if (engine_seq_fork(s->e, seqs[0], &seqs[2], &err))
-        fail_msg("%s", err.text);
-    for (int32_t at = 0; at < 4; at++)
-        tell(s, seqs, 3, at, 1);
-    if (engine_seq_truncate(s->e, seqs[2], 70, &err))
-        fail_msg("%s", err.text);
-    tell(s, seqs, 3, 9, 3);
-    engine_seq_free(s->e, seqs[0]);
-    seqs[0] = seq_new(s);
-    tell(s, seqs, 1, 3, CHUNK);
-    tell(s, seqs, 3, 50, 2);
-    engine_seq_free(s->e, seqs[0]);
-    if (engine_seq_fork(s->e, seqs[1], &seqs[0], &err))
-        fail_msg("%s", err.text);
-    tell_each(s, (const int32_t[]){seqs[2], seqs[0]}, 2, 60, (const int32_t[]){1, 20});
-    tell(s, seqs, 3, 90, 1);
-}
-
-static struct story told_by(const struct model *m, const struct plan *p, oato_dtype kv)
+static struct told told_by(const struct model *m, const struct plan *p, oato_dtype kv)
 {
     struct engine_options o = options;
     o.kv = kv;
     o.kv_given = true;
-    struct story s = {.vocab = (size_t)m->shape.vocab};
-    s.e = open_engine(m, p, o);
-    all_of_it(&s);
-    return s;
+    return story_of(m, p, o);
 }
 
 static uint64_t kv_of(const struct engine *e)
@@ -167,7 +91,7 @@ static void the_bits_are_those_of_kv_in_memory(void **state)
         struct plan p;
         plan_filed(&p, m, cases[i].resident);
         assert_true(p.n_parts > 0);
-        struct story expected = told_by(m, NULL, cases[i].kv), got = told_by(m, &p, cases[i].kv);
+        struct told expected = told_by(m, NULL, cases[i].kv), got = told_by(m, &p, cases[i].kv);
         assert_int_equal(expected.n, got.n);
         assert_same_bits(got.said, expected.said, got.n * got.vocab);
         struct engine_stats stats;

@@ -229,6 +229,52 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     check_refused(f, "weight 2 is outside the table of 2");
 }
 
+/* From a layer of the host's cache to a room of the same shape. */
+static void history_goes_to_a_room_of_its_shape(void **state)
+{
+    struct fixture *f = *state;
+    struct kv_layer_shape rooms[2] = {{.kv_heads = 1, .head_dim = 64, .pages = 3, .staged = true},
+                                      {.kv_heads = 1, .head_dim = 64, .pages = 3}};
+    struct kv_layer_shape layers[2] = {{.kv_heads = 1, .head_dim = 64, .pages = 3},
+                                       {.kv_heads = 1, .head_dim = 32, .pages = 3}};
+    struct kv_cache own = {.n_layers = 2, .dtype = DT_F16, .layers = rooms},
+                    host_kv = {.n_layers = 2, .dtype = DT_F16, .layers = layers};
+    fixture_fill(f);
+    f->record[3].kv_layer = 0;
+    struct program_record *r = &f->record[1];
+    stream(r, 0);
+    r->kv_layer = 0;
+    f->program.kv = &own;
+    check_refused(f, "streams KV layer 0 of the host to 0, which are not there");
+    fixture_fill(f);
+    f->record[3].kv_layer = 0;
+    stream(r, 0);
+    r->kv_layer = 0;
+    f->program.kv = &own;
+    f->program.host_kv = &host_kv;
+    if (program_check(&f->program, 1, ARENA, &f->err))
+        fail_msg("%s", f->err.text);
+    static const struct {
+        int32_t to, from;
+        const char *reason;
+    } wrong[] = {{1, 0, "KV layer 1 is no room for layer 0 of the host"},
+                 {0, 1, "KV layer 0 is no room for layer 1 of the host"},
+                 {2, 0, "which are not there"},
+                 {0, 2, "which are not there"}};
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        r->kv_layer = wrong[i].to;
+        r->kv_from = wrong[i].from;
+        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_non_null(strstr(f->err.text, wrong[i].reason));
+    }
+    r->kv_layer = r->kv_from = 0;
+    layers[0].pages = 4;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    layers[0].pages = 3;
+    layers[0].filed = true;
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+}
+
 static void what_can_never_come_is_refused(void **state)
 {
     struct fixture *f = *state;
@@ -347,6 +393,7 @@ int main(void)
         cmocka_unit_test_prestate(inputs_of_experts_have_widths_of_their_own, &fixture),
         cmocka_unit_test_prestate(what_lies_outside_the_arena_is_refused, &fixture),
         cmocka_unit_test_prestate(what_does_not_fit_the_operator_is_refused, &fixture),
+        cmocka_unit_test_prestate(history_goes_to_a_room_of_its_shape, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
         cmocka_unit_test_prestate(peers_are_those_that_are_reached, &fixture),
         cmocka_unit_test(sizes_come_from_the_step),

@@ -1,9 +1,9 @@
 /*
  * test_clock.c - the simulation of a plan against the engine that runs it: on simulated devices so
  * slow that what the processor really takes is lost in their declared costs, the devices' clocks
- * must show what was simulated, wherever the parts are, whatever is streamed. The same for plans of
- * 2 and 4 ranks, forks of this process of which each has such a device; their network takes no
- * time.
+ * must show what was simulated, wherever the parts are, whatever is streamed, in a chunk or more.
+ * The same for plans of 2 and 4 ranks, forks of this process of which each has such a device; their
+ * network takes no time.
  */
 #include "executor/executor.h"
 #include "kernels/ranks/collective.h"
@@ -21,7 +21,7 @@
 #include <cmocka.h>
 // clang-format on
 
-enum { PLANS = 24, PROMPT = 64, UNIT = 128, PARTS = 256 };
+enum { PLANS = 24, PROMPT = 150, CHUNK = 70, UNIT = 128, PARTS = 256 };
 enum { PREFILL = 1u << PHASE_PREFILL, DECODE = 1u << PHASE_DECODE, BOTH = PREFILL | DECODE };
 
 /* Hundreds of milliseconds for what takes the processor one. */
@@ -110,7 +110,8 @@ static void place(struct plan *p, const struct graph *g, struct random *r)
     assert_true(p->parts && p->kv);
     for (int32_t i = 0; i < g->n_ops; i++) {
         const struct graph_op *o = &g->ops[i];
-        const bool matrix = o->op.kind == OP_MUL_MAT || o->op.kind == OP_QKV;
+        const bool streams = o->op.kind == OP_MUL_MAT || o->op.kind == OP_QKV ||
+                             o->op.kind == OP_ATTENTION; /* its KV */
         const int32_t stream = random_below(r, 2) ? 1 + (int32_t)random_below(r, n - 1) : 0;
         int32_t device = (int32_t)random_below(r, n);
         if (o->op.kind == OP_KV_STORE)
@@ -118,7 +119,7 @@ static void place(struct plan *p, const struct graph *g, struct random *r)
         if (o->op.kind == OP_ATTENTION)
             device = p->kv[p->n_kv - 1].device;
         if (o->op.kind != OP_GATE_UP) {
-            put_part(p, o->name, AXIS_ROWS, 0, o->op.n, device, matrix ? stream : 0);
+            put_part(p, o->name, AXIS_ROWS, 0, o->op.n, device, streams ? stream : 0);
             continue;
         }
         for (int64_t begin = 0, end; begin < o->op.n; begin = end) {
@@ -147,8 +148,7 @@ static void run(const struct model *m, const struct plan *p, bool timing_only,
     struct oato_error err;
     int32_t ids[PROMPT + 1], seq;
     fill_ids(ids, PROMPT + 1, m->shape.vocab, 6);
-    struct engine *e =
-        open_engine(m, p, (struct engine_options){.ubatch = PROMPT, .timing_only = timing_only});
+    struct engine *e = open_engine(m, p, (struct engine_options){.timing_only = timing_only});
     if (engine_seq_create(e, &seq, &err) ||
         engine_feed(e, seq, ids, PROMPT, LOGITS_LAST, NULL, NULL, &err))
         fail_msg("%s", err.text);
@@ -200,7 +200,9 @@ static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
         double real[PHASE_COUNT], simulated[PHASE_COUNT];
         plan_begin(&p, m, 1 + i % 2, i % 3 ? spec_that_reaches : spec);
         plan_fuse_all(&p, m, &fused);
+        p.request.prompt = PROMPT;
         p.request.generate = 1;
+        p.request.ubatch = i % 2 ? CHUNK : PROMPT;
         place(&p, &fused, &r);
         run(m, &p, i % 4 >= 2, real);
         simulate(m, &p, simulated);

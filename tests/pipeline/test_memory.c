@@ -326,6 +326,8 @@ static void check_all(const char *isa)
          "cpu", 192, 16, 2, DT_F16, 0},
         {"streaming experts, and KV in a file", shape_of("qwen3moe", DT_Q8_0), DT_Q8_0, 0, true,
          "cpu", 2048, 32, 1, DT_F16, 0},
+        {"prompts over KV of the host", shape_of("llama", DT_Q4_0), DT_Q4_0, 1, false, "auto", 2048,
+         32, 1, DT_F16, 8 * MIB},
         {"streaming to a device", shape_of("llama", DT_Q4_0), DT_Q4_0, 1, true, "auto", 256, 32, 1,
          DT_F16, 2 * MIB},
     };

@@ -267,8 +267,10 @@ static int64_t best_by_chance(const struct problem *p, uint64_t seed)
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         const int32_t u = (int32_t)((seed >> 33) % (uint64_t)in->n_units), was = place[u];
         place[u] = (int32_t)((seed >> 20) % (uint64_t)in->units[u].n_options);
-        const bool fits = instance_with_streams(in, instance_streams(in, place, NULL), &with) &&
-                          instance_fits(&with, place, NULL);
+        uint64_t staging[SOLVER_DEVICES], rooms[SOLVER_DEVICES];
+        const uint32_t streams = instance_streams(in, place, staging, rooms);
+        const bool fits =
+            instance_with_streams(in, streams, &with) && instance_fits(&with, place, NULL);
         const int64_t ns = fits ? instance_price(in, place).objective_ns : INT64_MAX;
         place[u] = ns <= best ? place[u] : was;
         best = ns < best ? ns : best;
