@@ -78,7 +78,7 @@ static bool option_make(const struct problem *p, int32_t unit, const struct atte
     double prefill = history_ns(p, x->store, d) + rows_ns(p, x->store, d);
     *out = (struct option){.stream = (int16_t)d,
                            .allowed = true,
-                           .uses = (uint8_t)(1u << d | 1u << host),
+                           .uses = 1u << d | 1u << host,
                            .rooms = KV_ROOMS * p->price[x->store * n + d].kv_bytes};
     for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++) {
         const struct op_price *there = &p->price[i * n + d], *here = &p->price[i * n + host];
