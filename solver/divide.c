@@ -152,7 +152,8 @@ static void price_ends(struct dividing *x)
 }
 
 /* A whole operator that skips. */
-static struct part skipping_part(const struct dividing *x, int32_t i, int32_t d, enum sparse_mode skip)
+static struct part skipping_part(const struct dividing *x, int32_t i, int32_t d,
+                                 enum sparse_mode skip)
 {
     const struct problem *p = x->p;
     struct part part = {.graph = &p->graph,

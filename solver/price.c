@@ -79,7 +79,8 @@ static double work_of(const struct oato_op *op, double share, double active)
 }
 
 /* What of it has times: rows that nothing lists take those of a matrix. */
-static enum sparse_mode skip_of(const struct cost_source *c, int32_t device, const struct oato_op *op)
+static enum sparse_mode skip_of(const struct cost_source *c, int32_t device,
+                                const struct oato_op *op)
 {
     if (op->sparse != SPARSE_BY_ROWS)
         return (enum sparse_mode)op->sparse;

@@ -191,7 +191,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
-    p->choice.given = !plan->n_sparse; /* plans like it skip nothing, either */
+    p->choice.given = !plan->n_sparse;    /* plans like it skip nothing, either */
     p->whole_only = plan_is_stored(plan); /* as it was made */
     p->inputs = plan->inputs;
     p->n_inputs = plan->n_inputs;

@@ -321,8 +321,7 @@ static void history_run(struct stepping *x, int32_t d, const struct program_reco
 {
     const struct simulation *s = x->s;
     const struct sim_rank *own = sim_rank_of(s, d);
-    const struct kv_layer_shape *room =
-        &own->lowered.device[d - own->first].kv_shapes[r->kv_layer];
+    const struct kv_layer_shape *room = &own->lowered.device[d - own->first].kv_shapes[r->kv_layer];
     const struct oato_op store = {.kind = OP_KV_STORE,
                                   .kv_heads = room->kv_heads,
                                   .head_dim = room->head_dim,
@@ -336,8 +335,7 @@ static void history_run(struct stepping *x, int32_t d, const struct program_reco
         .op = (int32_t)r->graph_op,
         .bytes = (uint64_t)attend_bytes(&store, s->plan->request.kv, &x->step->size)};
     const struct home before = event_pass(x, d, NULL, 0);
-    const double ns =
-        cost_of_copy(own->cost, s->device[own->host], s->device[d], (double)e.bytes);
+    const double ns = cost_of_copy(own->cost, s->device[own->host], s->device[d], (double)e.bytes);
     x->history[d][r->kv_layer] = e.bytes ? event_add(x, e, fmax(ns, 0), &before, 1) : before;
 }
 

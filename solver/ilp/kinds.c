@@ -44,8 +44,7 @@ bool kinds_alike(const struct problem *p, int32_t a, int32_t b)
     const int32_t host = p->device[in->host];
     bool same = !in->is_host[a] && !in->is_host[b] && in->usable[a] == in->usable[b] &&
                 in->staging[a] == in->staging[b] && in->filing[a] == in->filing[b] &&
-                in->rooms[a] == in->rooms[b] &&
-                price_equal(&in->fixed[a], &in->fixed[b]) &&
+                in->rooms[a] == in->rooms[b] && price_equal(&in->fixed[a], &in->fixed[b]) &&
                 cost_of_stream(p->cost, host, p->device[a], 1e9) ==
                     cost_of_stream(p->cost, host, p->device[b], 1e9);
     for (int32_t d = 0; d < in->n_devices && same; d++)
