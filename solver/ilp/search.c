@@ -4,10 +4,10 @@
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
  * problem of its own. With one accelerator so are rooms of several sizes, unless weights come from
  * a file: a smaller one is for smaller records only, and leaves more for weights. So is each with
- * rooms for KV of the host, and without. Of identical
- * devices only the first ones are streamed to. All problems are relaxed first, the one without
- * streams before the others; then they are solved in equal shares of the time, the most promising
- * first, except those that their relaxation shows to be no better.
+ * rooms for KV of the host, and without. Of identical devices only the first ones are streamed to.
+ * All problems are relaxed first, the one without streams before the others; then they are solved
+ * in equal shares of the time, the most promising first, except those that their relaxation shows
+ * to be no better. Rooms of sizes in between are not tried, and no bound covers them.
  *
  * From three accelerators on those of a kind are searched as one (kinds.c), which gives a bound and
  * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from

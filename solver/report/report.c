@@ -162,8 +162,6 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
         const struct plan_device *v = &p->devices[d];
         const struct device_share s = device_share(p, problem, d);
         json_open(out, NULL, '{');
-        if (plan_ranks(p) > 1)
-            json_add(out, JSON("rank", v->rank), JSON("host", v->host));
         json_add(out, JSON("id", v->id), JSON("model", v->model), JSON("spec", v->spec),
                  JSON("rank", v->rank), JSON("host", v->host),
                  JSON("budget_bytes", v->budget_bytes), JSON("planned_bytes", v->planned_bytes));
