@@ -279,8 +279,8 @@ struct layer_shape {
     float yarn_fast, yarn_slow;           /* turns within the original context */
     float rope_magnitude, yarn_magnitude; /* of rotations; what YaRN multiplies it by */
     float rope_scores;                    /* what rope.scaling multiplies scores by */
-    int32_t original_context; /* YaRN's; the context of the model where the file says 0 or nothing */
-    bool always_beyond;       /* the file says 0 */
+    int32_t original_context;             /* YaRN's; the model's where the file says 0 or nothing */
+    bool always_beyond;                   /* the file says 0 */
     float alibi, temperature, temperature_step, temperature_offset;
     int32_t embedded;                          /* the embedding */
     int32_t input;                             /* value: the layer's */

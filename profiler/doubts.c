@@ -81,7 +81,7 @@ static oato_status row_again(const struct rig *r, const struct op_case *c,
                              struct oato_error *err)
 {
     struct op_bench *bench = NULL;
-    struct profile_row again;
+    struct profile_row again = {.device = 0};
     oato_status status = bench_open(r, c, &bench, err);
     if (!status)
         status = bench_time(bench, at, quick, &again, err);

@@ -365,8 +365,10 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
-        cost_create(&sheet, &c, &err))
+        cost_create(&sheet, &c, &err) || !c) {
         fail_msg("%s", err.text);
+        return;
+    }
     const int32_t npu = profile_device_index(&sheet, "ascend:0");
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         struct oato_op op = {.kind = kinds[i], .dtype = DT_Q4_K, .k = 4096, .n = 4096};
@@ -496,8 +498,11 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
     struct profile sheet;
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
-    if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) || cost_create(&sheet, &c, &err))
+    if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) ||
+        cost_create(&sheet, &c, &err) || !c) {
         fail_msg("%s", err.text);
+        return;
+    }
     const int32_t gpu = profile_device_index(&sheet, "cuda:0");
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         for (int32_t rows = 1; rows <= 1024; rows *= 8) {

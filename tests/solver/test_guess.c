@@ -91,6 +91,7 @@ static void plan_with(struct planned *x, struct guess g, const char *mode, struc
                                               .active = 0.1f};
     for (int32_t i = 0; i < LAYERS && g.rank; i++)
         x->neurons.layers[i].predictor = &x->predictor;
+    *plan = (struct plan){.n_parts = 0};
     planner_options_init(&o);
     o.request.prompt = 4;
     o.request.generate = 64;
