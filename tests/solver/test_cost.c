@@ -244,8 +244,10 @@ static void memory_of_types_that_were_never_timed_is_enough(void **state)
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     int types = 0;
-    if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err))
+    if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err) || !c) {
         fail_msg("%s", err.text);
+        return;
+    }
     const int32_t gpu = profile_device_index(&p, "cuda:0");
     for (int type = 0; type < DT_COUNT; type++)
         for (int32_t n = 1024; n <= 16384; n *= 4) {

@@ -91,7 +91,6 @@ static void plan_with(struct planned *x, struct guess g, const char *mode, struc
                                               .active = 0.1f};
     for (int32_t i = 0; i < LAYERS && g.rank; i++)
         x->neurons.layers[i].predictor = &x->predictor;
-    *plan = (struct plan){.n_parts = 0};
     planner_options_init(&o);
     o.request.prompt = 4;
     o.request.generate = 64;
@@ -99,8 +98,10 @@ static void plan_with(struct planned *x, struct guess g, const char *mode, struc
     o.request.ubatch = 32;
     o.neurons = &x->neurons;
     if (sparse_parse(mode ? mode : "auto", &o.sparse, &err) ||
-        planner_make(x->model, &x->profile, &o, plan, problem, &err))
+        planner_make(x->model, &x->profile, &o, plan, problem, &err)) {
         fail_msg("%s: %s", mode ? mode : "auto", err.text);
+        abort(); /* analyzers do not know that it is not reached */
+    }
 }
 
 /* Whether the layers of a plan predict; all alike. */
