@@ -507,6 +507,11 @@ struct option_row {
     const char *help;  /* one line with unit and default; NULL: an alias, not listed */
     int id;            /* what options_next returns */
 };
+/* The row of an option of another program: text says what to use instead. */
+#define OPTION_ANSWER(name, text)                                                                  \
+    {                                                                                              \
+        name, 0, OPT_ANSWER, NULL, text, 0                                                         \
+    }
 
 /* Walks argv: options in any order, "--name=value", "--name value", "-t4", "-t 4", "--" ends
  * them. A misspelt option is refused with the nearest name as a suggestion. */

@@ -117,25 +117,24 @@ static const struct option_of table[] = {
 };
 
 /* llama.cpp's, without a counterpart here; a hint at what there is. */
-#define ANSWER(name, text)                                                                         \
-    {                                                                                              \
-        name, 0, OPT_ANSWER, NULL, text, 0                                                         \
-    }
 static const struct option_row answers[] = {
-    ANSWER("context-shift", "an answer ends where the context is full; -c N allows a longer one"),
-    ANSWER("no-jinja", "templates are always run; --chat-template NAME chooses a named format"),
-    ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
-    ANSWER("lora", "adapters are not supported; merge it into the model first"),
-    ANSWER("mmproj", "this server reads only text"),
-    ANSWER("slot-save-path", "sequences are not saved; prompts that begin alike share memory"),
-    ANSWER("cache-reuse", "prompts that begin alike share memory by themselves"),
-    ANSWER("ssl-key-file", "put a proxy that speaks TLS in front"),
-    ANSWER("ssl-cert-file", "put a proxy that speaks TLS in front"),
-    ANSWER("timeout", "--idle S closes silent connections"),
-    ANSWER("threads-http", "four threads serve all connections"),
-    ANSWER("reranking", "this server ranks nothing"),
-    ANSWER("model-draft", "drafts are not supported"),
-    ANSWER("md", "drafts are not supported"),
+    OPTION_ANSWER("context-shift",
+                  "an answer ends where the context is full; -c N allows a longer one"),
+    OPTION_ANSWER("no-jinja",
+                  "templates are always run; --chat-template NAME chooses a named format"),
+    OPTION_ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
+    OPTION_ANSWER("lora", "adapters are not supported; merge it into the model first"),
+    OPTION_ANSWER("mmproj", "this server reads only text"),
+    OPTION_ANSWER("slot-save-path",
+                  "sequences are not saved; prompts that begin alike share memory"),
+    OPTION_ANSWER("cache-reuse", "prompts that begin alike share memory by themselves"),
+    OPTION_ANSWER("ssl-key-file", "put a proxy that speaks TLS in front"),
+    OPTION_ANSWER("ssl-cert-file", "put a proxy that speaks TLS in front"),
+    OPTION_ANSWER("timeout", "--idle S closes silent connections"),
+    OPTION_ANSWER("threads-http", "four threads serve all connections"),
+    OPTION_ANSWER("reranking", "this server ranks nothing"),
+    OPTION_ANSWER("model-draft", "drafts are not supported"),
+    OPTION_ANSWER("md", "drafts are not supported"),
 };
 
 static void help(const struct option_row *rows)
