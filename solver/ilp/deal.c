@@ -38,7 +38,8 @@ static int32_t find_option(const struct dealing *x, int32_t unit, const struct o
         const struct option *o = &u->options[i];
         int32_t off = 0;
         if (o->uses != want->uses || o->stream != want->stream || o->filed != want->filed ||
-            !option_lies_as(o, want) || option_divided(o) != option_divided(want))
+            !o->rooms != !want->rooms || !option_lies_as(o, want) ||
+            option_divided(o) != option_divided(want))
             continue;
         for (int32_t d = 0; d < x->in.n_devices; d++)
             off += abs(o->share[d] - want->share[d]);
@@ -53,7 +54,7 @@ static int32_t find_option(const struct dealing *x, int32_t unit, const struct o
 /* The option on other devices: to[d] takes the part of device d. */
 static struct option move_option(const struct option *o, const int32_t *to, int32_t n_devices)
 {
-    struct option moved = {.filed = o->filed, .stream = -1};
+    struct option moved = {.filed = o->filed, .rooms = o->rooms, .stream = -1};
     for (int32_t d = 0; d < n_devices; d++) {
         moved.uses |= o->uses >> d & 1 ? 1u << to[d] : 0;
         if (o->share[d])
