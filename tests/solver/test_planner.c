@@ -5,6 +5,7 @@
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
+#include "tests/solver/parsed.h"
 #include "tests/solver/plan_fixture.h"
 #include "tests/solver/solver_price.h"
 
@@ -71,17 +72,6 @@ static void make(const struct profile *p, const struct planner_options *o, struc
 static void usual_profile(struct profile *p)
 {
     assert_true(fixture_profile(model, &usual, p));
-}
-
-static json_t *parsed(struct text *t)
-{
-    json_error_t e;
-    assert_false(t->failed);
-    json_t *j = json_loadb(t->data, t->len, 0, &e);
-    if (!j)
-        fail_msg("%s at %d of: %s", e.text, e.position, t->data);
-    text_free(t);
-    return j;
 }
 
 static void the_same_inputs_give_the_same_bytes(void **state)

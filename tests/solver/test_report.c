@@ -4,6 +4,7 @@
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
+#include "tests/solver/parsed.h"
 
 // clang-format off
 #include <jansson.h>
@@ -52,18 +53,6 @@ static void make(uint64_t gpu_mib, struct plan *plan, struct problem **problem)
     o.n_budgets = 1;
     if (planner_make(model, &machine, &o, plan, problem, &err))
         fail_msg("%s", err.text);
-}
-
-static json_t *parsed(struct text *t)
-{
-    json_error_t e;
-    assert_false(t->failed);
-    json_t *j = json_loadb(t->data, t->len, 0, &e);
-    if (!j)
-        fail_msg("%s at %d of: %s", e.text, e.position, t->data);
-    text_free(t);
-    text_init(t);
-    return j;
 }
 
 static double number(const json_t *sum, const char *key)
