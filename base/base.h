@@ -265,8 +265,8 @@ void program_abort(const struct oato_error *err);
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
  * do not exist are ignored. Called by main before threads start. */
 void outfile_keep(const char *path);
-/* Fails with OATO_EUSAGE when outfile_open would refuse to replace path (an input or a GGUF file).
- * For programs that compute for a long time before they write. */
+/* Fails as outfile_open would now: an input or a GGUF file would be replaced, or nothing can be
+ * created there. For programs that compute for a long time before they write. */
 oato_status outfile_check(const char *path, struct oato_error *err);
 
 /* A file that appears under its name only when complete: it is written next to it under a temporary

@@ -66,18 +66,15 @@ static oato_status check_kept(const char *path, const struct stat *st, struct oa
                        : OATO_OK;
 }
 
-oato_status outfile_check(const char *path, struct oato_error *err)
+static oato_status check_model(const char *path, struct oato_error *err)
 {
     struct stat st;
-    if (stat(path, &st) || !S_ISREG(st.st_mode))
-        return OATO_OK;
-    if (check_kept(path, &st, err))
-        return err->status;
-    return is_gguf(path) ? oato_fail(err, OATO_EUSAGE,
-                                     "%s: is a GGUF file and is not overwritten; name another "
-                                     "output, or remove it first",
-                                     path)
-                         : OATO_OK;
+    return !stat(path, &st) && S_ISREG(st.st_mode) && is_gguf(path)
+               ? oato_fail(err, OATO_EUSAGE,
+                           "%s: is a GGUF file and is not overwritten; name another "
+                           "output, or remove it first",
+                           path)
+               : OATO_OK;
 }
 
 /* -------------------------------------------------------------------------------- writing --- */
@@ -188,8 +185,24 @@ oato_status outfile_open_over(struct outfile *f, const char *path, struct oato_e
 oato_status outfile_open(struct outfile *f, const char *path, struct oato_error *err)
 {
     memset(f, 0, sizeof *f);
-    oato_status status = outfile_check(path, err);
-    return status ? status : outfile_open_over(f, path, err);
+    oato_status status = outfile_open_over(f, path, err);
+    if (!status && check_model(path, err)) {
+        outfile_abort(f);
+        status = err->status;
+    }
+    return status;
+}
+
+oato_status outfile_check(const char *path, struct oato_error *err)
+{
+    struct stat st;
+    struct outfile f;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return OATO_OK; /* opening a pipe waits for its reader */
+    if (outfile_open(&f, path, err))
+        return err->status;
+    outfile_abort(&f);
+    return OATO_OK;
 }
 
 oato_status outfile_write(struct outfile *f, const void *data, size_t bytes, struct oato_error *err)

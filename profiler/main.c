@@ -404,6 +404,8 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
         profile_free(&p);
     }
     if (!status)
+        status = outfile_check(path, err);
+    if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
     const bool measures = !status && ((!c->restores && !c->links) || !p.n_devices);
     if (c->links)
@@ -533,8 +535,6 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     outfile_keep(c.model);
     for (int32_t i = 0; i < c.calibrate.n_texts; i++)
         outfile_keep(c.calibrate.texts[i]);
-    if (!status && c.out && !c.calibrate.n_texts)
-        status = outfile_check(c.out, err);
     if (status || done)
         return status;
     interrupt_catch();

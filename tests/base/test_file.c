@@ -287,6 +287,27 @@ static void an_input_is_not_replaced(void **state)
     unlink(names[1]);
 }
 
+/* Before a program computes for minutes, which leaves nothing behind. */
+static void a_check_says_what_would_fail_at_the_end(void **state)
+{
+    (void)state;
+    struct oato_error err;
+    char name[160];
+    snprintf(name, sizeof name, "%s/none/file", folder);
+    assert_int_equal(outfile_check(name, &err), OATO_EIO);
+    assert_non_null(strstr(err.text, name));
+    assert_int_equal(outfile_check(folder, &err), OATO_EIO);
+    snprintf(name, sizeof name, "%s/new", folder);
+    assert_int_equal(outfile_check(name, &err), OATO_OK);
+    assert_int_equal(access(name, F_OK), -1);
+    snprintf(name, sizeof name, "%s/new.oato-part", folder);
+    assert_int_equal(access(name, F_OK), -1);
+    assert_int_equal(outfile_check("/dev/null", &err), OATO_OK);
+    write_whole("old");
+    assert_int_equal(outfile_check(path, &err), OATO_OK);
+    assert_content("old");
+}
+
 static void a_model_is_not_replaced(void **state)
 {
     (void)state;
@@ -569,6 +590,7 @@ int main(void)
         FILE_TEST(a_file_that_is_cut_off_in_use_is_named),
         FILE_TEST(released_pages_can_be_read_again),
         FILE_TEST(released_pages_leave_the_resident_set),
+        FILE_TEST(a_check_says_what_would_fail_at_the_end),
         FILE_TEST(an_input_is_not_replaced), /* the last one: what is kept is kept for good */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
