@@ -234,7 +234,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);
-    if (a.output && outfile_check(a.output, err))
+    if (a.output && !a.open.dump_program && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();
     if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
