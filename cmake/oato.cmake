@@ -25,14 +25,14 @@ endif()
 
 # What each room shows to those that use it, by the name in which they include it.
 set(OATO_SHOWS_base base/base.h base/dtypes.h base/pages.h)
-set(OATO_SHOWS_jinja base/jinja/jinja.h)
+set(OATO_SHOWS_jinja text/jinja/jinja.h)
 set(OATO_SHOWS_op kernels/op.h kernels/sums.h kernels/activation.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/sums.h kernels/activation.h kernels/program.h kernels/device.h kernels/ranks/collective.h)
 set(OATO_SHOWS_models models/models.h)
+set(OATO_SHOWS_text text/text.h text/sampler.h text/grammar.h)
 set(OATO_SHOWS_planfmt planfmt/planfmt.h)
 set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)
-set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/restore.h executor/session.h executor/session_options.h
-  executor/grammar.h)
+set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/restore.h executor/session.h executor/session_options.h)
 set(OATO_SHOWS_profiler profiler/profiler.h)
 set(OATO_SHOWS_solver solver/solver.h)
 set(OATO_SHOWS_server server/server.h)

@@ -26,6 +26,7 @@
 #define OATO_BATCH_H
 
 #include "executor/executor.h"
+#include "text/sampler.h"
 
 struct batch;   /* opaque */
 struct batched; /* a request of it */

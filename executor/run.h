@@ -5,7 +5,7 @@
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
 
-#include "executor/grammar.h"
+#include "text/grammar.h"
 #include "executor/session.h"
 
 enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };

@@ -1,8 +1,9 @@
 /*
- * models.h - what a model is: a GGUF file, its metadata and tensors, its tokenizer and chat
- * template, and the operator graph that its architecture builds. Knows no device.
+ * models.h - what a model is: a GGUF file, its metadata and tensors, and the operator graph that its
+ * architecture builds. Knows no device.
  *
- * Start with model_open; gguf_open and tokenizer_create serve tools that need only a part.
+ * Start with model_open; gguf_open serves tools that need only a part. What turns text into tokens
+ * and back is in text/.
  */
 #ifndef OATO_MODELS_H
 #define OATO_MODELS_H
@@ -132,121 +133,6 @@ oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oat
 /* Writes a model as one header-only file: a few KiB that oato-plan accepts in place of the model.
  * The vocabulary, which is most of a header, is left out. */
 oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err);
-
-/* --------------------------------------------------------------------------- tokenizer ---- */
-
-struct tokenizer;
-
-/* Reads tokenizer.ggml.* and copies what it needs. The error names an unknown pre-tokeniser. */
-oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err);
-void tokenizer_free(struct tokenizer *t);
-
-enum tokenize_flags {
-    TOKENIZE_ADD_BOS = 1,       /* in front, if the model asks for it */
-    TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
-    TOKENIZE_ADD_EOS = 4,       /* behind, likewise: never where the text is to be continued */
-    TOKENIZE_ADD_SPECIAL = TOKENIZE_ADD_BOS | TOKENIZE_ADD_EOS,  /* of a text that is complete */
-    TOKENIZE_PROMPT = TOKENIZE_ADD_BOS | TOKENIZE_PARSE_SPECIAL, /* of one to be continued */
-};
-/* The n bytes of text may be anything. *ids is malloc'ed (free it) and holds *count tokens. */
-oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int flags,
-                             int32_t **ids, size_t *count, struct oato_error *err);
-/* The same, with its work and memory taken from a budget; NULL: from none. */
-oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text, size_t n,
-                                    int flags, struct budget *budget, int32_t **ids, size_t *count,
-                                    struct oato_error *err);
-/* The most bytes of a text that one token may stand for; 0 where there is no such limit. */
-size_t tokenizer_longest(const struct tokenizer *t);
-/* Decoded bytes of one token (byte tokens and spaces resolved), borrowed from the tokenizer.
- * Control tokens give "" unless special is set. False for an id outside the vocabulary. */
-bool tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, const char **bytes,
-                     size_t *n);
-/* Appends the text of ids; SentencePiece drops the space that encode put in front when
- * strip_prefix is set. */
-void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count,
-                      bool strip_prefix, struct text *out);
-int32_t tokenizer_size(const struct tokenizer *t);
-int32_t tokenizer_bos(const struct tokenizer *t);             /* -1 when there is none */
-bool tokenizer_is_end(const struct tokenizer *t, int32_t id); /* EOS, EOT, end of message */
-
-/* Holds back the bytes of an incomplete UTF-8 character; invalid bytes pass through. */
-struct utf8_stream {
-    char held[4];
-    int n_held;
-};
-/* Appends to out what can be printed now. */
-void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, struct text *out);
-void utf8_stream_flush(struct utf8_stream *s, struct text *out);
-
-/* ----------------------------------------------------------------------- chat templates --- */
-
-struct chat_message {
-    const char *role; /* "system", "user", "assistant" */
-    const char *content;
-    size_t bytes; /* of content, which may be anything */
-};
-
-/* The model's Jinja program (tokenizer.chat_template), or a named format: chatml, llama3, .. */
-struct chat_template;
-
-/* The model's own; of a `name` (of n bytes) that is not NULL that format, or if a space, a line
- * break or a brace is in it, that program. A model's own that cannot be parsed is replaced by the
- * format that it is recognised as, if there is one; then chat_template_warning has a line that says
- * so, else "". The error lists the names and points to --chat-template. The result does not refer
- * to g. */
-oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
-                               struct chat_template **out, struct oato_error *err);
-void chat_template_free(struct chat_template *c);
-const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
-const char *chat_template_warning(const struct chat_template *c);
-/* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
- * Named formats have no variables: an error. */
-oato_status chat_template_variables(struct chat_template *c, const char *json,
-                                    struct oato_error *err);
-/* The prompt text for the messages, with the opening of an assistant message when add_assistant,
- * without the begin-of-text token that tokenizer_encode adds. The model's program is bound in time,
- * nesting, memory and output; what it refuses (OATO_EFILE) is told in its words. variables: a JSON
- * object whose members it sees last (messages and tools may be among them); NULL: those above. */
-oato_status chat_template_apply(const struct chat_template *c, const struct chat_message *m,
-                                size_t n, bool add_assistant, const char *variables,
-                                struct text *out, struct oato_error *err);
-/* The same, with its work and memory taken from a budget; NULL: from none. */
-oato_status chat_template_apply_within(const struct chat_template *c, const struct chat_message *m,
-                                       size_t n, bool add_assistant, const char *variables,
-                                       struct budget *budget, struct text *out,
-                                       struct oato_error *err);
-
-/* ----------------------------------------------------------------------- parts of answers --- */
-
-enum chat_part { CHAT_SAYS, CHAT_THINKS };
-
-/* Gets the parts of an answer in their order. Functions are not NULL. */
-struct chat_sink {
-    /* A piece of what is said, or of the reasoning before it. */
-    void (*text)(void *user, enum chat_part part, const char *s, size_t n);
-    /* The call of a function; arguments: a JSON object on one line. */
-    void (*call)(void *user, const char *name, const char *arguments);
-    void *user;
-};
-
-/* Cuts an answer into its parts while it arrives: reasoning (<think>, Harmony's channels, ..), what
- * is said, and calls of functions (Hermes, Qwen, Harmony, Mistral, GLM, Kimi, DeepSeek, MiniMax,
- * Gemma 4, LFM2, .. ). The model's chat template tells which marks it uses; marks, and white space
- * beside them, belong to no part. What looks like a call and cannot be read is said. */
-struct chat_reader;
-/* prompt: the text that chat_template_apply made for the answer, whose end may open the reasoning.
- * The reader keeps none of the arguments but *sink. */
-oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
-                             const struct chat_sink *sink, struct chat_reader **out,
-                             struct oato_error *err);
-/* Does the text so far end in reasoning, and the marks around that; NULL: the model has none. */
-bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const char **end);
-/* The next piece of the answer's text, control tokens included. */
-void chat_reader_push(struct chat_reader *r, const char *text, size_t n);
-/* The end of the answer: hands out what was held back. An error: memory was short, and parts may be
- * missing. */
-oato_status chat_reader_end(struct chat_reader *r, struct oato_error *err);
-void chat_reader_free(struct chat_reader *r);
 
 /* -------------------------------------------------------------------------------- graph --- */
 

@@ -7,6 +7,7 @@
  * from a first look at the text's beginning, so that the counting itself reads the text once.
  */
 #include "profiler/counting_internal.h"
+#include "text/text.h"
 
 #include <stdlib.h>
 #include <string.h>

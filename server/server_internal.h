@@ -7,7 +7,7 @@
 #ifndef OATO_SERVER_INTERNAL_H
 #define OATO_SERVER_INTERNAL_H
 
-#include "executor/grammar.h"
+#include "text/grammar.h"
 #include "executor/restore.h"
 #include "server/scheduler.h"
 #include "server/server.h"

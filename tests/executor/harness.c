@@ -8,20 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct random random_of_run(void)
-{
-    const char *s = getenv("OATO_TEST_SEED");
-    const struct random r = {s ? strtoull(s, NULL, 10) : now_ns()};
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)r.state);
-    return r;
-}
-
-uint32_t random_below(struct random *r, uint32_t n)
-{
-    r->state = r->state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((r->state >> 33) % n);
-}
-
 /* Further keys of those that need some. */
 static const char *keys_of(const char *architecture)
 {

@@ -7,20 +7,9 @@
 
 #include "executor/executor.h"
 #include "tests/models/random_model.h"
+#include "tests/random.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-struct random {
-    uint64_t state;
-};
-/* Of OATO_TEST_SEED, else of the clock; prints it. */
-struct random random_of_run(void);
-/* A whole number below n. */
-uint32_t random_below(struct random *r, uint32_t n);
 
 /* A model of 3 layers, width 128, with row counts that are multiples of 64; removed from disk at
  * once (the mapping stays). */

@@ -5,6 +5,7 @@
  * enough for. One that is asked for embeddings gives what the logits would be made of.
  */
 #include "tests/executor/harness.h"
+#include "text/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef OATO_FUZZ_CONSTRAINED_H
 #define OATO_FUZZ_CONSTRAINED_H
 
-#include "executor/grammar.h"
+#include "text/grammar.h"
 
 /* From now on the input takes time and memory. */
 void limits_begin(void);

@@ -2,7 +2,7 @@
  * fuzz_answer.c - whatever a model answers, and however it arrives, its parts are the same; the
  * arguments of a call are an object on one line.
  */
-#include "tests/models/answer_cut.h"
+#include "tests/text/answer_cut.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * key, string and tensor can be read; both hashes can be taken. Its vocabulary is refused too, or
  * encodes a text to ids that it has; and it is refused as a model, or its graph can be built.
  */
-#include "models/models.h"
+#include "text/text.h"
 
 #include <stdlib.h>
 

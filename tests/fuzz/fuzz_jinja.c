@@ -2,7 +2,7 @@
  * fuzz_jinja.c - whatever the program, it is refused or it renders, or it ends at a limit; the
  * message is one line. What is rendered twice is the same.
  */
-#include "base/jinja/jinja_internal.h"
+#include "text/jinja/jinja_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -189,9 +189,7 @@ static void simulate(const struct model *m, const struct plan *p, double ns[PHAS
 static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
 {
     (void)state;
-    const char *given = getenv("OATO_TEST_SEED");
-    struct random r = {given ? strtoull(given, NULL, 10) : now_ns()};
-    print_message("OATO_TEST_SEED=%llu\n", (unsigned long long)r.state);
+    struct random r = random_of_run();
     struct model *m = wide_model(3, 2);
     double worst = 0;
     for (int i = 0; i < PLANS; i++) {
