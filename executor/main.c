@@ -98,6 +98,8 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 #define FLAG(member)               AS(option_flag, member)
 #define COUNT(member, least, most) session_take_int, offsetof(struct run_args, member), least, most
 #define ARGS(take)                 take, 0, 0, 0 /* the whole structure */
+#define SAMPLING_VERBS             ANSWER
+#define SAMPLING_AT                offsetof(struct run_args, open)
 
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
@@ -114,7 +116,7 @@ static const struct option_of table[] = {
      COUNT(n_predict, -1, INT32_MAX)},
     {"predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
-    SESSION_SAMPLING(ANSWER, offsetof(struct run_args, open)),
+    SESSION_SAMPLING(0),
     {"logit-bias", 0, "ID+B", "add B to the logit of a token (ID-inf: never); repeat for more",
      ANSWER, ARGS(take_bias)},
     {"grammar", 0, "TEXT", "answers follow this grammar (GBNF)", ANSWER, TEXT(grammar)},
@@ -187,16 +189,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         .repeat = 3,
         .batch = -1,
         .depth = -1,
-        .open.sampling = {.top_k = 40,
-                          .top_p = 0.95f,
-                          .min_p = 0.05f,
-                          .xtc_threshold = 0.1f,
-                          .temperature_exponent = 1,
-                          .repeat_penalty = 1,
-                          .dry = {.base = 1.75f, .allowed = 2, .last = 64},
-                          .mirostat_tau = 5,
-                          .mirostat_eta = 0.1f,
-                          .repeat_last = 64},
+        .open.sampling = {SAMPLING_DEFAULTS(0)},
     };
     struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
     size_t verb = 0;

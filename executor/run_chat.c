@@ -387,9 +387,7 @@ static oato_status chat_open(struct chat *c, struct oato_error *err)
         return status;
     const size_t tokens = (size_t)c->context + 1; /* the last generated token is not fed */
     c->tokens = malloc(tokens * sizeof *c->tokens);
-    struct sampler_options sampling = a->open.sampling;
-    sampling.dry.tokenizer = c->session.tokenizer;
-    c->answer.sampler = sampler_create(&sampling, tokenizer_size(c->session.tokenizer));
+    c->answer.sampler = session_sampler(&c->session, &a->open);
     return c->tokens && c->answer.sampler
                ? OATO_OK
                : oato_fail_memory(err, tokens * sizeof *c->tokens, "the conversation");

@@ -57,9 +57,7 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     if (status)
         return status;
     x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
-    struct sampler_options sampling = a->open.sampling;
-    sampling.dry.tokenizer = s->tokenizer;
-    x->sampler = sampler_create(&sampling, tokenizer_size(s->tokenizer));
+    x->sampler = session_sampler(s, &a->open);
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
     if (constraint_begin(c, s->tokenizer, x->sampler, &x->allowed, err))

@@ -28,9 +28,11 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
 static int32_t candidates_wanted(const struct session *s, const struct session_args *a)
 {
     const int32_t vocab = s->model->shape.vocab;
+    struct sampler_options sampling = a->sampling;
     if (s->tokenizer && tokenizer_size(s->tokenizer) != vocab)
         return 0;
-    return (int32_t)max_i64(a->candidates, sampler_candidates(&a->sampling, vocab));
+    sampler_bound(&sampling, INT32_MAX); /* the context is not known yet */
+    return (int32_t)max_i64(a->candidates, sampler_candidates(&sampling, vocab));
 }
 
 /* Without -c a request ends at the context length that the model was trained for. */
@@ -205,6 +207,16 @@ oato_status session_template(const struct session *s, const struct session_args 
         *out = NULL;
     }
     return status;
+}
+
+struct sampler *session_sampler(const struct session *s, const struct session_args *a)
+{
+    struct engine_stats stats;
+    struct sampler_options sampling = a->sampling;
+    engine_get_stats(s->engine, &stats);
+    sampler_bound(&sampling, stats.context);
+    sampling.dry.tokenizer = s->tokenizer;
+    return sampler_create(&sampling, tokenizer_size(s->tokenizer));
 }
 
 /* ---------------------------------------------------------------------- text of answers --- */

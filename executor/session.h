@@ -57,6 +57,9 @@ void session_close(struct session *s);
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err);
 
+/* A sampler with the arguments' options; NULL: memory is short. */
+struct sampler *session_sampler(const struct session *s, const struct session_args *a);
+
 /* ---------------------------------------------------------------------- text of answers --- */
 
 /* Turns the tokens of an answer into text: whole UTF-8 characters, cut into what is said, thought

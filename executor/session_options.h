@@ -7,6 +7,7 @@
 #define OATO_SESSION_OPTIONS_H
 
 #include "executor/session.h"
+#include "text/sampling.h"
 
 enum { LLAMA_OPTIONS = 64 };
 extern const struct option_row llama_options[LLAMA_OPTIONS]; /* the last one is empty */
@@ -32,59 +33,21 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
     {"neurons", 0, "FILE", "sidecar of a plan that follows one (default: MODEL.neurons.gguf)", verbs, \
      SESSION_AT(option_text, at, neurons, 0, 0)}
 
-#define SESSION_SAMPLING(verbs, at) \
-    {"temp", 0, "T", "temperature (default 0: the most likely token)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)}, \
-    {"temperature", 0, "T", NULL, verbs, \
-     SESSION_AT(session_take_float, at, sampling.temperature, 0, 100)}, \
-    {"top-k", 0, "K", "sample among the K most likely (default 40; 0: all)", verbs, \
-     SESSION_AT(session_take_int, at, sampling.top_k, 0, INT32_MAX)}, \
-    {"top-p", 0, "P", "keep top tokens up to total probability P (default 0.95)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.top_p, 0, 1)}, \
-    {"min-p", 0, "P", "drop tokens below P x the top probability (default 0.05)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.min_p, 0, 1)}, \
-    {"typical", 0, "P", "locally typical sampling up to probability P (default 1: off)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)}, \
-    {"typical-p", 0, "P", NULL, verbs, \
-     SESSION_AT(session_take_float, at, sampling.typical_p, 0, 1)}, \
-    {"top-nsigma", 0, "N", "drop logits N deviations below the largest (default 0: off)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
-    {"top-n-sigma", 0, "N", NULL, verbs, \
-     SESSION_AT(session_take_float, at, sampling.top_n_sigma, 0, 1000)}, \
-    {"xtc-probability", 0, "P", "how often the most likely are dropped (default 0: never)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.xtc_probability, 0, 1)}, \
-    {"xtc-threshold", 0, "P", "of what probability those are (default 0.1)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.xtc_threshold, 0, 1)}, \
-    {"dynatemp-range", 0, "T", "temperature may differ by T with the entropy (default 0)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.temperature_range, 0, 100)}, \
-    {"dynatemp-exp", 0, "X", "to the power of X (default 1)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.temperature_exponent, 0, 100)}, \
-    {"repeat-penalty", 0, "R", "divide logits of recent tokens by R (default 1: off)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.repeat_penalty, 0.01, 100)}, \
-    {"presence-penalty", 0, "X", "subtract X from logits of recent tokens (default 0)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.presence_penalty, -100, 100)}, \
-    {"frequency-penalty", 0, "X", "the same for each occurrence (default 0)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.frequency_penalty, -100, 100)}, \
-    {"repeat-last-n", 0, "N", "recent tokens that penalties cover (default 64)", verbs, \
-     SESSION_AT(session_take_int, at, sampling.repeat_last, 0, 1 << 20)}, \
-    {"dry-multiplier", 0, "X", "DRY: subtract X for what would repeat text (default 0: off)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.dry.multiplier, 0, 100)}, \
-    {"dry-base", 0, "B", "times B for each token of it (default 1.75)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.dry.base, 0, 100)}, \
-    {"dry-allowed-length", 0, "N", "from N tokens on (default 2)", verbs, \
-     SESSION_AT(session_take_int, at, sampling.dry.allowed, 0, 1 << 20)}, \
-    {"dry-penalty-last-n", 0, "N", "among the last N tokens (default 64)", verbs, \
-     SESSION_AT(session_take_int, at, sampling.dry.last, 0, 1 << 20)}, \
-    {"dry-sequence-breaker", 0, "TEXT", "but not across TEXT; repeat for more (none: across all)", verbs, \
-     SESSION_AT(session_take_breaker, at, sampling.dry, 0, 0)}, \
-    {"mirostat", 0, "N", "Mirostat 1 or 2 instead of top-k and other cuts (default 0: off)", verbs, \
-     SESSION_AT(session_take_int, at, sampling.mirostat, 0, 2)}, \
-    {"mirostat-ent", 0, "X", "surprise that it keeps, in bits (default 5)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.mirostat_tau, 0, 100)}, \
-    {"mirostat-lr", 0, "X", "how fast it learns (default 0.1)", verbs, \
-     SESSION_AT(session_take_float, at, sampling.mirostat_eta, 0, 10)}, \
-    {"seed", 's', "N", "random seed (default 0)", verbs, \
-     SESSION_AT(session_take_seed, at, sampling.seed, 0, 0)}
+#define SESSION_TAKE_WHOLE  session_take_int
+#define SESSION_TAKE_NUMBER session_take_float
+/* An alias is not listed; where it is the name again it is never found. */
+#define SESSION_SAMPLING_OF(kind, member, option, alias, arg, json, least, most, otherwise, help, more) \
+    {option, 0, arg, help " (default " #otherwise more ")", SAMPLING_VERBS, \
+     SESSION_AT(SESSION_TAKE_##kind, SAMPLING_AT, sampling.member, least, most)}, \
+    {alias, 0, arg, NULL, SAMPLING_VERBS, \
+     SESSION_AT(SESSION_TAKE_##kind, SAMPLING_AT, sampling.member, least, most)},
+/* The program defines SAMPLING_VERBS and SAMPLING_AT, the verbs and the offset; a comma ends it. */
+#define SESSION_SAMPLING(temperature) \
+    SAMPLING_OPTIONS(SESSION_SAMPLING_OF, temperature) \
+    {"dry-sequence-breaker", 0, "TEXT", "DRY counts nothing across TEXT; repeat for more (none: across all)", \
+     SAMPLING_VERBS, SESSION_AT(session_take_breaker, SAMPLING_AT, sampling.dry, 0, 0)}, \
+    {"seed", 's', "N", "random seed (default 0)", SAMPLING_VERBS, \
+     SESSION_AT(session_take_seed, SAMPLING_AT, sampling.seed, 0, 0)}
 
 #define SESSION_ENGINE(verbs, at) \
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)", verbs, \

@@ -324,22 +324,14 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
 {
     const struct sampler_options *o = &ask->sampling;
     json_open(t, key, '{');
-    json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed),
-             JSON("temperature", o->temperature), JSON("top_k", o->top_k), JSON("top_p", o->top_p),
-             JSON("min_p", o->min_p), JSON("typical_p", o->typical_p),
-             JSON("top_n_sigma", o->top_n_sigma), JSON("xtc_probability", o->xtc_probability),
-             JSON("xtc_threshold", o->xtc_threshold), JSON("dynatemp_range", o->temperature_range),
-             JSON("dynatemp_exponent", o->temperature_exponent),
-             JSON("repeat_penalty", o->repeat_penalty), JSON("repeat_last_n", o->repeat_last),
-             JSON("presence_penalty", o->presence_penalty),
-             JSON("frequency_penalty", o->frequency_penalty),
-             JSON("dry_multiplier", o->dry.multiplier), JSON("dry_base", o->dry.base),
-             JSON("dry_allowed_length", o->dry.allowed), JSON("dry_penalty_last_n", o->dry.last),
-             JSON("mirostat", o->mirostat), JSON("mirostat_tau", o->mirostat_tau),
-             JSON("mirostat_eta", o->mirostat_eta), JSON("adaptive_target", -1.0),
-             JSON("adaptive_decay", 0.9), JSON("n_probs", o->top_logprobs),
-             json_bool("post_sampling_probs", o->final_probs), json_bool("stream", ask->stream),
-             json_bool("ignore_eos", ask->ignore_end));
+    json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed));
+#define SETTING(kind, member, option, alias, arg, json, least, most, otherwise, help, more)        \
+    json_add(t, JSON(json, o->member));
+    SAMPLING_OPTIONS(SETTING, 0)
+#undef SETTING
+    json_add(t, JSON("adaptive_target", -1.0), JSON("adaptive_decay", 0.9),
+             JSON("n_probs", o->top_logprobs), json_bool("post_sampling_probs", o->final_probs),
+             json_bool("stream", ask->stream), json_bool("ignore_eos", ask->ignore_end));
     json_open(t, "stop", '[');
     for (int32_t i = 0; i < ask->stops.n; i++)
         json_add(t, JSON(NULL, (const char *)ask->stops.word[i]));

@@ -11,9 +11,10 @@ enum MHD_Result route_props(struct exchange *x)
 {
     const struct server *s = x->server;
     const struct server_options *o = s->options;
-    const struct ask ask = {.sampling = o->session.sampling, .most = o->n_predict};
+    struct ask ask = {.sampling = o->session.sampling, .most = o->n_predict};
     const char *const source = s->template ? chat_template_name(s->template) : "";
     struct text t;
+    sampler_bound(&ask.sampling, s->context);
     text_init(&t);
     json_open(&t, NULL, '{');
     json_open(&t, "default_generation_settings", '{');

@@ -36,6 +36,8 @@ static oato_status take_nothing(const struct options *o, void *to, struct oato_e
 }
 
 enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 };
+#define SAMPLING_VERBS ALL
+#define SAMPLING_AT    SESSION_AT_SERVE
 
 #define AS(take, member) take, offsetof(struct serve_args, member), 0, 0
 #define TEXT(member)     AS(option_text, server.member)
@@ -88,7 +90,7 @@ static const struct option_of table[] = {
      COUNT(max_tokens, -1, INT32_MAX)},
     {"predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
-    SESSION_SAMPLING(ALL, SESSION_AT_SERVE),
+    SESSION_SAMPLING(0.8),
     {"chat-template", 0, "NAME", "use this template, or Jinja text, instead of the model's", ALL,
      TEXT(session.chat_template)},
     {"chat-template-file", 0, "FILE", "the same from a file", ALL,
@@ -178,18 +180,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                    .idle_s = 60,
                    .drain_s = 30,
                    .body_kib = 4096,
-                   .session = {.sampling = {.temperature = 0.8f,
-                                            .top_k = 40,
-                                            .top_p = 0.95f,
-                                            .min_p = 0.05f,
-                                            .xtc_threshold = 0.1f,
-                                            .temperature_exponent = 1,
-                                            .repeat_penalty = 1,
-                                            .dry = {.base = 1.75f, .allowed = 2, .last = 64},
-                                            .mirostat_tau = 5,
-                                            .mirostat_eta = 0.1f,
-                                            .repeat_last = 64,
-                                            .seed = UINT64_MAX},
+                   .session = {.sampling = {SAMPLING_DEFAULTS(0.8).seed = UINT64_MAX},
                                .engine = {.seqs = 4}}}};
     struct option_row rows[ARRAY_LEN(table) + ARRAY_LEN(answers) + LLAMA_OPTIONS];
     const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);

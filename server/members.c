@@ -29,6 +29,8 @@ enum {
 };
 
 #define AT(field) offsetof(struct ask, field)
+#define SAMPLED(kind, member, option, alias, arg, json, low, high, otherwise, help, more)          \
+    {json, ANSWERS, kind, .at = AT(sampling.member), .least = low, .most = high},
 
 /* What is asked for instead. */
 #define SCHEMA "use json_schema or response_format"
@@ -36,34 +38,8 @@ enum {
 
 const struct member members[] = {
     /* used: of several names of one thing the last one decides */
-    {"temperature", ANSWERS, NUMBER, .at = AT(sampling.temperature), .least = 0, .most = 100},
-    {"top_k", ANSWERS, WHOLE, .at = AT(sampling.top_k), .least = -1, .most = MOST},
-    {"top_p", ANSWERS, NUMBER, .at = AT(sampling.top_p), .least = 0, .most = 1},
-    {"min_p", ANSWERS, NUMBER, .at = AT(sampling.min_p), .least = 0, .most = 1},
-    {"typical_p", ANSWERS, NUMBER, .at = AT(sampling.typical_p), .least = 0, .most = 1},
-    {"top_n_sigma", ANSWERS, NUMBER, .at = AT(sampling.top_n_sigma), .least = -1, .most = 1000},
-    {"xtc_probability", ANSWERS, NUMBER, .at = AT(sampling.xtc_probability), .least = 0, .most = 1},
-    {"xtc_threshold", ANSWERS, NUMBER, .at = AT(sampling.xtc_threshold), .least = 0, .most = 1},
-    {"dynatemp_range", ANSWERS, NUMBER, .at = AT(sampling.temperature_range), .least = 0,
-     .most = 100},
-    {"dynatemp_exponent", ANSWERS, NUMBER, .at = AT(sampling.temperature_exponent), .least = 0,
-     .most = 100},
-    {"repeat_penalty", ANSWERS, NUMBER, .at = AT(sampling.repeat_penalty), .least = 0.01,
-     .most = 100},
-    {"presence_penalty", ANSWERS, NUMBER, .at = AT(sampling.presence_penalty), .least = -100,
-     .most = 100},
-    {"frequency_penalty", ANSWERS, NUMBER, .at = AT(sampling.frequency_penalty), .least = -100,
-     .most = 100},
-    {"dry_multiplier", ANSWERS, NUMBER, .at = AT(sampling.dry.multiplier), .least = 0, .most = 100},
-    {"dry_base", ANSWERS, NUMBER, .at = AT(sampling.dry.base), .least = 0, .most = 100},
-    {"dry_allowed_length", ANSWERS, WHOLE, .at = AT(sampling.dry.allowed), .least = 0,
-     .most = MOST},
-    {"dry_penalty_last_n", ANSWERS, WHOLE, .at = AT(sampling.dry.last), .least = -1, .most = MOST},
-    {"mirostat", ANSWERS, WHOLE, .at = AT(sampling.mirostat), .least = 0, .most = 2},
-    {"mirostat_tau", ANSWERS, NUMBER, .at = AT(sampling.mirostat_tau), .least = 0, .most = 100},
-    {"mirostat_eta", ANSWERS, NUMBER, .at = AT(sampling.mirostat_eta), .least = 0, .most = 10},
-    {"repeat_last_n", ANSWERS, WHOLE, .at = AT(sampling.repeat_last), .least = -1, .most = MOST},
-    {"max_completion_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
+    SAMPLING_OPTIONS(SAMPLED, 0){"max_completion_tokens", ANSWERS, WHOLE, .at = AT(most),
+                                 .least = -1, .most = MOST},
     {"max_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
     {"n_predict", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
     {"n", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},

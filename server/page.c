@@ -5,6 +5,7 @@
  */
 #include "server/server_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 extern const struct embedded_file page_files[]; /* made by cmake/embed.cmake */
@@ -22,9 +23,45 @@ enum MHD_Result route_page(struct exchange *x)
     return file_reply(x, &page_files[0], "text/html; charset=utf-8");
 }
 
+/* {"type": .., "minimum": .., "maximum": .., "default": .., "description": ..}; NULL: memory. */
+static json_t *number_describe(bool whole, double least, double most, double otherwise,
+                               const char *description)
+{
+    return whole ? json_pack("{ss sI sI sI ss}", "type", "integer", "minimum", (json_int_t)least,
+                             "maximum", (json_int_t)most, "default", (json_int_t)otherwise,
+                             "description", description)
+                 : json_pack("{ss sf sf sf ss}", "type", "number", "minimum", least, "maximum",
+                             most, "default", otherwise, "description", description);
+}
+
+json_t *openapi_make(const struct sampler_options *defaults)
+{
+    static const char *const asked_by[] = {"Native", "Completion", "Chat"};
+    enum { NUMBER, WHOLE };
+    const struct embedded_file *f = &page_files[1];
+    json_t *api = json_loadb((const char *)f->data, f->bytes, 0, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(asked_by); i++) {
+        json_t *properties = NULL;
+        json_unpack(api, "{s{s{s{so}}}}", "components", "schemas", asked_by[i], "properties",
+                    &properties);
+#define DESCRIBE(kind, member, option, alias, arg, json, least, most, otherwise, help, more)       \
+    json_object_set_new(properties, json,                                                          \
+                        number_describe(kind == WHOLE, least, most, defaults->member, help more));
+        SAMPLING_OPTIONS(DESCRIBE, 0)
+#undef DESCRIBE
+    }
+    return api;
+}
+
 enum MHD_Result route_openapi(struct exchange *x)
 {
-    return file_reply(x, &page_files[1], "application/json");
+    json_t *api = openapi_make(&x->server->options->session.sampling);
+    char *text = api ? json_dumps(api, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
+    enum MHD_Result r = text ? reply(x, MHD_HTTP_OK, "application/json", text, strlen(text))
+                             : reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "memory is short");
+    free(text);
+    json_decref(api);
+    return r;
 }
 
 void seen_take(struct server *s, struct batch_view *v, int32_t n)

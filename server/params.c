@@ -248,12 +248,7 @@ static void bounds_apply(const struct server *s, struct ask *ask)
     const int32_t most = s->options->max_tokens;
     if (most >= 0 && (ask->most < 0 || ask->most > most))
         ask->most = most;
-    if (ask->sampling.top_k < 0)
-        ask->sampling.top_k = 0;
-    if (ask->sampling.repeat_last < 0 || ask->sampling.repeat_last > s->context)
-        ask->sampling.repeat_last = s->context;
-    if (ask->sampling.dry.last < 0 || ask->sampling.dry.last > s->context)
-        ask->sampling.dry.last = s->context;
+    sampler_bound(&ask->sampling, s->context);
 }
 
 oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind,

@@ -7,10 +7,11 @@
 #ifndef OATO_SERVER_INTERNAL_H
 #define OATO_SERVER_INTERNAL_H
 
-#include "text/grammar.h"
 #include "executor/restore.h"
 #include "server/scheduler.h"
 #include "server/server.h"
+#include "text/grammar.h"
+#include "text/sampling.h"
 
 #include <jansson.h>
 #include <microhttpd.h>
@@ -500,6 +501,8 @@ extern const struct route routes[];
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
 enum MHD_Result route_openapi(struct exchange *x);
+/* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
+json_t *openapi_make(const struct sampler_options *defaults);
 /* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct server *s, struct batch_view *v, int32_t n);
 enum MHD_Result route_slots(struct exchange *x);

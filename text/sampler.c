@@ -78,6 +78,16 @@ void sampler_scratch_free(struct sampler_scratch *s)
     free(s);
 }
 
+void sampler_bound(struct sampler_options *o, int32_t context)
+{
+    int32_t *const last[] = {&o->repeat_last, &o->dry.last};
+    for (size_t i = 0; i < ARRAY_LEN(last); i++)
+        if (*last[i] < 0 || *last[i] > context)
+            *last[i] = context;
+    if (o->top_k < 0)
+        o->top_k = 0;
+}
+
 size_t sampler_bytes(const struct sampler_options *o)
 {
     const size_t recent = (size_t)max_i64(o->repeat_last, 1) * sizeof(int32_t);

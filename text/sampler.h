@@ -64,6 +64,10 @@ struct sampler_options {
     struct sampler_scratch *scratch; /* borrowed; NULL: of its own */
 };
 
+/* Of what may be negative: all tokens for top_k, all of the context for the last so many, which are
+ * never more than that. */
+void sampler_bound(struct sampler_options *o, int32_t context);
+
 /* What picking works in, by far the most of a sampler's memory. Samplers of one vocabulary may
  * share it if they never pick at the same time. NULL: memory is short. */
 struct sampler_scratch;

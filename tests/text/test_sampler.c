@@ -2,7 +2,7 @@
  * test_sampler.c - the sampler keeps what its options promise: greedy takes the first maximum, cuts
  * leave only what they may, probabilities come out as the softmax says, and a seed fixes the draw.
  */
-#include "text/sampler.h"
+#include "text/sampling.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -464,6 +464,22 @@ static void samplers_share_their_scratch(void **state)
     sampler_scratch_free(scratch);
 }
 
+static void what_is_negative_means_all(void **state)
+{
+    (void)state;
+    struct sampler_options o = {SAMPLING_DEFAULTS(0.8)};
+    sampler_bound(&o, 4096);
+    assert_int_equal(o.top_k, 40);
+    assert_int_equal(o.repeat_last, 64);
+    o.top_k = o.repeat_last = o.dry.last = -1;
+    sampler_bound(&o, 4096);
+    assert_int_equal(o.top_k, 0);
+    assert_int_equal(o.repeat_last, 4096);
+    assert_int_equal(o.dry.last, 4096);
+    sampler_bound(&o, 512);
+    assert_int_equal(o.repeat_last, 512);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,6 +497,7 @@ int main(void)
         cmocka_unit_test(a_constraint_leaves_the_distribution_of_what_it_allows),
         cmocka_unit_test(log_probabilities_are_those_of_the_plain_softmax),
         cmocka_unit_test(samplers_share_their_scratch),
+        cmocka_unit_test(what_is_negative_means_all),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
