@@ -26,9 +26,11 @@ static inline struct random random_of_run(void)
     return r;
 }
 
-/* A whole number below n. */
+/* A whole number below n, which is not 0. */
 static inline uint32_t random_below(struct random *r, uint32_t n)
 {
+    if (!n)
+        abort();
     r->state = r->state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((r->state >> 33) % n);
 }

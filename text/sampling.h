@@ -61,7 +61,7 @@
 /* What they are when nothing is asked for, as an initializer of struct sampler_options. */
 #define SAMPLING_DEFAULT_OF(kind, member, option, alias, arg, json, least, most, otherwise, help,  \
                             more)                                                                  \
-    .member = otherwise,
+    .member = (otherwise),
 #define SAMPLING_DEFAULTS(temperature) SAMPLING_OPTIONS(SAMPLING_DEFAULT_OF, temperature)
 
 #endif
