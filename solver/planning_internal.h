@@ -203,6 +203,9 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
 /* attend.c: KV of the host that prompts attend to on an accelerator. What a step copies there of a
  * layer, by the operator that stores it. */
 double attend_bytes(const struct oato_op *store, oato_dtype kv, const struct request_step *s);
+/* What all prompts copy between the host, which keeps the layer's KV, and device d, which attends.
+ */
+double attend_copies_ns(const struct problem *p, int32_t store, int32_t d);
 /* Writes the options that a unit has of that kind, one for each accelerator, behind those of
  * `whole`; out may be NULL. Returns how many. */
 int32_t attend_options(struct problem *p, int32_t unit, const struct option *whole,

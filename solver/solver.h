@@ -349,9 +349,9 @@ const char *problem_device(const struct problem *p, int32_t device);
 oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
                           struct oato_error *err);
 
-/* Placements of other engines (baselines.c); place[n_units]. False, or *fits false: nothing fits,
- * or nothing was found by the deadline. */
-bool baseline_fit(const struct problem *p, int32_t *place);
+/* Placements of other engines (baselines.c); place[n_units], as is scratch. False, or *fits false:
+ * nothing fits, or nothing was found by the deadline. price: as that engine runs it. */
+bool baseline_fit(const struct problem *p, int32_t *place, int32_t *scratch, struct price *price);
 oato_status baseline_powerinfer(const struct problem *p, struct ilp_clock *clock, int32_t *place,
                                 bool *fits, struct oato_error *err);
 /* Price only, no placement. */
