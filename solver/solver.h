@@ -405,11 +405,6 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err);
 
-/* The fastest of the hosts alone, as planner_make plans for it; *profile: its number. */
-oato_status ranks_alone(const struct model *m, const struct planner_options *given,
-                        const struct rank_options *options, int32_t *profile,
-                        uint64_t *objective_ns, struct oato_error *err);
-
 struct host_choice {
     int32_t n; /* profiles */
     bool used[SOLVER_DEVICES];
@@ -418,7 +413,17 @@ struct host_choice {
         uint64_t prefill_ns, decode_ns;
     } with[SOLVER_DEVICES]; /* the plan for this host and all that are faster */
     struct rank_prices prices;
+    double alone; /* of ranks_make: how many times as fast the used one alone is; 0: unknown */
 };
+/* The fastest of the hosts alone, as planner_make plans for it; *profile: its number. */
+oato_status ranks_alone(const struct model *m, const struct planner_options *given,
+                        const struct rank_options *options, int32_t *profile, struct plan *out,
+                        struct oato_error *err);
+/* ranks_plan or, unless options->split says how, the plan for the fastest host alone if that is
+ * faster, or all that fits: then one process computes, and the other ranks are idle. */
+oato_status ranks_make(const struct model *m, const struct planner_options *given,
+                       const struct rank_options *options, struct host_choice *choice,
+                       struct plan *out, struct oato_error *err);
 /* The best plan for some of the hosts: options has a profile for each; ranks and hosts do not
  * count. One host alone is planned for as planner_make does, with its accelerators. */
 oato_status ranks_choose(const struct model *m, const struct planner_options *given,

@@ -369,9 +369,16 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml -o hosts.plan --json", 0);
     assert_non_null(strstr(cli_out, "\"hosts_left_out\":[{\"profile\":\"slow.yaml\","));
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml --ranks 2 -o hosts.plan --json", 0);
-    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"split\":\"layers\",\"other_split\":"
-                                    "{\"split\":\"tensor\","));
+    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"idle_ranks\":1,\"alone_faster\":"));
+    assert_non_null(strstr(cli_err, "one host of p.yaml alone is "));
+    assert_non_null(strstr(cli_err, "ranks 1 to 1 are idle if mpirun starts them"));
+    cli_expect_json("m.gguf -p slow.yaml -p slow.yaml --ranks 2 --network 1TB/s,0s --devices cpu "
+                    "-o hosts.plan --json",
+                    0);
+    assert_non_null(strstr(cli_out, "\"split\":\"layers\",\"other_split\":{\"split\":\"tensor\","));
     assert_non_null(strstr(cli_err, "each rank has some of the layers; --split tensor would take"));
+    cli_expect("m.gguf -p slow.yaml -p p.yaml --ranks 2 --split layers -o hosts.plan", 0, NULL);
+    assert_non_null(strstr(cli_err, "leave out --ranks, --hosts and --split"));
     for (int i = 0; i < 2; i++) {
         cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
         cli_expect_json("simulate hosts.plan -m m.gguf -p slow.yaml -p p.yaml --json", 0);
