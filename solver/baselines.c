@@ -142,22 +142,18 @@ bool baseline_fit(const struct problem *p, int32_t *place, int32_t *scratch, str
 {
     const struct plan_request *q = &p->request;
     const int32_t d = first_accelerator(&p->instance);
-    const bool offloads = d >= 0 && min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS;
+    bool offloads = d >= 0 && min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS;
     struct instance all = p->instance, with = p->instance;
     all.streams = offloads ? 1u << d : 0; /* first as if nothing had to be set aside */
     fit_layers(p, &all, d, place);
     if (offloads && stream_rest(&all, d, place)) {
-        if (!instance_with_streams(&p->instance, 1u << d, &with)) {
-            memset(all.rooms, 0, sizeof all.rooms); /* attention stays where KV is */
-            if (!instance_with_streams(&all, 1u << d, &with))
-                with = p->instance;
-        }
-        fit_layers(p, &with, d, place);
+        offloads = instance_with_streams(&p->instance, 1u << d, &with);
+        fit_layers(p, offloads ? &with : &p->instance, d, place);
     }
     *price = fit_price(p, place, offloads ? d : -1, scratch);
     if (offloads)
         stream_rest(&with, d, place);
-    return instance_fits(&with, place, NULL);
+    return instance_fits(offloads ? &with : &p->instance, place, NULL);
 }
 
 /* --------------------------------------------------------------------------- powerinfer ---- */
