@@ -516,9 +516,13 @@ static const struct profile_link *link_find(const struct profile *p, int32_t fro
 static double copy(const void *context, int32_t from, int32_t to, double bytes, bool streams)
 {
     const struct profile *p = ((const struct cost_model *)context)->profile;
+    const struct profile_device *a = &p->devices[from], *b = &p->devices[to];
     const struct profile_link *l = link_find(p, from, to);
-    if (from == to || (p->devices[from].is_host && p->devices[to].is_host))
+    if (from == to)
         return 0;
+    if (!l && a->is_host &&
+        b->is_host) /* every byte is read on one side and written on the other */
+        return bytes * (1 / fmax(a->read_bytes_per_s, 1) + 1 / fmax(b->read_bytes_per_s, 1)) * 1e9;
     if (!l)
         return -1;
     const double rate =

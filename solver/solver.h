@@ -69,7 +69,7 @@ struct unit {
 
 /* A value that other units read. In each phase it is copied from its producer's device to host
  * memory at most once (leave), and from there to each other device that reads it at most once
- * (enter); both cost nothing for host devices. Accelerators with a direct link copy it directly
+ * (enter); both cost nothing for instance.host. Accelerators with a direct link copy it directly
  * instead. */
 struct edge {
     int32_t producer;
