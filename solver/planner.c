@@ -545,22 +545,24 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
             if (own->planned_bytes <= own->budget_bytes)
                 continue;
             const uint64_t lacks = own->planned_bytes - own->budget_bytes;
-            now.aside[d] = i || more[d] < lacks ? now.aside[d] + (lacks << i) : more[d];
+            now.aside[d] += i || more[d] < lacks ? lacks << i : more[d];
             over = own;
         }
         if (!over)
             return OATO_OK;
-        if (i + 1 == FIT_TRIES)
-            oato_fail(err, OATO_EFIT,
-                      "%s: weights, KV, activations and workspace take %.1f MiB, and %.1f MiB may "
-                      "be used; raise --budget, or lower --ubatch or --context",
-                      over->id, (double)over->planned_bytes / 0x1p20,
-                      (double)over->budget_bytes / 0x1p20);
+        const oato_status last =
+            i + 1 < FIT_TRIES
+                ? OATO_OK
+                : oato_fail(err, OATO_EFIT,
+                            "%s: weights, KV, activations and workspace take %.1f MiB, and %.1f "
+                            "MiB may be used; raise --budget, or lower --ubatch or --context",
+                            over->id, (double)over->planned_bytes / 0x1p20,
+                            (double)over->budget_bytes / 0x1p20);
         plan_free(out);
         if (problem)
             problem_free(*problem);
-        if (i + 1 == FIT_TRIES)
-            return err->status;
+        if (last)
+            return last;
     }
 }
 
@@ -569,6 +571,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err)
 {
+    if (o->expert_cache && !o->cache_room)
+        return caches_make(m, profile, o, out, problem, err);
     struct planner_options whole = *o;
     whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
     oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);

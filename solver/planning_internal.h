@@ -273,6 +273,12 @@ oato_status memory_of_rank(const struct plan *plan, const struct model *m,
 oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
                        int32_t slots, struct oato_error *err);
 
+/* planner_make with such caches: plans with room for them are made, too, and the fastest is taken.
+ */
+oato_status caches_make(const struct model *m, const struct profile *profile,
+                        const struct planner_options *given, struct plan *out,
+                        struct problem **problem, struct oato_error *err);
+
 /* The bytes of a plan's cache on its device; p: the problem of that plan. */
 uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c);
 /* How many experts a step brings to a cache, at most: of so many experts held by the host, of which

@@ -240,6 +240,7 @@ struct planner_options {
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
+    bool cache_room; /* what `aside` has for it is all; else that is chosen, too */
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
