@@ -351,7 +351,7 @@ static oato_status fill_sparse(struct plan *plan, const struct problem *p, const
                 continue;
             dense = o->dense & o->uses;
             skips = dense != o->uses || p->sparse_given;
-            predicts = p->sparse_given ? predicts : o->guess;
+            predicts = p->sparse_given ? predicts : o->predicts;
         }
         plan->sparse[plan->n_sparse] = p->sparse[i];
         plan->sparse[plan->n_sparse].dense = dense;

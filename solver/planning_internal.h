@@ -309,13 +309,15 @@ bool sparse_demands(const struct problem *p, enum op_kind fused);
 oato_status sparse_choose(struct problem *p, struct oato_error *err);
 /* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
-/* guess.c: whether --sparse auto may take the layer's predictor: one that is known to be good. */
-bool guess_offered(const struct neurons *n, int32_t layer);
-/* The share of a layer's neurons that the guess lists for a token. */
-double guess_listed(const struct plan_sparse *s, const struct neurons *n);
+/* predictors.c: whether --sparse auto may take the layer's predictor: one that is known to be good.
+ */
+bool predictor_offered(const struct neurons *n, int32_t layer);
+/* The share of a layer's neurons that predictors list for a token. */
+double predictor_lists(const struct plan_sparse *s, const struct neurons *n);
 /* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes, as part.active
  * counts them. */
-double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op);
+double predictor_work(const struct plan_sparse *s, const struct neurons *n,
+                      const struct oato_op *op);
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

@@ -181,7 +181,7 @@ static double active_share(const struct stepping *x, const struct program_record
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
     const struct silence *silent = &x->s->silent[index];
-    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SPARSE_PREDICT))
+    if (silent->share > 0 && r->op.sparse && !(silent->list && r->op.sparse != SPARSE_PREDICT))
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
@@ -199,7 +199,7 @@ static double active_share(const struct stepping *x, const struct program_record
                                                        : op->n,
                        x->step->size.tokens, r->op.sparse && r->op.threshold >= 0);
     return layer && r->op.sparse == SPARSE_PREDICT
-               ? fmin(active * guess_work(layer, plan->neurons, op), share)
+               ? fmin(active * predictor_work(layer, plan->neurons, op), share)
                : active;
 }
 

@@ -55,7 +55,7 @@ struct option {
     bool allowed;
     uint32_t uses;                  /* devices in use, a bit each */
     uint32_t dense;                 /* devices whose part skips no neurons, a bit each */
-    bool guess;                     /* the others guess before gate which ones */
+    bool predicts;                  /* for the others predictors list before gate which ones */
     uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators have the first ones. All
                                        zero: the unit is not split */
 };
@@ -272,10 +272,10 @@ struct layer_flow {
     uint64_t matrix_bytes; /* of the other matrices, in file format */
 };
 
-/* What an operator skips: a share of its inputs, or of its rows by a list that `guess` has made. */
+/* What an operator skips: a share of its inputs, or of its rows what predictors do not list. */
 struct silence {
     double share;
-    const struct plan_sparse *guess; /* NULL: none */
+    const struct plan_sparse *list; /* NULL: none */
 };
 
 /* Everything that is known before solving. */

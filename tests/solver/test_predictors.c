@@ -1,5 +1,5 @@
 /*
- * test_guess.c - neurons that are guessed before gate are priced by what guessing costs and by what
+ * test_predictors.c - neurons that are guessed before gate are priced by what guessing costs and by what
  * it leaves: --sparse auto takes predictors where that is less than what gate would read, and no
  * predictor that is bad or unknown; the virtual clock agrees with the prices.
  */
