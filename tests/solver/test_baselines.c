@@ -71,7 +71,7 @@ static struct fit fit_of(int32_t prompt, uint64_t bytes)
     assert_non_null(place);
     assert_non_null(scratch);
     r.fits = baseline_fit(p, place, scratch, &r.price);
-    const double steps = request_prefill_steps(&p->request), tokens = prompt;
+    const double steps = request_prefill_total(&p->request).steps, tokens = prompt;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
         const struct oato_op *op = &p->graph.ops[i].op;
         const struct option *at = instance_option(&p->instance, place, p->unit_of[i]);
