@@ -142,9 +142,9 @@ static bool same_block(const struct path *p, const struct block *a, const struct
 
 /* ------------------------------------------------------------------------------- tables ---- */
 
-/* The scale of the objective, the time of every unit in its most expensive option; and which devices
- * the units could overfill, so that a capacity row is needed. One pass, which the deadline stops:
- * there may be millions of options. */
+/* The scale of the objective, the time of every unit in its most expensive option; and which
+ * devices the units could overfill, so that a capacity row is needed. One pass, which the deadline
+ * stops: there may be millions of options. */
 static void sum_most(struct path *p)
 {
     const struct instance *in = p->in;
