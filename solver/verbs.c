@@ -249,9 +249,10 @@ static void tell_alone(const struct command *c, const struct host_choice *choice
     if (isfinite(choice->alone))
         snprintf(faster, sizeof faster, "is %.2f x as fast as %d ranks", choice->alone, ranks);
     if (choice->alone > 1 && plan_ranks(&c->the_plan) == 1)
-        text_tell("one host of %s alone %s: the plan is for one process there, and ranks 1 to %d "
-                  "are idle if mpirun starts them; --split tensor or layers divides the model\n",
-                  name, faster, ranks - 1);
+        text_tell("one host of %s alone %s: the plan is for one process there, and all ranks but "
+                  "rank 0 are idle if mpirun starts them; --split tensor or layers divides the "
+                  "model\n",
+                  name, faster);
     else if (choice->alone > 1)
         text_tell("one host of %s alone %s: leave out --ranks, --hosts and --split\n", name,
                   faster);
