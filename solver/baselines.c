@@ -95,22 +95,6 @@ static bool is_offloaded(const struct problem *p, int32_t unit, int32_t d)
            p->graph.values[o->out[0]].rows == ROWS_TOKENS;
 }
 
-static struct price fit_price(const struct problem *p, const int32_t *place, int32_t d,
-                              int32_t *there)
-{
-    double copies = 0;
-    memcpy(there, place, (size_t)p->instance.n_units * sizeof *there);
-    for (int32_t i = 0; i < p->graph.n_ops && d >= 0; i++) {
-        const int32_t u = p->unit_of[i];
-        if (place[u] != p->instance.host || !is_offloaded(p, u, d))
-            continue;
-        there[u] = d;
-        copies += copied_ns(p, i, d);
-    }
-    return request_price(&p->request, ns_add(whole_price(p, there).prefill_ns, whole_ns(copies)),
-                         whole_price(p, place).decode_ns);
-}
-
 /* Layers, and then the experts of as many as there is room for. */
 static void fit_layers(const struct problem *p, const struct instance *in, int32_t d,
                        int32_t *place)
@@ -138,22 +122,51 @@ static int32_t stream_rest(const struct instance *in, int32_t d, int32_t *place)
     return n;
 }
 
-bool baseline_fit(const struct problem *p, int32_t *place, int32_t *scratch, struct price *price)
+/* The device that computes the host's layers in prefill, with what that sets aside; -1: none does.
+ */
+static int32_t offloads_to(const struct problem *p, struct instance *with)
 {
     const struct plan_request *q = &p->request;
     const int32_t d = first_accelerator(&p->instance);
-    bool offloads = d >= 0 && min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS;
-    struct instance all = p->instance, with = p->instance;
+    return d >= 0 && min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS &&
+                   instance_with_streams(&p->instance, 1u << d, with)
+               ? d
+               : -1;
+}
+
+bool baseline_fit(const struct problem *p, int32_t *place)
+{
+    const int32_t d = first_accelerator(&p->instance);
+    struct instance all = p->instance, with;
+    const bool offloads = offloads_to(p, &with) >= 0;
     all.streams = offloads ? 1u << d : 0; /* first as if nothing had to be set aside */
     fit_layers(p, &all, d, place);
-    if (offloads && stream_rest(&all, d, place)) {
-        offloads = instance_with_streams(&p->instance, 1u << d, &with);
-        fit_layers(p, offloads ? &with : &p->instance, d, place);
+    if (!offloads || !stream_rest(&all, d, place))
+        return instance_fits(&p->instance, place, NULL);
+    fit_layers(p, &with, d, place);
+    stream_rest(&with, d, place);
+    return instance_fits(&with, place, NULL);
+}
+
+struct price baseline_fit_price(const struct problem *p, const int32_t *place, int32_t *scratch)
+{
+    const int32_t host = p->instance.host;
+    struct instance with;
+    double copies = 0;
+    for (int32_t u = 0; u < p->instance.n_units; u++) /* decode: layers run where they lie */
+        scratch[u] = place[u] < p->n_devices ? place[u] : host;
+    const struct price decode = whole_price(p, scratch);
+    const int32_t d = offloads_to(p, &with);
+    for (int32_t i = 0; i < p->graph.n_ops && d >= 0; i++) {
+        const int32_t u = p->unit_of[i];
+        if ((place[u] < p->n_devices && place[u] != host) || !is_offloaded(p, u, d))
+            continue;
+        scratch[u] = d;
+        copies += copied_ns(p, i, d);
     }
-    *price = fit_price(p, place, offloads ? d : -1, scratch);
-    if (offloads)
-        stream_rest(&with, d, place);
-    return instance_fits(offloads ? &with : &p->instance, place, NULL);
+    const struct price prefill = whole_price(p, scratch);
+    return request_price(&p->request, ns_add(prefill.prefill_ns, whole_ns(copies)),
+                         decode.decode_ns);
 }
 
 /* --------------------------------------------------------------------------- powerinfer ---- */

@@ -27,9 +27,8 @@ static oato_status try_heuristics(struct problem *p, struct candidate *c, struct
     const struct instance *in = &p->instance;
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
     c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
-    struct price theirs;
-    c[C_FIT].fits = baseline_fit(p, c[C_FIT].place, c[C_ILP].place, &theirs);
-    c[C_FIT].theirs_ns = theirs.objective_ns;
+    c[C_FIT].fits = baseline_fit(p, c[C_FIT].place);
+    c[C_FIT].theirs_ns = baseline_fit_price(p, c[C_FIT].place, c[C_ILP].place).objective_ns;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
         oato_status status = /* the rounds of the iterated one come last, and stay */
             solve_affinity(in, i == C_SINGLE, clock, c[i].place, p->rounds, &p->n_rounds, err);

@@ -350,9 +350,11 @@ const char *problem_device(const struct problem *p, int32_t device);
 oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
                           struct oato_error *err);
 
-/* Placements of other engines (baselines.c); place[n_units], as is scratch. False, or *fits false:
- * nothing fits, or nothing was found by the deadline. price: as that engine runs it. */
-bool baseline_fit(const struct problem *p, int32_t *place, int32_t *scratch, struct price *price);
+/* Placements of other engines (baselines.c); place[n_units]. False, or *fits false: nothing fits,
+ * or nothing was found by the deadline. */
+bool baseline_fit(const struct problem *p, int32_t *place);
+/* That placement as llama.cpp runs it; scratch[n_units]. */
+struct price baseline_fit_price(const struct problem *p, const int32_t *place, int32_t *scratch);
 oato_status baseline_powerinfer(const struct problem *p, struct ilp_clock *clock, int32_t *place,
                                 bool *fits, struct oato_error *err);
 /* Price only, no placement. */

@@ -70,7 +70,8 @@ static struct fit fit_of(int32_t prompt, uint64_t bytes)
             *scratch = calloc((size_t)p->instance.n_units + 1, sizeof *scratch);
     assert_non_null(place);
     assert_non_null(scratch);
-    r.fits = baseline_fit(p, place, scratch, &r.price);
+    r.fits = baseline_fit(p, place);
+    r.price = baseline_fit_price(p, place, scratch);
     const double steps = request_prefill_total(&p->request).steps, tokens = prompt;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
         const struct oato_op *op = &p->graph.ops[i].op;
