@@ -29,7 +29,7 @@ typedef enum oato_status {
     OATO_EFIT = 4,     /* does not fit: host memory, device memory, context */
     OATO_EDEVICE = 5,  /* a device failed */
     OATO_EIO = 6,      /* reading or writing failed: disk full, permission, missing file */
-    OATO_UNSURE = 7,   /* no verdict: check, where measurements vary more than what is asked */
+    OATO_UNSURE = 7,   /* too noisy to tell: check, where measurements vary more than is asked */
 } oato_status;
 
 /* One line for the user: what, where, why and what to do. */

@@ -91,7 +91,6 @@ static oato_status session_load(struct session *s, const struct session_args *a,
     struct engine_options options = a->engine;
     char why[160];
     struct progress progress = {0};
-    options.ranks = s->ranks;
     options.threads = host_threads(options.threads, why, sizeof why);
     if (why[0])
         program_warn(NULL, why);
@@ -100,6 +99,15 @@ static oato_status session_load(struct session *s, const struct session_args *a,
         status = plan_load(a->plan, &s->plan, err);
         s->has_plan = status == OATO_OK;
     }
+    s->alone = s->has_plan && plan_ranks(&s->plan) == 1 && collective_ranks(s->ranks) > 1;
+    options.ranks = s->alone ? NULL : s->ranks;
+    if (s->alone && collective_rank(s->ranks))
+        return status;
+    if (s->alone)
+        warn_line(program_warn, NULL,
+                  "the plan is for one process: of the %d ranks that were started all but rank 0 "
+                  "stay idle; oato-plan --ranks %d --split tensor divides the model between them",
+                  collective_ranks(s->ranks), collective_ranks(s->ranks));
     if (!status)
         status = model_open_as(a->model, &a->choice, &s->model, err);
     if (!status)
@@ -125,6 +133,12 @@ static oato_status session_load(struct session *s, const struct session_args *a,
 static oato_status session_begin(struct session *s, const struct session_args *a, unsigned needs,
                                  struct oato_error *err)
 {
+    if (s->alone && collective_rank(s->ranks)) { /* until rank 0 ends */
+        char end = 0;
+        s->done = true;
+        return collective_broadcast(s->ranks, &end, sizeof end, WAITS_EVER, err);
+    }
+    s->runs = true;
     if (a->dump_program) {
         engine_dump_programs(s->engine, stdout);
         s->done = true;
@@ -160,6 +174,11 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
 
 void session_close(struct session *s)
 {
+    if (s->alone && s->runs) {
+        struct oato_error ignored;
+        char end = 0;
+        collective_broadcast(s->ranks, &end, sizeof end, WAITS_AWAKE, &ignored);
+    }
     if (s->engine)
         engine_warnings(s->engine, program_warn, NULL);
     batch_free(s->batch);

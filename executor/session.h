@@ -37,6 +37,7 @@ struct session {
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
     bool done;           /* with dump_program, and on ranks other than 0: that was all */
+    bool alone, runs;    /* the plan is for one process: rank 0 runs, and others wait for its end */
 };
 
 enum session_needs {

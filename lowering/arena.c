@@ -16,7 +16,7 @@ static bool finished_before(const struct lowering *l, const struct buffer *old,
                             const struct buffer *new)
 {
     const int32_t *known = l->queue[new->def_queue].records[new->def_record].known;
-    for (int32_t q = 0; q < DEVICES_MAX; q++)
+    for (int32_t q = 0; q < l->out->n_devices; q++)
         if (old->last_use[q] >= 0 &&
             (q == new->def_queue ? new->def_record - 1 : known[q]) < old->last_use[q])
             return false;

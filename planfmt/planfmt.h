@@ -53,7 +53,6 @@ struct profile_device {
     uint64_t *runs;
     /* [OP_KIND_COUNT]: what each of these takes at most; NULL: nobody asked it */
     struct profile_workspace *workspaces;
-    uint64_t runs_signs; /* the same of a kind that is gone, in profiles that came before */
 };
 
 /* Whether the device runs operators of that kind and type, in ordinary shapes, by its own word. */

@@ -360,10 +360,6 @@ uint64_t profile_hash(const struct profile *p)
         if (d->keeps)
             in_text(&h, "keeps");
         for (int kind = 0; kind < OP_KIND_COUNT && d->runs; kind++) {
-            if (kind == OP_ACTIVE && d->runs_signs) { /* nor do those with a kind that is gone */
-                in_text(&h, "signs");
-                in_u64(&h, d->runs_signs);
-            }
             const struct profile_workspace *w = d->workspaces ? &d->workspaces[kind] : NULL;
             if (!d->runs[kind])
                 continue;

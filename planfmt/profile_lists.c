@@ -64,10 +64,8 @@ oato_status read_runs(struct reader *r)
     if (status)
         return status;
     struct profile_device *d = &p->devices[device];
-    if (is_gone(t.kind)) {
-        runs_text_read(OP_MUL_MAT, t.types, &d->runs_signs, bad); /* the same types */
+    if (is_gone(t.kind))
         return OATO_OK;
-    }
     if (!op_kind_parse(t.kind, &kind))
         return fail_at(r, m.value[RUNS_KIND], "kind: '%s' is not a kind of operator", t.kind);
     d->runs = array_of(r, d->runs, OP_KIND_COUNT, sizeof *d->runs);

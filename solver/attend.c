@@ -68,6 +68,11 @@ static double rows_ns(const struct problem *p, int32_t store, int32_t d)
     return ns;
 }
 
+double attend_copies_ns(const struct problem *p, int32_t store, int32_t d)
+{
+    return history_ns(p, store, d) + rows_ns(p, store, d);
+}
+
 /* False: the unit cannot be run so. */
 static bool option_make(const struct problem *p, int32_t unit, const struct attending *x,
                         const struct option *whole, int32_t d, struct option *out)
@@ -75,7 +80,7 @@ static bool option_make(const struct problem *p, int32_t unit, const struct atte
     const int32_t host = p->instance.host, n = p->n_devices;
     if (p->instance.is_host[d] || !whole[d].allowed || !whole[host].allowed)
         return false;
-    double prefill = history_ns(p, x->store, d) + rows_ns(p, x->store, d);
+    double prefill = attend_copies_ns(p, x->store, d);
     *out = (struct option){.stream = (int16_t)d,
                            .allowed = true,
                            .uses = 1u << d | 1u << host,
@@ -145,7 +150,6 @@ bool attend_op_cost(const struct problem *p, int32_t op, const struct option *o,
     if (!prefill || row->device != o->stream)
         return row->device == host && (!prefill || kind == OP_KV_STORE);
     if (kind == OP_KV_STORE)
-        row->transfer_ns =
-            (uint64_t)whole_ns(history_ns(p, op, row->device) + rows_ns(p, op, row->device));
+        row->transfer_ns = (uint64_t)whole_ns(attend_copies_ns(p, op, row->device));
     return true;
 }

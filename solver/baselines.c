@@ -3,7 +3,7 @@
  * better they are and are never worse:
  *
  *   fit         llama.cpp's rule: whole layers from the last to the first, experts last of all;
- *               with 32 tokens or more in a step the host's weights are streamed
+ *               priced as its scheduler runs them, too
  *   powerinfer  PowerInfer (arXiv 2312.12456, eq. 3-8): everything but FFN first, then the
  *               neurons that fire most; per layer none, or enough to pay for synchronisation
  *   flexgen     everything runs on the accelerator; weights that do not fit are streamed, a layer
@@ -45,37 +45,128 @@ static bool of_neurons(const struct problem *p, int32_t unit)
 
 /* ---------------------------------------------------------------------------------- fit ---- */
 
-/* What stays on the host is streamed in prefill where it can be, as the rule's owner does. */
-static void stream_rest(const struct problem *p, int32_t d, int32_t *place)
+/* In steps of 32 tokens or more llama.cpp's scheduler has the accelerator compute the host's
+ * layers: it copies their weights there, of experts those that are used, and their whole KV, and
+ * computes then: nothing overlaps, and nothing is skipped. Below 32 tokens layers run where they
+ * lie. */
+
+/* What the prompts' steps copy to run an operator of the host on d. */
+static double copied_ns(const struct problem *p, int32_t op, int32_t d)
+{
+    const struct graph_op *o = &p->graph.ops[op];
+    const double bytes = (double)problem_file_bytes(o);
+    double ns = o->op.kind == OP_KV_STORE ? attend_copies_ns(p, op, d) : 0;
+    for (int32_t i = 0; bytes > 0 && i < request_prefill_kinds(&p->request); i++) {
+        const struct request_step s = request_prefill_kind(&p->request, i);
+        const double used =
+            op_has_experts(&o->op) ? op_experts_read(&o->op, s.tokens) / o->op.experts : 1;
+        ns += (double)s.times *
+              cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes * used);
+    }
+    return ns;
+}
+
+/* Whole units, all of whose neurons are computed. */
+static struct price whole_price(const struct problem *p, const int32_t *place)
 {
     const struct instance *in = &p->instance;
+    const uint32_t uses = instance_uses(in, place);
+    struct price sum = {0};
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const struct op_price *o = &p->price[i * p->n_devices + place[p->unit_of[i]]];
+        const struct price price = request_price(&p->request, o->prefill_ns, o->decode_ns);
+        price_add(&sum, &price);
+    }
+    for (int32_t i = 0; i < in->n_edges; i++) {
+        const struct price price = edge_price(in, &in->edges[i], place);
+        price_add(&sum, &price);
+    }
+    for (int32_t d = 0; d < in->n_devices; d++)
+        if (uses >> d & 1)
+            price_add(&sum, &in->fixed[d]);
+    return sum;
+}
+
+/* Whether it leaves the host in prefill: lookups stay, and what has a row or two of a step. */
+static bool is_offloaded(const struct problem *p, int32_t unit, int32_t d)
+{
+    const struct graph_op *o = &p->graph.ops[p->first_op[unit]];
+    return p->instance.units[unit].options[d].allowed && op_weight_use(&o->op) != WEIGHT_LOOKUP &&
+           p->graph.values[o->out[0]].rows == ROWS_TOKENS;
+}
+
+/* Layers, and then the experts of as many as there is room for. */
+static void fit_layers(const struct problem *p, const struct instance *in, int32_t d,
+                       int32_t *place)
+{
+    uint64_t used[SOLVER_DEVICES] = {0};
+    solve_cpu(in, place);
+    instance_take_layers(in, not_of_experts, p, used, place);
+    for (int32_t layer = 0; layer < in->n_layers && d >= 0; layer++)
+        if (!instance_take_layer(in, layer, of_experts, p, d, used, place))
+            break;
+}
+
+/* The same as our executor can run it. Returns how many units there are. */
+static int32_t stream_rest(const struct instance *in, int32_t d, int32_t *place)
+{
+    int32_t n = 0;
     for (int32_t u = 0; u < in->n_units; u++)
         for (int32_t i = in->n_devices; i < in->units[u].n_options && place[u] == in->host; i++) {
             const struct option *o = &in->units[u].options[i];
-            if (o->stream == d && !o->filed && !o->rooms && !option_divided(o) && o->allowed)
-                place[u] = i;
+            if (o->stream != d || o->filed || option_divided(o) || !instance_allows(in, u, i))
+                continue;
+            place[u] = i;
+            n++;
         }
+    return n;
+}
+
+/* The device that computes the host's layers in prefill, with what that sets aside; -1: none does.
+ */
+static int32_t offloads_to(const struct problem *p, struct instance *with)
+{
+    const struct plan_request *q = &p->request;
+    const int32_t d = first_accelerator(&p->instance);
+    return d >= 0 && min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS &&
+                   instance_with_streams(&p->instance, 1u << d, with)
+               ? d
+               : -1;
 }
 
 bool baseline_fit(const struct problem *p, int32_t *place)
 {
-    struct problem with = *p;
-    struct instance all = p->instance;
-    const struct plan_request *q = &p->request;
-    memset(all.rooms, 0, sizeof all.rooms); /* KV stays where it is computed with */
-    int32_t d = first_accelerator(&p->instance);
-    bool streams = d >= 0 && p->instance.staging[d] &&
-                   min_i64(q->prompt, q->ubatch) >= STREAM_TOKENS &&
-                   instance_with_streams(&all, 1u << d, &with.instance);
-    uint64_t used[SOLVER_DEVICES] = {0};
-    solve_cpu(&with.instance, place);
-    instance_take_layers(&with.instance, not_of_experts, p, used, place);
-    for (int32_t layer = 0; layer < p->instance.n_layers && d >= 0; layer++)
-        if (!instance_take_layer(&with.instance, layer, of_experts, p, d, used, place))
-            break;
-    if (streams)
-        stream_rest(&with, d, place);
-    return instance_fits(&with.instance, place, NULL);
+    const int32_t d = first_accelerator(&p->instance);
+    struct instance all = p->instance, with;
+    const bool offloads = offloads_to(p, &with) >= 0;
+    all.streams = offloads ? 1u << d : 0; /* first as if nothing had to be set aside */
+    fit_layers(p, &all, d, place);
+    if (!offloads || !stream_rest(&all, d, place))
+        return instance_fits(&p->instance, place, NULL);
+    fit_layers(p, &with, d, place);
+    stream_rest(&with, d, place);
+    return instance_fits(&with, place, NULL);
+}
+
+struct price baseline_fit_price(const struct problem *p, const int32_t *place, int32_t *scratch)
+{
+    const int32_t host = p->instance.host;
+    struct instance with;
+    double copies = 0;
+    for (int32_t u = 0; u < p->instance.n_units; u++) /* decode: layers run where they lie */
+        scratch[u] = place[u] < p->n_devices ? place[u] : host;
+    const struct price decode = whole_price(p, scratch);
+    const int32_t d = offloads_to(p, &with);
+    for (int32_t i = 0; i < p->graph.n_ops && d >= 0; i++) {
+        const int32_t u = p->unit_of[i];
+        if ((place[u] < p->n_devices && place[u] != host) || !is_offloaded(p, u, d))
+            continue;
+        scratch[u] = d;
+        copies += copied_ns(p, i, d);
+    }
+    const struct price prefill = whole_price(p, scratch);
+    return request_price(&p->request, ns_add(prefill.prefill_ns, whole_ns(copies)),
+                         decode.decode_ns);
 }
 
 /* --------------------------------------------------------------------------- powerinfer ---- */

@@ -12,8 +12,9 @@
  * host, whose time is that of reading experts, reads one more (simulate_step.c). The copies' use of
  * the link is not weighed against that of the values that cross it.
  *
- * A plan without the cache is the one that the solver found; the cache stays only where the virtual
- * clock says that it is faster, unless its size was asked for.
+ * Solvers know nothing of caches and fill accelerators. So plans are made with room set aside, too,
+ * for as many slots as were asked for or, by `auto`, for some shares of all experts; that is taken
+ * which is fastest on the virtual clock, and with `auto` the cache stays only where it gains.
  */
 #include "solver/planning_internal.h"
 
@@ -64,14 +65,21 @@ uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c)
     return 0;
 }
 
+/* Whether the device could hold experts of the operator and its companion. */
+static bool has_slots(const struct problem *p, int32_t op, int32_t d)
+{
+    const struct graph_op *up = &p->graph.ops[op], *down = up + 1;
+    return up->op.kind == OP_EXPERT_GATE_UP && divide_pair(&p->graph, op) &&
+           !(up->op.n % ROW_GROUP) && !(down->op.n % ROW_GROUP) && price_of(p, op, d)->supported &&
+           price_of(p, op + 1, d)->supported;
+}
+
 static bool is_cacheable(const struct plan *plan, const struct problem *p, int32_t op, int32_t d,
                          struct cacheable *out)
 {
     const struct graph_op *up = &p->graph.ops[op], *down = up + 1;
     int32_t first, held;
-    if (up->op.kind != OP_EXPERT_GATE_UP || !divide_pair(&p->graph, op) || up->op.n % ROW_GROUP ||
-        down->op.n % ROW_GROUP || !price_of(p, op, d)->supported ||
-        !price_of(p, op + 1, d)->supported || !host_part(plan, p, up, &out->first, &out->held) ||
+    if (!has_slots(p, op, d) || !host_part(plan, p, up, &out->first, &out->held) ||
         !host_part(plan, p, down, &first, &held) || first != out->first || held != out->held)
         return false;
     out->op = op;
@@ -91,18 +99,24 @@ static int32_t list_cacheable(const struct plan *plan, const struct problem *p, 
     return n;
 }
 
-/* Beside the plan, and beside the rows that the experts' products take. */
-static uint64_t bytes_left(const struct plan *plan, const struct problem *p, int32_t d)
+/* The rows of the experts' products, beside what plans without slots take. */
+static uint64_t rows_bytes(const struct problem *p)
 {
-    const uint64_t used = plan->devices[d].planned_bytes, rows = (uint64_t)p->request.batch;
-    uint64_t work = used ? 0 : p->reserve[d], widest = 0;
+    const uint64_t rows = (uint64_t)p->request.batch;
+    uint64_t widest = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
         const struct oato_op *op = &p->graph.ops[i].op;
         const uint64_t bytes = rows * 4 * (uint64_t)op->experts_used * (uint64_t)op->n;
         if (op_has_experts(op) && bytes > widest)
             widest = bytes;
     }
-    work += used + 2 * widest;
+    return 2 * widest;
+}
+
+static uint64_t bytes_left(const struct plan *plan, const struct problem *p, int32_t d)
+{
+    const uint64_t used = plan->devices[d].planned_bytes,
+                   work = (used ? used : p->reserve[d] - p->aside[d]) + rows_bytes(p);
     return plan->devices[d].budget_bytes > work ? plan->devices[d].budget_bytes - work : 0;
 }
 
@@ -277,4 +291,105 @@ oato_status caches_add(struct plan *plan, const struct model *m, const struct pr
         simulation_predict(plan, m, p->profile, err))
         return err->status;
     return automatic ? keep_if_faster(plan, m, p, &before, d, request_ns, err) : OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------- room for it */
+
+/* The accelerator with the most memory that could hold experts, and the bytes of a slot in each
+ * layer; -1: none. */
+static int32_t room_device(const struct problem *p, bool automatic, uint64_t *slot)
+{
+    int32_t best = -1;
+    for (int32_t d = 0; d < p->n_devices; d++) {
+        uint64_t bytes = 0;
+        if (p->instance.is_host[d] || (automatic && !cost_device(p->cost, p->device[d]).refills) ||
+            (best >= 0 && p->instance.capacity[d] <= p->instance.capacity[best]))
+            continue;
+        for (int32_t i = 0; i + 1 < p->graph.n_ops; i++)
+            bytes += has_slots(p, i, d) ? slot_bytes(p, i, d) : 0;
+        if (!bytes)
+            continue;
+        best = d;
+        *slot = bytes;
+    }
+    return best;
+}
+
+/* Makes the plan with so many bytes set aside, and keeps it in *out if it is the first or faster.
+ */
+static oato_status try_room(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, bool first, struct plan *out,
+                            struct problem **problem, struct oato_error *err)
+{
+    struct plan plan;
+    struct problem *p;
+    const oato_status status = planner_make(m, profile, o, &plan, &p, err);
+    if (status)
+        return status;
+    const bool better = first || plan.request_ns < out->request_ns;
+    if (!first && better) { /* what was proven is of plans without caches and with all the room */
+        plan.bound_ns = out->bound_ns;
+        plan.timed_out = plan.timed_out || out->timed_out;
+    }
+    if (!first) {
+        plan_free(better ? out : &plan);
+        problem_free(better ? *problem : p);
+    }
+    if (better) {
+        *out = plan;
+        *problem = p;
+    }
+    return OATO_OK;
+}
+
+oato_status caches_make(const struct model *m, const struct profile *profile,
+                        const struct planner_options *given, struct plan *out,
+                        struct problem **problem, struct oato_error *err)
+{
+    static const int32_t shares[] = {0, 16, 8, 4, 2}; /* one of so many experts; 0: none */
+    const bool automatic = given->expert_cache == CACHE_AUTO;
+    const uint64_t end_ns = ilp_sooner(ilp_deadline(given->time_limit_s), given->deadline_ns);
+    struct planner_options o = *given;
+    struct problem *sizes = NULL, *made = NULL;
+    struct oato_error ignored;
+    uint64_t slot = 0;
+    int32_t experts = 0;
+    o.cache_room = true;
+    oato_status status = problem_create(m, profile, &o, &sizes, err);
+    if (status)
+        return status;
+    const int32_t d = room_device(sizes, automatic, &slot);
+    for (int32_t i = 0; i < sizes->graph.n_ops; i++)
+        experts =
+            sizes->graph.ops[i].op.experts > experts ? sizes->graph.ops[i].op.experts : experts;
+    const uint64_t most = d < 0 ? 0 : sizes->instance.capacity[d], rows = rows_bytes(sizes);
+    const int32_t n = !automatic || d < 0 ? 1 : ARRAY_LEN(shares);
+    for (int32_t i = 0; i < n && !status; i++) {
+        const uint64_t slots = !automatic  ? (uint64_t)given->expert_cache
+                               : shares[i] ? (uint64_t)(experts / shares[i])
+                                           : 0,
+                       room = slots ? slots * slot + rows : 0;
+        if (i && (room > most || !slots || !strcmp(given->solver, "cpu")))
+            continue;
+        if (d >= 0)
+            o.aside[d] = given->aside[d] + least_bytes(room, most);
+        o.deadline_ns = ilp_share(end_ns, n - i);
+        status = try_room(m, profile, &o, !i, out, &made, i ? &ignored : err);
+        if (i && (status == OATO_EFIT || status == OATO_EUSAGE) && !oato_failed_memory(&ignored))
+            status = OATO_OK;
+        else if (i && status)
+            *err = ignored;
+        if (i && status) {
+            plan_free(out);
+            problem_free(made);
+        }
+    }
+    problem_free(sizes);
+    if (!status && !automatic)
+        out->bound_ns = 0; /* of plans with that room */
+    if (status || !problem)
+        problem_free(status ? NULL : made);
+    if (problem)
+        *problem = status ? NULL : made;
+    return status;
 }

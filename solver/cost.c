@@ -246,7 +246,7 @@ static double moved_bytes(const struct oato_op *op, const struct op_size *size)
 static double roofline_ns(const struct profile_device *d, const struct oato_op *op,
                           const struct op_size *size)
 {
-    /* a profile without figures: slow enough that nothing moves there for a guess */
+    /* a profile without figures: slow enough that nothing moves there for an estimate */
     double read = d->read_bytes_per_s > 0 ? d->read_bytes_per_s : 1e9;
     double flops = d->flops_per_s > 0 ? d->flops_per_s : 1e9;
     double memory_s = moved_bytes(op, size) / read;
@@ -391,15 +391,15 @@ static uint64_t workspace(const void *context, int32_t device, const struct oato
     const struct curve *k = curve_find(c, device, op);
     if (k && k->n)
         return curve_workspace(c, k, rows);
-    const uint64_t guess = profile_workspace_bytes(d, op, rows);
+    const uint64_t kinds = profile_workspace_bytes(d, op, rows);
     const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
     k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
     if (!k)
-        return guess;
+        return kinds;
     const double larger = fmax(moved_bytes(op, &size) / moved_bytes(&k->op, &size),
                                op_flops(op, &size) / fmax(op_flops(&k->op, &size), 1));
     const double most = (double)curve_workspace(c, k, rows) * fmax(larger, 1);
-    return (uint64_t)fmin(fmax(most, (double)guess), 0x1p62);
+    return (uint64_t)fmin(fmax(most, (double)kinds), 0x1p62);
 }
 
 /* Workspace grows no faster than an operator's sizes, so that a measured row, each size scaled up,
@@ -477,8 +477,8 @@ static double attention_workspace(const struct profile *p, int32_t device, const
 
 /* A host that nobody measured: a thread's tile of unpacked weights and results, and the packed
  * input, about as much as the roomiest kernels take. */
-static double host_guess(const struct profile_device *d, const struct oato_op *op,
-                         const struct op_size *size)
+static double host_estimate(const struct profile_device *d, const struct oato_op *op,
+                            const struct op_size *size)
 {
     enum { SCRATCH = 256 << 10, PACKED = 3, PANEL = 64 };
     const double threads = d->threads > 0 ? d->threads : 1, rows = size->rows,
@@ -501,7 +501,7 @@ static uint64_t set_aside(const void *context, int32_t device, const struct oato
                    : d->is_host || !least ? attention_workspace(c->profile, device, op, size)
                                           : (double)least;
     if (d->is_host && d->data_sheet && !attention && !(bytes > 0))
-        bytes = host_guess(d, op, size);
+        bytes = host_estimate(d, op, size);
     return (uint64_t)fmin(fmax(bytes, (double)least), 0x1p62);
 }
 
@@ -516,9 +516,13 @@ static const struct profile_link *link_find(const struct profile *p, int32_t fro
 static double copy(const void *context, int32_t from, int32_t to, double bytes, bool streams)
 {
     const struct profile *p = ((const struct cost_model *)context)->profile;
+    const struct profile_device *a = &p->devices[from], *b = &p->devices[to];
     const struct profile_link *l = link_find(p, from, to);
-    if (from == to || (p->devices[from].is_host && p->devices[to].is_host))
+    if (from == to)
         return 0;
+    if (!l && a->is_host &&
+        b->is_host) /* every byte is read on one side and written on the other */
+        return bytes * (1 / fmax(a->read_bytes_per_s, 1) + 1 / fmax(b->read_bytes_per_s, 1)) * 1e9;
     if (!l)
         return -1;
     const double rate =

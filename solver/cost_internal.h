@@ -53,9 +53,10 @@ struct cost_source {
     struct op_cost (*op)(const void *context, int32_t device, const struct oato_op *op,
                          const struct op_size *size);
     struct cost_device (*device)(const void *context, int32_t device);
-    /* ns of one copy over a link, synchronization included; negative when there is none, 0 between
-     * devices of the host. streams: of weights in file format, at the rate of the host's conversion
-     * during the copy, where that was measured. */
+    /* ns of one copy over a link, synchronization included; negative when there is none. Between
+     * two processors without one it takes what reading there and writing here does. streams: of
+     * weights in file format, at the rate of the host's conversion during the copy, where that was
+     * measured. */
     double (*copy)(const void *context, int32_t from, int32_t to, double bytes, bool streams);
     double (*storage)(const void *context); /* bytes/s, read ahead; 0: never measured */
     /* Memory of the prepared weights; when they were never prepared there `file_bytes`, or a little

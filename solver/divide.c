@@ -191,24 +191,24 @@ static void price_densities(struct dividing *x)
     }
 }
 
-/* The same where neurons are guessed before gate. */
-static void price_guesses(struct dividing *x)
+/* The same where predictors list neurons before gate. */
+static void price_lists(struct dividing *x)
 {
     const struct problem *p = x->p;
     const struct graph_op *first = &p->graph.ops[x->op[0]];
     if (x->skips && p->sparse_given)
-        x->guess = *x->skips;
-    else if (x->skips && guess_offered(p->neurons, first->layer))
-        x->guess = (struct plan_sparse){.layer = first->layer, .predicts = 1};
-    if (!x->guess.predicts)
+        x->predicted = *x->skips;
+    else if (x->skips && predictor_offered(p->neurons, first->layer))
+        x->predicted = (struct plan_sparse){.layer = first->layer, .predicts = 1};
+    if (!x->predicted.predicts)
         return;
-    x->guess_work = guess_work(&x->guess, p->neurons, &first->op);
+    x->list_work = predictor_work(&x->predicted, p->neurons, &first->op);
     for (int32_t at = 0; at < p->n_devices * x->n_kinds; at++) {
         const int32_t d = at / x->n_kinds, k = at % x->n_kinds;
         const bool lists = k == x->n_kinds - 1;
         struct part part = skipping_part(x, 0, d, lists ? SPARSE_PREDICT : SPARSE_BY_ROWS);
-        fill_densities(x, part, k, x->guessed[k][d]);
-        part.list = &x->guess;
+        fill_densities(x, part, k, x->by_list[k][d]);
+        part.list = &x->predicted;
         part.neurons = p->neurons;
         if (lists)
             x->list[d] = list_cost(p->cost, &part, &x->kind[k], &x->list_by_neurons[d]).ns;
@@ -238,7 +238,7 @@ static bool begin(struct dividing *x, const struct problem *p, int32_t unit)
     price_ends(x);
     if (x->n_ops == OPS_MAX && !is_experts(&p->graph.ops[x->op[0]]) && (p->neurons || x->skips)) {
         price_densities(x);
-        price_guesses(x);
+        price_lists(x);
     }
     return true;
 }
@@ -388,7 +388,7 @@ static void activate_whole(struct dividing *x, struct unit *u)
         divide_add(x, groups, d, -1);
         u->options[d].price = o.price;
         u->options[d].dense = o.dense;
-        u->options[d].guess = o.guess;
+        u->options[d].predicts = o.predicts;
     }
     x->out = NULL;
     x->n = 0;
@@ -562,7 +562,7 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     divide_range(p, unit, o, d, &from, &to);
     divide_range(p, unit, o, host, &host_from, &host_to);
     const enum sparse_mode mode = streams || o->dense >> d & 1 ? SPARSE_OFF
-                                  : o->guess                   ? SPARSE_PREDICT
+                                  : o->predicts                ? SPARSE_PREDICT
                                                                : SPARSE_ABOVE;
     const bool any = streams ? d == o->stream || (d != host && to > from) : to > from;
     if (!any || !begin(&x, p, unit))

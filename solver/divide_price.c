@@ -44,12 +44,12 @@ static double at_density(const double *table, double density)
 }
 
 /* A share of the neurons by a list, and the list. Prefill has none. */
-static double guessed_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part)
+static double listed_ns(const struct dividing *x, int32_t k, int32_t d, double share, double part)
 {
     const bool lists = k == x->n_kinds - 1;
-    const double density = part / share * (lists ? x->guess_work : 1);
+    const double density = part / share * (lists ? x->list_work : 1);
     const double common = x->list[d] - x->list_by_neurons[d];
-    return at_density(x->guessed[k][d], density) * share +
+    return at_density(x->by_list[k][d], density) * share +
            (lists ? common + x->list_by_neurons[d] * share : 0);
 }
 
@@ -61,7 +61,7 @@ double divide_op_ns(const struct dividing *x, int32_t k, int32_t i, int32_t d, d
     if (x->skips && mode != SPARSE_OFF && share <= 0)
         return 0;
     if (x->skips && mode == SPARSE_PREDICT && i == 0)
-        return guessed_ns(x, k, d, share, part);
+        return listed_ns(x, k, d, share, part);
     if (x->skips && mode != SPARSE_OFF)
         return at_density(sparse, part / share) * share;
     if (divided && x->columns && i == 1 && x->tabled[i][d])
@@ -88,7 +88,7 @@ static double share_of(const struct dividing *x, const struct share *s, int32_t 
 
 static enum sparse_mode mode_of(const struct option *o, int32_t d)
 {
-    return o->dense >> d & 1 ? SPARSE_OFF : o->guess ? SPARSE_PREDICT : SPARSE_ABOVE;
+    return o->dense >> d & 1 ? SPARSE_OFF : o->predicts ? SPARSE_PREDICT : SPARSE_ABOVE;
 }
 
 /* A step of kind k with the parts at the same time, read and written on `base`. */
@@ -144,9 +144,9 @@ static double streamed_ns(const struct dividing *x, const struct share *s, int32
 /* The devices whose part of a unit costs no less over the request when it skips. Both phases do the
  * same, because weights are kept for one mode. */
 static uint32_t dense_devices(const struct dividing *x, const struct share *s, int32_t stream,
-                              bool guess)
+                              bool predicts)
 {
-    const enum sparse_mode modes[2] = {guess ? SPARSE_PREDICT : SPARSE_ABOVE, SPARSE_OFF};
+    const enum sparse_mode modes[2] = {predicts ? SPARSE_PREDICT : SPARSE_ABOVE, SPARSE_OFF};
     const struct problem *p = x->p;
     uint32_t dense = 0;
     if (!x->skips)
@@ -190,14 +190,14 @@ static struct price price_of(const struct dividing *x, const struct option *o,
 static void choose_mode(const struct dividing *x, struct option *o, const struct share *s,
                         int32_t base, int32_t stream)
 {
-    const bool must = x->p->sparse_given && x->guess.predicts;
-    o->guess = must;
+    const bool must = x->p->sparse_given && x->predicted.predicts;
+    o->predicts = must;
     o->dense = dense_devices(x, s, stream, must);
     o->price = price_of(x, o, s, true, base, stream);
-    if (must || !x->guess.predicts)
+    if (must || !x->predicted.predicts)
         return;
     struct option other = *o;
-    other.guess = true;
+    other.predicts = true;
     other.dense = dense_devices(x, s, stream, true);
     other.price = price_of(x, &other, s, true, base, stream);
     if (other.price.objective_ns < o->price.objective_ns)

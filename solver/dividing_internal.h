@@ -33,11 +33,12 @@ struct dividing {
      * shares of active neurons from 0 to all, where `tabled` */
     double sparse[KINDS_MAX][OPS_MAX][SOLVER_DEVICES][DENSITIES + 1];
     bool tabled[OPS_MAX][SOLVER_DEVICES];
-    /* The same of the first operator where neurons are guessed; how many times as many as fire it
-     * computes in decode; the time of making their list, and of that what a part has a share of. */
-    struct plan_sparse guess; /* .predicts 0: they are not */
-    double guessed[KINDS_MAX][SOLVER_DEVICES][DENSITIES + 1];
-    double guess_work, list[SOLVER_DEVICES], list_by_neurons[SOLVER_DEVICES];
+    /* The same of the first operator where predictors list neurons; how many times as many as fire
+     * it computes in decode; the time of making their list, and of that what a part has a share of.
+     */
+    struct plan_sparse predicted; /* .predicts 0: they are not */
+    double by_list[KINDS_MAX][SOLVER_DEVICES][DENSITIES + 1];
+    double list_work, list[SOLVER_DEVICES], list_by_neurons[SOLVER_DEVICES];
     bool columns; /* parts in a sidecar's order read a product's columns one by one */
     uint64_t file_bytes;
     struct option *out; /* where the next option goes; NULL: count only */

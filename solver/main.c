@@ -371,7 +371,7 @@ static void print_help(const struct verb *v, const struct option_row *rows)
     options_help(rows, stdout);
     if (!v->name)
         printf("\nexit: 0 done, 1 check or diff says no, 2 usage, 3 bad file, 4 does not fit, "
-               "6 input/output, 7 unsure\n");
+               "6 input/output, 7 too noisy to tell\n");
 }
 
 /* The default request is made for the default context; one that was chosen smaller gets a request

@@ -16,6 +16,7 @@ struct candidate {
     bool fits;
     int32_t *place;
     int64_t objective_ns;
+    int64_t theirs_ns; /* of another engine that runs it in its own way; 0: none does */
 };
 
 enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP };
@@ -27,6 +28,7 @@ static oato_status try_heuristics(struct problem *p, struct candidate *c, struct
     c[C_CPU].fits = solve_cpu(in, c[C_CPU].place);
     c[C_LAYERS].fits = solve_layers(in, c[C_LAYERS].place);
     c[C_FIT].fits = baseline_fit(p, c[C_FIT].place);
+    c[C_FIT].theirs_ns = baseline_fit_price(p, c[C_FIT].place, c[C_ILP].place).objective_ns;
     for (int i = C_SINGLE; i <= C_AFFINITY; i++) {
         oato_status status = /* the rounds of the iterated one come last, and stay */
             solve_affinity(in, i == C_SINGLE, clock, c[i].place, p->rounds, &p->n_rounds, err);
@@ -348,7 +350,7 @@ static oato_status fill_sparse(struct plan *plan, const struct problem *p, const
                 continue;
             dense = o->dense & o->uses;
             skips = dense != o->uses || p->sparse_given;
-            predicts = p->sparse_given ? predicts : o->guess;
+            predicts = p->sparse_given ? predicts : o->predicts;
         }
         plan->sparse[plan->n_sparse] = p->sparse[i];
         plan->sparse[plan->n_sparse].dense = dense;
@@ -362,8 +364,8 @@ static void fill_baselines(struct plan *plan, const struct candidate *c)
 {
     for (int i = 0; i < C_ILP; i++)
         if (c[i].fits)
-            plan->baselines[plan->n_baselines++] =
-                (struct plan_baseline){c[i].name, (uint64_t)c[i].objective_ns};
+            plan->baselines[plan->n_baselines++] = (struct plan_baseline){
+                c[i].name, (uint64_t)(c[i].theirs_ns ? c[i].theirs_ns : c[i].objective_ns)};
 }
 
 static oato_status fill_plan(struct plan *plan, const struct model *m, const struct problem *p,
@@ -542,22 +544,24 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
             if (own->planned_bytes <= own->budget_bytes)
                 continue;
             const uint64_t lacks = own->planned_bytes - own->budget_bytes;
-            now.aside[d] = i || more[d] < lacks ? now.aside[d] + (lacks << i) : more[d];
+            now.aside[d] += i || more[d] < lacks ? lacks << i : more[d];
             over = own;
         }
         if (!over)
             return OATO_OK;
-        if (i + 1 == FIT_TRIES)
-            oato_fail(err, OATO_EFIT,
-                      "%s: weights, KV, activations and workspace take %.1f MiB, and %.1f MiB may "
-                      "be used; raise --budget, or lower --ubatch or --context",
-                      over->id, (double)over->planned_bytes / 0x1p20,
-                      (double)over->budget_bytes / 0x1p20);
+        const oato_status last =
+            i + 1 < FIT_TRIES
+                ? OATO_OK
+                : oato_fail(err, OATO_EFIT,
+                            "%s: weights, KV, activations and workspace take %.1f MiB, and %.1f "
+                            "MiB may be used; raise --budget, or lower --ubatch or --context",
+                            over->id, (double)over->planned_bytes / 0x1p20,
+                            (double)over->budget_bytes / 0x1p20);
         plan_free(out);
         if (problem)
             problem_free(*problem);
-        if (i + 1 == FIT_TRIES)
-            return err->status;
+        if (last)
+            return last;
     }
 }
 
@@ -566,6 +570,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err)
 {
+    if (o->expert_cache && !o->cache_room)
+        return caches_make(m, profile, o, out, problem, err);
     struct planner_options whole = *o;
     whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
     oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);

@@ -203,6 +203,9 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
 /* attend.c: KV of the host that prompts attend to on an accelerator. What a step copies there of a
  * layer, by the operator that stores it. */
 double attend_bytes(const struct oato_op *store, oato_dtype kv, const struct request_step *s);
+/* What all prompts copy between the host, which keeps the layer's KV, and device d, which attends.
+ */
+double attend_copies_ns(const struct problem *p, int32_t store, int32_t d);
 /* Writes the options that a unit has of that kind, one for each accelerator, behind those of
  * `whole`; out may be NULL. Returns how many. */
 int32_t attend_options(struct problem *p, int32_t unit, const struct option *whole,
@@ -270,6 +273,12 @@ oato_status memory_of_rank(const struct plan *plan, const struct model *m,
 oato_status caches_add(struct plan *plan, const struct model *m, const struct problem *p,
                        int32_t slots, struct oato_error *err);
 
+/* planner_make with such caches: plans with room for them are made, too, and the fastest is taken.
+ */
+oato_status caches_make(const struct model *m, const struct profile *profile,
+                        const struct planner_options *given, struct plan *out,
+                        struct problem **problem, struct oato_error *err);
+
 /* The bytes of a plan's cache on its device; p: the problem of that plan. */
 uint64_t cache_bytes(const struct problem *p, const struct plan_cache *c);
 /* How many experts a step brings to a cache, at most: of so many experts held by the host, of which
@@ -300,13 +309,15 @@ bool sparse_demands(const struct problem *p, enum op_kind fused);
 oato_status sparse_choose(struct problem *p, struct oato_error *err);
 /* How many times as often as the sidecar counted a layer's neurons are above the threshold. */
 double sparse_rate(const struct plan_sparse *s, const struct neurons *n, int32_t layer);
-/* guess.c: whether --sparse auto may take the layer's predictor: one that is known to be good. */
-bool guess_offered(const struct neurons *n, int32_t layer);
-/* The share of a layer's neurons that the guess lists for a token. */
-double guess_listed(const struct plan_sparse *s, const struct neurons *n);
+/* predictors.c: whether --sparse auto may take the layer's predictor: one that is known to be good.
+ */
+bool predictor_offered(const struct neurons *n, int32_t layer);
+/* The share of a layer's neurons that predictors list for a token. */
+double predictor_lists(const struct plan_sparse *s, const struct neurons *n);
 /* How many times the neurons that fire a GATE_UP or MUL_MAT by that list computes, as part.active
  * counts them. */
-double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op);
+double predictor_work(const struct plan_sparse *s, const struct neurons *n,
+                      const struct oato_op *op);
 /* A copy of s in the arena; NULL when memory is short. */
 const char *arena_string(struct arena *a, const char *s);
 

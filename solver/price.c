@@ -61,8 +61,8 @@ void part_silence(struct part *p, const struct silence *s, const struct neurons 
     p->active = p->share * sparse_active(true, 1 - s->share, tokens);
     if (!(p->active < p->share))
         return;
-    p->op.sparse = s->guess ? SPARSE_PREDICT : SPARSE_ABOVE;
-    p->list = s->guess;
+    p->op.sparse = s->list ? SPARSE_PREDICT : SPARSE_ABOVE;
+    p->list = s->list;
     p->neurons = n;
     p->joins = false;
 }

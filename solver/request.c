@@ -141,9 +141,9 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
                        int32_t to, const struct request_step *s)
 {
-    const int32_t worker = p->instance.is_host[to] ? from : to;
+    const int32_t worker = to == p->instance.host ? from : to;
     const int32_t rows = v->rows == ROWS_LOGITS ? s->rows : s->tokens;
-    if (p->instance.is_host[worker] || !rows)
+    if (from == to || !rows)
         return 0;
     return copy_cost(p->cost, p->device[from], p->device[to], p->device[worker],
                      4.0 * rows * v->width);

@@ -8,7 +8,7 @@
  * begins when the records before it in the queue are done, and its reader waits for it; what is
  * streamed from a file comes from storage, which all devices share, also for records without rows,
  * for it is read in a circle; then, for an accelerator, it is copied
- *   - copies between devices of the host are free, as are copies and streams without rows in a step
+ *   - copies and streams without rows in a step are free
  *   - the host submits to the accelerators, then runs its own queue
  *   - what ranks exchange begins when the last of them is there (ranks/exchange.c)
  *
@@ -89,7 +89,7 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
                          : r->kind == RECORD_PEER ? own->first + r->peer
                                                   : d;
     const int32_t to = r->kind == RECORD_DOWNLOAD ? host : d;
-    if (device_of(x, d).is_host || !rows_of(x, r))
+    if (from == to || !rows_of(x, r))
         return event_pass(x, d, reads, n);
     const struct event e = {.kind = r->kind == RECORD_UPLOAD     ? EVENT_UPLOAD
                                     : r->kind == RECORD_DOWNLOAD ? EVENT_DOWNLOAD
@@ -181,7 +181,7 @@ static double active_share(const struct stepping *x, const struct program_record
     const int32_t index = (int32_t)r->graph_op, first = counted_op(x, index);
     const struct placed_part *part = &x->s->placements.phase[x->step->phase][index].part[r->part];
     const struct silence *silent = &x->s->silent[index];
-    if (silent->share > 0 && r->op.sparse && !(silent->guess && r->op.sparse != SPARSE_PREDICT))
+    if (silent->share > 0 && r->op.sparse && !(silent->list && r->op.sparse != SPARSE_PREDICT))
         return share * sparse_active(true, 1 - silent->share, x->step->size.tokens);
     if (first < 0)
         return share;
@@ -199,7 +199,7 @@ static double active_share(const struct stepping *x, const struct program_record
                                                        : op->n,
                        x->step->size.tokens, r->op.sparse && r->op.threshold >= 0);
     return layer && r->op.sparse == SPARSE_PREDICT
-               ? fmin(active * guess_work(layer, plan->neurons, op), share)
+               ? fmin(active * predictor_work(layer, plan->neurons, op), share)
                : active;
 }
 

@@ -55,7 +55,7 @@ struct option {
     bool allowed;
     uint32_t uses;                  /* devices in use, a bit each */
     uint32_t dense;                 /* devices whose part skips no neurons, a bit each */
-    bool guess;                     /* the others guess before gate which ones */
+    bool predicts;                  /* for the others predictors list before gate which ones */
     uint16_t share[SOLVER_DEVICES]; /* groups on each device; accelerators have the first ones. All
                                        zero: the unit is not split */
 };
@@ -69,7 +69,7 @@ struct unit {
 
 /* A value that other units read. In each phase it is copied from its producer's device to host
  * memory at most once (leave), and from there to each other device that reads it at most once
- * (enter); both cost nothing for host devices. Accelerators with a direct link copy it directly
+ * (enter); both cost nothing for instance.host. Accelerators with a direct link copy it directly
  * instead. */
 struct edge {
     int32_t producer;
@@ -240,6 +240,7 @@ struct planner_options {
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
+    bool cache_room; /* what `aside` has for it is all; else that is chosen, too */
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
@@ -271,10 +272,10 @@ struct layer_flow {
     uint64_t matrix_bytes; /* of the other matrices, in file format */
 };
 
-/* What an operator skips: a share of its inputs, or of its rows by a list that `guess` has made. */
+/* What an operator skips: a share of its inputs, or of its rows what predictors do not list. */
 struct silence {
     double share;
-    const struct plan_sparse *guess; /* NULL: none */
+    const struct plan_sparse *list; /* NULL: none */
 };
 
 /* Everything that is known before solving. */
@@ -352,6 +353,8 @@ oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, v
 /* Placements of other engines (baselines.c); place[n_units]. False, or *fits false: nothing fits,
  * or nothing was found by the deadline. */
 bool baseline_fit(const struct problem *p, int32_t *place);
+/* That placement as llama.cpp runs it; scratch[n_units]. */
+struct price baseline_fit_price(const struct problem *p, const int32_t *place, int32_t *scratch);
 oato_status baseline_powerinfer(const struct problem *p, struct ilp_clock *clock, int32_t *place,
                                 bool *fits, struct oato_error *err);
 /* Price only, no placement. */
@@ -405,11 +408,6 @@ oato_status ranks_plan(const struct model *m, const struct planner_options *give
                        const struct rank_options *options, struct rank_prices *prices,
                        struct plan *out, struct oato_error *err);
 
-/* The fastest of the hosts alone, as planner_make plans for it; *profile: its number. */
-oato_status ranks_alone(const struct model *m, const struct planner_options *given,
-                        const struct rank_options *options, int32_t *profile,
-                        uint64_t *objective_ns, struct oato_error *err);
-
 struct host_choice {
     int32_t n; /* profiles */
     bool used[SOLVER_DEVICES];
@@ -418,7 +416,17 @@ struct host_choice {
         uint64_t prefill_ns, decode_ns;
     } with[SOLVER_DEVICES]; /* the plan for this host and all that are faster */
     struct rank_prices prices;
+    double alone; /* of ranks_make: how many times as fast the used one alone is; 0: unknown */
 };
+/* The fastest of the hosts alone, as planner_make plans for it; *profile: its number. */
+oato_status ranks_alone(const struct model *m, const struct planner_options *given,
+                        const struct rank_options *options, int32_t *profile, struct plan *out,
+                        struct oato_error *err);
+/* ranks_plan or, unless options->split says how, the plan for the fastest host alone if that is
+ * faster, or all that fits: then one process computes, and the other ranks are idle. */
+oato_status ranks_make(const struct model *m, const struct planner_options *given,
+                       const struct rank_options *options, struct host_choice *choice,
+                       struct plan *out, struct oato_error *err);
 /* The best plan for some of the hosts: options has a profile for each; ranks and hosts do not
  * count. One host alone is planned for as planner_make does, with its accelerators. */
 oato_status ranks_choose(const struct model *m, const struct planner_options *given,

@@ -20,7 +20,7 @@ bool sparse_measured(const struct problem *p, const struct plan *plan)
         const struct plan_sparse *s =
             plan_skips(plan->sparse, plan->n_sparse, p->graph.ops[i].layer);
         const struct silence *silent = p->silent ? &p->silent[i] : NULL;
-        const bool listed = op.kind == OP_GATE_UP ? s && s->predicts : silent && silent->guess;
+        const bool listed = op.kind == OP_GATE_UP ? s && s->predicts : silent && silent->list;
         op.sparse = listed ? SPARSE_PREDICT : SPARSE_ABOVE;
         const bool skips = op.kind == OP_GATE_UP || (silent && silent->share > 0);
         for (int32_t d = 0; d < p->n_devices && skips; d++)
@@ -84,7 +84,7 @@ static void rows_unlisted(const struct graph *g, const struct skipping *s,
     if (!o || o == neurons || !layer->predicts || !s->neurons ||
         !neurons_predictor(s->neurons, layer->layer))
         return;
-    silent[o - g->ops] = (struct silence){1 - guess_listed(layer, s->neurons), layer};
+    silent[o - g->ops] = (struct silence){1 - predictor_lists(layer, s->neurons), layer};
 }
 
 void sparse_silences(const struct graph *g, const struct skipping *s, struct silence *silent)
@@ -98,7 +98,7 @@ void sparse_silences(const struct graph *g, const struct skipping *s, struct sil
         const double often = sparse_frequency(s->neurons, o->layer);
         if (neurons)
             rows_unlisted(g, s, layer, neurons, silent);
-        if (!product || silent[i].guess || (layer && i && divide_pair(g, i - 1)))
+        if (!product || silent[i].list || (layer && i && divide_pair(g, i - 1)))
             continue;
         silent[i].share = input_silent(o, s);
         if (neurons)

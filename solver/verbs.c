@@ -9,6 +9,7 @@
 #include "solver/report/report_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -164,12 +165,17 @@ static oato_status note_kernels(struct command *c, const bool *used, struct oato
     return OATO_OK;
 }
 
+static const char *profile_name(const struct command *c, int32_t i)
+{
+    return i ? c->more[i - 1] : c->profile ? c->profile : c->hardware;
+}
+
 static void tell_hosts(const struct command *c, const struct host_choice *choice)
 {
     const struct plan *p = &c->the_plan;
     for (int32_t i = 0; i < choice->n; i++) {
         const struct host_with *with = &choice->with[i];
-        const char *name = i ? c->more[i - 1] : c->profile;
+        const char *name = profile_name(c, i);
         if (choice->used[i])
             continue;
         if (with->fits)
@@ -213,11 +219,14 @@ static void json_hosts(const struct command *c, const struct host_choice *choice
     json_open(out, "hosts_left_out", '[');
     for (int32_t i = 0; i < choice->n; i++)
         if (!choice->used[i])
-            json_add_object(out, NULL, JSON("profile", i ? c->more[i - 1] : c->profile),
+            json_add_object(out, NULL, JSON("profile", profile_name(c, i)),
                             json_bool("fits", choice->with[i].fits),
                             JSON("prefill_ns", choice->with[i].prefill_ns),
                             JSON("decode_ns", choice->with[i].decode_ns));
     json_close(out, ']');
+    if (choice->alone > 0)
+        json_add(out, JSON("idle_ranks", c->ranks.ranks - plan_ranks(&c->the_plan)),
+                 JSON("alone_faster", fmin(choice->alone, 1e9)));
     if (plan_ranks(&c->the_plan) > 1)
         json_add(out, JSON("split", split_names[prices->split]));
     if (prices->priced)
@@ -229,17 +238,24 @@ static void json_hosts(const struct command *c, const struct host_choice *choice
 }
 
 /* Ranks that were asked for may be slower than one host. */
-static void tell_alone(struct command *c, uint64_t deadline_ns, struct oato_error *err)
+static void tell_alone(const struct command *c, const struct host_choice *choice)
 {
-    int32_t profile;
-    uint64_t alone_ns;
-    c->plan.deadline_ns = deadline_ns;
-    if (!ranks_alone(c->in.model, &c->plan, &c->ranks, &profile, &alone_ns, err) &&
-        alone_ns < c->the_plan.objective_ns)
-        text_tell("one host alone, that of profile %d, is %.2f x as fast: leave out --ranks and "
-                  "--hosts\n",
-                  profile + 1, (double)c->the_plan.objective_ns / (double)alone_ns);
-    err->status = OATO_OK;
+    const int32_t ranks = c->ranks.ranks;
+    char faster[64] = "has room for the model, which the ranks have not";
+    int32_t i = 0;
+    while (i + 1 < c->ranks.n_profiles && !choice->used[i])
+        i++;
+    const char *name = profile_name(c, i);
+    if (isfinite(choice->alone))
+        snprintf(faster, sizeof faster, "is %.2f x as fast as %d ranks", choice->alone, ranks);
+    if (choice->alone > 1 && plan_ranks(&c->the_plan) == 1)
+        text_tell("one host of %s alone %s: the plan is for one process there, and all ranks but "
+                  "rank 0 are idle if mpirun starts them; --split tensor or layers divides the "
+                  "model\n",
+                  name, faster);
+    else if (choice->alone > 1)
+        text_tell("one host of %s alone %s: leave out --ranks, --hosts and --split\n", name,
+                  faster);
 }
 
 /* As many ranks as said, or those of the profiles' hosts that are worth using. */
@@ -253,25 +269,22 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     if (open_ranks(c, err))
         return err->status;
     const bool chooses = !o->ranks && !o->hosts;
-    const uint64_t deadline_ns = c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
-    if (!chooses) /* the other part is for one host alone */
-        c->plan.deadline_ns = ilp_share(deadline_ns, 2);
+    c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
     o->ranks = o->ranks ? o->ranks : o->n_profiles;
     o->hosts = o->hosts ? o->hosts : o->ranks;
-    oato_status status =
-        chooses ? ranks_choose(c->in.model, &c->plan, o, &choice, &c->the_plan, err)
-                : ranks_plan(c->in.model, &c->plan, o, &choice.prices, &c->the_plan, err);
-    if (status || note_kernels(c, chooses ? choice.used : NULL, err) ||
+    const oato_status status =
+        (chooses ? ranks_choose : ranks_make)(c->in.model, &c->plan, o, &choice, &c->the_plan, err);
+    const bool all = !chooses && plan_ranks(&c->the_plan) > 1;
+    if (status || note_kernels(c, all ? NULL : choice.used, err) ||
         plan_save(&c->the_plan, output, err))
         return err->status;
     report_plan_as(NULL, &c->the_plan, NULL, c->in.model, c->json, out);
     if (c->json)
         json_hosts(c, &choice, out);
-    if (!chooses)
-        tell_alone(c, deadline_ns, err);
+    tell_alone(c, &choice);
     tell_hosts(c, &choice);
     tell_split(&c->the_plan, &choice.prices);
-    if (chooses)
+    if (!all)
         o->ranks = o->hosts = plan_ranks(&c->the_plan);
     if (o->ranks > 1)
         text_tell("the time of sums %s\n", rank_sums_measured(o, SUM_TREE)

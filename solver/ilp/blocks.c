@@ -142,34 +142,31 @@ static bool same_block(const struct path *p, const struct block *a, const struct
 
 /* ------------------------------------------------------------------------------- tables ---- */
 
-/* Scale of the objective: the time of every unit in its most expensive option. */
-static int64_t typical_ns(const struct instance *in)
+/* The scale of the objective, the time of every unit in its most expensive option; and which
+ * devices the units could overfill, so that a capacity row is needed. One pass, which the deadline
+ * stops: there may be millions of options. */
+static void sum_most(struct path *p)
 {
-    int64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        int64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++)
-            if (in->units[u].options[o].price.objective_ns > most && instance_allows(in, u, o))
-                most = in->units[u].options[o].price.objective_ns;
-        sum = ns_add(sum, most);
-    }
-    return sum;
-}
-
-/* True when the units could overfill the device, so that a capacity row is needed. */
-static bool is_constrained(const struct instance *in, int32_t device)
-{
-    uint64_t sum = 0;
-    for (int32_t u = 0; u < in->n_units; u++) {
-        uint64_t most = 0;
-        for (int32_t o = 0; o < in->units[u].n_options; o++) {
-            uint64_t bytes = in->units[u].options[o].bytes[device];
-            if (bytes > most && instance_allows(in, u, o))
-                most = bytes;
+    const struct instance *in = p->in;
+    uint64_t sum[SOLVER_DEVICES] = {0};
+    for (int32_t u = 0; u < in->n_units && !ilp_late(&p->clock); u++) {
+        uint64_t most[SOLVER_DEVICES] = {0};
+        int64_t most_ns = 0;
+        for (int32_t i = 0; i < in->units[u].n_options; i++) {
+            const struct option *o = &in->units[u].options[i];
+            if (!instance_allows(in, u, i))
+                continue;
+            most_ns = max_i64(most_ns, o->price.objective_ns);
+            for (int32_t d = 0; d < in->n_devices; d++)
+                most[d] = o->bytes[d] > most[d] ? o->bytes[d] : most[d];
         }
-        sum += most;
+        p->typical_ns = ns_add(p->typical_ns, most_ns);
+        for (int32_t d = 0; d < in->n_devices; d++)
+            sum[d] += most[d];
     }
-    return sum > in->capacity[device];
+    p->typical_ns = max_i64(p->typical_ns, 1);
+    for (int32_t d = 0; d < in->n_devices; d++)
+        p->constrained[d] = sum[d] > in->capacity[d];
 }
 
 static oato_status make_tables(struct path *p, struct oato_error *err)
@@ -203,14 +200,12 @@ oato_status path_cut(struct path *p, const struct instance *in, uint64_t deadlin
     memset(p, 0, sizeof *p);
     p->in = in;
     p->clock.deadline_ns = deadline_ns;
-    p->typical_ns = max_i64(typical_ns(in), 1);
     arena_init(&p->arena);
     if (!path_alloc(p))
         return oato_fail_memory(err, p->arena.used_bytes, "the ILP");
+    sum_most(p);
     if (ilp_late(&p->clock))
         return ilp_ended(&p->clock, err);
-    for (int32_t d = 0; d < in->n_devices; d++)
-        p->constrained[d] = is_constrained(in, d);
     int others = 0;
     for (int32_t d = 0; d < in->n_devices; d++)
         others += d != in->host && in->usable[d];

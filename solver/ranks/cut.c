@@ -58,9 +58,9 @@ static void op_cut(struct dealing *x, int32_t op, enum op_axis axis, const int32
  * that kind. */
 static int32_t reader_of(const struct graph *g, int32_t value, enum op_kind kind)
 {
-    for (int32_t i = 0; i < g->n_ops && graph_readers(g, value) == 1; i++)
+    for (int32_t i = 0; i < g->n_ops; i++)
         if (g->ops[i].in[0] == value && g->ops[i].op.kind == kind)
-            return i;
+            return graph_readers(g, value) == 1 ? i : -1;
     return -1;
 }
 

@@ -100,27 +100,57 @@ static bool has_accelerator(const struct profile *p)
 }
 
 oato_status ranks_alone(const struct model *m, const struct planner_options *given,
-                        const struct rank_options *options, int32_t *profile,
-                        uint64_t *objective_ns, struct oato_error *err)
+                        const struct rank_options *options, int32_t *profile, struct plan *out,
+                        struct oato_error *err)
 {
     oato_status status = OATO_EFIT;
     for (int32_t i = 0; i < options->n_profiles; i++) {
         const struct planner_options timed = ranks_timed(given, options->n_profiles - i);
         struct plan plan;
         if (planner_make(m, options->profiles[i], &timed, &plan, NULL, err)) {
-            if (err->status != OATO_EFIT || oato_failed_memory(err))
-                return err->status;
-            continue;
+            if (err->status == OATO_EFIT && !oato_failed_memory(err))
+                continue;
+            if (!status)
+                plan_free(out);
+            return err->status;
         }
-        const uint64_t ns = (uint64_t)ranks_objective(&plan);
-        if (status || ns < *objective_ns) {
-            *objective_ns = ns;
+        const bool better = status || ranks_objective(&plan) < ranks_objective(out);
+        if (!better || !status)
+            plan_free(better ? out : &plan);
+        if (better) {
+            *out = plan;
             *profile = i;
         }
         status = OATO_OK;
-        plan_free(&plan);
     }
     return status;
+}
+
+oato_status ranks_make(const struct model *m, const struct planner_options *given,
+                       const struct rank_options *options, struct host_choice *choice,
+                       struct plan *out, struct oato_error *err)
+{
+    const struct planner_options timed = ranks_timed(given, 1), half = ranks_timed(&timed, 2);
+    struct plan alone;
+    struct oato_error ignored;
+    int32_t profile = 0;
+    *choice = (struct host_choice){.n = 0};
+    const oato_status status = ranks_plan(m, &half, options, &choice->prices, out, err);
+    if ((status && (status != OATO_EFIT || oato_failed_memory(err))) ||
+        ranks_alone(m, &timed, options, &profile, &alone, &ignored))
+        return status;
+    const double ranks_ns = status ? INFINITY : (double)ranks_objective(out);
+    choice->alone = ranks_ns / (double)ranks_objective(&alone);
+    choice->used[profile] = true;
+    if (!(choice->alone > 1) || options->split != SPLIT_AUTO) {
+        plan_free(&alone);
+        return status;
+    }
+    if (!status)
+        plan_free(out);
+    *out = alone;
+    choice->prices.priced = false;
+    return OATO_OK;
 }
 
 oato_status ranks_choose(const struct model *m, const struct planner_options *given,

@@ -171,7 +171,7 @@ static void write_baselines(const struct page *page)
             "<tr><td>%s</td><td style=\"width:55%%\"><div class=\"bar\"><i style=\"width:%.2f%%;"
             "background:var(--d%d)\"></i></div></td><td>%.1f ms</td><td>%.2f "
             "&#215;</td></tr>\n",
-            html_text(page, i < 0 ? "this plan" : p->baselines[i].name),
+            html_text(page, i < 0 ? "this plan" : baseline_title(&p->baselines[i])),
             most ? 100 * (double)ns / (double)most : 0, i < 0 ? 1 : 0, as_ms((double)ns),
             p->objective_ns ? (double)ns / (double)p->objective_ns : 1);
     }

@@ -112,6 +112,19 @@ int32_t operators_of(const struct plan *p, bool estimates)
     return n;
 }
 
+const char *baseline_title(const struct plan_baseline *b)
+{
+    static const char *const titles[][2] = {
+        {"cpu", "the processor alone"},   {"layers", "whole layers"},
+        {"fit", "llama.cpp --fit"},       {"powerinfer", "PowerInfer's rule"},
+        {"affinity-once", "greedy rule"}, {"affinity", "greedy rule with copies"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(titles); i++)
+        if (!strcmp(b->name, titles[i][0]))
+            return titles[i][1];
+    return b->name;
+}
+
 /* How many times as long a baseline takes. */
 static double times_faster(const struct plan *p, int32_t baseline)
 {
@@ -197,6 +210,7 @@ static void json_predicted(const struct plan *p, const struct plan_sums *sums, s
     json_open(out, "baselines", '[');
     for (int32_t i = 0; i < p->n_baselines; i++)
         json_add_object(out, NULL, JSON("name", p->baselines[i].name),
+                        JSON("title", baseline_title(&p->baselines[i])),
                         JSON("objective_ns", p->baselines[i].objective_ns),
                         JSON("gain", times_faster(p, i)));
     json_close(out, ']');
@@ -290,7 +304,8 @@ static void report_json(const struct plan *p, const struct problem *problem,
     struct price streamed;
     if (problem && baseline_flexgen(problem, &streamed))
         json_add(out, JSON("flexgen_ns", streamed.objective_ns),
-                 json_bool("flexgen_available", false));
+                 json_bool("flexgen_available", false),
+                 json_bool("flexgen_faster", streamed.objective_ns < (int64_t)p->objective_ns));
     json_close(out, '}');
     text_printf(out, "\n");
 }
@@ -351,8 +366,8 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");
     for (int32_t i = 0; i < p->n_baselines; i++)
-        text_printf(out, i ? ", %s %.3f" : " %s takes %.3f times as long", p->baselines[i].name,
-                    times_faster(p, i));
+        text_printf(out, i ? ", %s %.3f" : " %s takes %.3f times as long",
+                    baseline_title(&p->baselines[i]), times_faster(p, i));
     text_printf(out, "%s\n",
                 p->n_baselines       ? ""
                 : plan_ranks(p) == 1 ? " no baseline fits"
@@ -474,10 +489,11 @@ static void text_flexgen(const struct plan *p, const struct problem *problem, st
     struct price price;
     if (p->objective_ns && baseline_flexgen(problem, &price))
         text_printf(out,
-                    "not available here: streaming weights in every step (FlexGen), which would "
-                    "take %.3f times as long at best: %s\n",
-                    (double)price.objective_ns / (double)p->objective_ns,
-                    price.objective_ns < (int64_t)p->objective_ns ? "faster" : "not faster");
+                    "not available here: streaming weights in every step (FlexGen): %s, %.3f times "
+                    "as long as this plan at best\n",
+                    price.objective_ns < (int64_t)p->objective_ns ? "it might be faster"
+                                                                  : "it would not be faster",
+                    (double)price.objective_ns / (double)p->objective_ns);
 }
 
 /* How the affinity got there. */

@@ -19,6 +19,8 @@ static inline double as_mib(double bytes)
 
 /* Ratio of two times in percent: +5.0 when now is 5 % more than then. */
 double percent_more(double now, double then);
+/* What people call the rule; plans have its short name. */
+const char *baseline_title(const struct plan_baseline *b);
 
 double tokens_per_s(double tokens, uint64_t ns);
 

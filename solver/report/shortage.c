@@ -97,8 +97,8 @@ oato_status report_shortage(const struct model *m, const struct profile *profile
 {
     struct shortage x = {
         .model = m, .profile = profile, .options = o, .end_ns = now_ns() + ENOUGH_NS};
-    if (oato_failed_memory(err) || !find_host(&x))
-        return err->status;
+    if (oato_failed_memory(err) || !find_host(&x) || fits(&x, o->request.context, x.may_bytes))
+        return err->status; /* as the planner has it */
     const uint64_t need = least_budget(&x);
     x.end_ns = now_ns() + ENOUGH_NS;
     const int64_t context = largest_context(&x);

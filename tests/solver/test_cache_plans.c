@@ -251,6 +251,74 @@ static void automatic_caches_are_never_slower(void **state)
     model_close(m);
 }
 
+/* The search fills the device; for slots that were asked for it leaves room. */
+static void slots_that_were_asked_for_get_room(void **state)
+{
+    (void)state;
+    struct model *m = open_model(EXPERTS);
+    struct profile p;
+    profile_of(m, false, &p);
+    for (uint64_t kib = 1536; kib <= 6144; kib *= 2) {
+        struct planner_options o = options_of(4);
+        struct plan plan;
+        struct oato_error err;
+        o.solver = "auto";
+        o.budgets[0].bytes = kib << 10;
+        o.cache_room = true; /* what is left, which is little */
+        const oato_status before = planner_make(m, &p, &o, &plan, NULL, &err);
+        if (!before)
+            plan_free(&plan);
+        o.cache_room = false;
+        plan = plan_of(m, &p, &o);
+        assert_true(before == OATO_EFIT || kib == 6144);
+        assert_true(plan.n_caches > 0 && plan.caches[0].slots == 4 && !plan.bound_ns);
+        assert_true(plan.devices[1].planned_bytes <= plan.devices[1].budget_bytes);
+        plan_free(&plan);
+    }
+    profile_free(&p);
+    model_close(m);
+}
+
+/* Where a few experts are chosen most and none is placed alone, slots for them gain more than whole
+ * layers in the same room. */
+static void automatic_caches_get_room_where_that_gains(void **state)
+{
+    (void)state;
+    struct model *m = open_model(EXPERTS);
+    struct oato_error err;
+    struct profile p;
+    struct neurons n;
+    struct power_law law = power_law_default();
+    bool gained = false;
+    profile_of(m, true, &p);
+    law.hot_experts = 0.2;
+    if (power_law_neurons(m->gguf, &law, &n, &err))
+        fail_msg("%s", err.text);
+    for (uint64_t kib = 1024; kib <= 4096; kib += 512) {
+        struct planner_options o = options_of(CACHE_AUTO);
+        o.solver = "auto";
+        o.whole_only = true;
+        o.neurons = &n;
+        o.budgets[0].bytes = kib << 10;
+        o.cache_room = true;
+        struct plan left = plan_of(m, &p, &o);
+        o.cache_room = false;
+        struct plan room = plan_of(m, &p, &o);
+        print_message("%d KiB: %d ns and %d slots in what is left, %d ns and %d with room\n",
+                      (int)kib, (int)left.request_ns, left.n_caches ? left.caches[0].slots : 0,
+                      (int)room.request_ns, room.n_caches ? room.caches[0].slots : 0);
+        assert_true(room.request_ns <= left.request_ns && room.bound_ns <= left.bound_ns);
+        assert_true(room.devices[1].planned_bytes <= room.devices[1].budget_bytes);
+        gained = gained || (double)room.request_ns < 0.99 * (double)left.request_ns;
+        plan_free(&left);
+        plan_free(&room);
+    }
+    assert_true(gained);
+    neurons_free(&n);
+    profile_free(&p);
+    model_close(m);
+}
+
 static void expect_refused(const struct model *m, int32_t cache, oato_status status,
                            const char *what)
 {
@@ -260,6 +328,8 @@ static void expect_refused(const struct model *m, int32_t cache, oato_status sta
     profile_of(m, false, &p);
     const struct planner_options o = options_of(cache);
     assert_int_equal(planner_make(m, &p, &o, &plan, NULL, &err), status);
+    if (status == OATO_EFIT) /* the host has room for the model: no advice about that */
+        assert_int_equal(report_shortage(m, &p, &o, &err), status);
     if (!strstr(err.text, what))
         fail_msg("%s", err.text);
     profile_free(&p);
@@ -284,6 +354,8 @@ int main(void)
         cmocka_unit_test(a_check_counts_slots),
         cmocka_unit_test(skewed_choices_hit_more_often),
         cmocka_unit_test(automatic_caches_are_never_slower),
+        cmocka_unit_test(slots_that_were_asked_for_get_room),
+        cmocka_unit_test(automatic_caches_get_room_where_that_gains),
         cmocka_unit_test(what_does_not_fit_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void planning_writes_the_plan_and_a_table(void **state)
     snprintf(line, sizeof line, "-m m.gguf --profile=p.yaml %s", same);
     cli_expect(line, 0, NULL);
     assert_non_null(strstr(cli_out, "predicted: prefill"));
-    assert_non_null(strstr(cli_out, "against: cpu"));
+    assert_non_null(strstr(cli_out, "against: the processor alone takes "));
     assert_int_equal(cli_read_file("again.plan", second, sizeof second), n);
     assert_memory_equal(first, second, n);
     cli_expect_json("m.gguf -p p.yaml -o j.plan --json --solver ilp --gap 0 --time-limit 5", 0);
@@ -56,7 +56,8 @@ static void planning_writes_the_plan_and_a_table(void **state)
     assert_null(strstr(cli_out, "FlexGen"));
     cli_expect("show m.plan -m m.gguf -p p.yaml", 0, NULL);
     assert_non_null(
-        strstr(cli_out, "\nnot available here: streaming weights in every step (FlexGen)"));
+        strstr(cli_out, "\nnot available here: streaming weights in every step (FlexGen): it "));
+    assert_non_null(strstr(cli_out, " be faster, "));
     cli_expect("m.gguf -p p.yaml -o t.plan --minimize ttft", 0, NULL);
     assert_non_null(strstr(cli_out, "minimized: ttft"));
     cli_expect("check t.plan m.gguf -p p.yaml", 0, NULL);
@@ -368,9 +369,16 @@ static void hosts_that_are_not_worth_using_are_named(void **state)
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml -o hosts.plan --json", 0);
     assert_non_null(strstr(cli_out, "\"hosts_left_out\":[{\"profile\":\"slow.yaml\","));
     cli_expect_json("m.gguf -p slow.yaml -p p.yaml --ranks 2 -o hosts.plan --json", 0);
-    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"split\":\"layers\",\"other_split\":"
-                                    "{\"split\":\"tensor\","));
+    assert_non_null(strstr(cli_out, "\"hosts_left_out\":[],\"idle_ranks\":1,\"alone_faster\":"));
+    assert_non_null(strstr(cli_err, "one host of p.yaml alone is "));
+    assert_non_null(strstr(cli_err, "all ranks but rank 0 are idle"));
+    cli_expect_json("m.gguf -p slow.yaml -p slow.yaml --ranks 2 --network 1TB/s,0s --devices cpu "
+                    "-o hosts.plan --json",
+                    0);
+    assert_non_null(strstr(cli_out, "\"split\":\"layers\",\"other_split\":{\"split\":\"tensor\","));
     assert_non_null(strstr(cli_err, "each rank has some of the layers; --split tensor would take"));
+    cli_expect("m.gguf -p slow.yaml -p p.yaml --ranks 2 --split layers -o hosts.plan", 0, NULL);
+    assert_non_null(strstr(cli_err, "leave out --ranks, --hosts and --split"));
     for (int i = 0; i < 2; i++) {
         cli_expect("check hosts.plan m.gguf -p slow.yaml -p p.yaml", 0, NULL);
         cli_expect_json("simulate hosts.plan -m m.gguf -p slow.yaml -p p.yaml --json", 0);

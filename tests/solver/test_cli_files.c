@@ -513,13 +513,15 @@ static void small_contexts_and_rates_in_bits(void **state)
     cli_expect("m.gguf -p p.yaml -c 64 -o c.plan", 0, NULL);
     assert_non_null(strstr(cli_out, "1 sequence of 51 + 13 tokens, context 64"));
     cli_expect("m.gguf -p p.yaml -c 64 --prompt 60 --generate 8 -o c.plan", 2, "--context 68");
-    cli_expect("m.gguf -p p.yaml " REQUEST_SIZES " --ranks 2 --hosts 2 --network 10Gb/s -o n.plan",
+    cli_expect("m.gguf -p p.yaml " REQUEST_SIZES
+               " --ranks 2 --hosts 2 --split tensor --network 10Gb/s -o n.plan",
                0, NULL);
     static const char *const same[] = {"10Gbit/s", "10Gbps", "1250MB/s", "1.25GB/s"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         char line[160];
         snprintf(line, sizeof line,
-                 "m.gguf -p p.yaml " REQUEST_SIZES " --ranks 2 --hosts 2 --network %s -o o.plan",
+                 "m.gguf -p p.yaml " REQUEST_SIZES
+                 " --ranks 2 --hosts 2 --split tensor --network %s -o o.plan",
                  same[i]);
         cli_expect(line, 0, NULL);
         cli_expect("diff n.plan o.plan", 0, NULL);

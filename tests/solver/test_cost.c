@@ -327,6 +327,13 @@ static void copies_cost_what_the_link_says(void **state)
     assert_float_equal(cost_of_copy(cost, 0, 1, 2000), 3500, 1e-9);
     assert_float_equal(cost_of_copy(cost, 0, 0, 2000), 0, 0);
     assert_true(cost_of_copy(cost, 1, 0, 2000) < 0); /* no such link */
+    const bool was = profile.devices[1].is_host;
+    profile.devices[1].is_host = true; /* between processors */
+    const double each =
+        1e9 / profile.devices[0].read_bytes_per_s + 1e9 / profile.devices[1].read_bytes_per_s;
+    assert_float_equal(cost_of_copy(cost, 1, 0, 2000), 2000 * each, 1e-9);
+    assert_float_equal(cost_of_copy(cost, 0, 1, 2000), 3500, 1e-9);
+    profile.devices[1].is_host = was;
 }
 
 static void streams_cost_what_the_host_converts(void **state)

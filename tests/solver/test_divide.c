@@ -259,14 +259,19 @@ static void skewed_neurons_and_experts_are_faster(void **state)
     profile_free(&p);
 }
 
-/* Devices whose attention reads a layer's keys and values, as bits. */
+/* Devices whose attention reads a layer's keys and values, as bits; prompts may attend elsewhere to
+ * those that only one operator reads (attend.c). */
 static uint32_t readers_of(const struct plan *plan, const struct graph *g, int32_t layer)
 {
     uint32_t devices = 0;
+    int readers = 0;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        readers += g->ops[i].op.kind == OP_ATTENTION && g->ops[i].kv_layer == layer;
     for (int32_t i = 0; i < g->n_ops; i++)
         for (int32_t j = 0; j < plan->n_parts; j++)
             if (g->ops[i].op.kind == OP_ATTENTION && g->ops[i].kv_layer == layer &&
-                !strcmp(plan->parts[j].op, g->ops[i].name))
+                !strcmp(plan->parts[j].op, g->ops[i].name) &&
+                (readers > 1 || plan->parts[j].phases >> PHASE_DECODE & 1))
                 devices |= 1u << plan->parts[j].device;
     return devices;
 }

@@ -97,13 +97,44 @@ static void one_host_alone_is_the_fastest_of_them(void **state)
     struct rank_options ranks = ranks_on(2, 2, &accelerated);
     const struct planner_options o = request();
     int32_t profile = -1;
-    uint64_t alone_ns = 0;
+    struct plan alone;
     ranks.profiles[0] = &slow;
-    assert_int_equal(ranks_alone(model, &o, &ranks, &profile, &alone_ns, &err), OATO_OK);
+    assert_int_equal(ranks_alone(model, &o, &ranks, &profile, &alone, &err), OATO_OK);
     assert_int_equal(planner_make(model, &accelerated, &o, &plan, NULL, &err), OATO_OK);
     assert_int_equal(profile, 1);
-    assert_int_equal(alone_ns, plan.request_ns);
+    assert_int_equal(alone.request_ns, plan.request_ns);
+    plan_free(&alone);
     plan_free(&plan);
+}
+
+/* Whatever the network, the plan is no slower than that, unless a split was asked for. */
+static void ranks_that_were_asked_for_are_idle_where_one_host_is_faster(void **state)
+{
+    (void)state;
+    static const double rates[] = {1e5, 1e8, 1e12};
+    struct planner_options o = request();
+    bool one = false, both = false;
+    for (int i = 0; i < 6; i++) {
+        struct oato_error err;
+        struct plan plan, alone;
+        struct host_choice choice;
+        struct rank_options ranks = ranks_on(2, 2, NULL);
+        ranks.split = i & 1 ? SPLIT_TENSOR : SPLIT_AUTO;
+        ranks.bytes_per_s = rates[i / 2];
+        ranks.latency_ns = 1e9 / rates[i / 2];
+        assert_int_equal(planner_make(model, &fast, &o, &alone, NULL, &err), OATO_OK);
+        assert_int_equal(ranks_make(model, &o, &ranks, &choice, &plan, &err), OATO_OK);
+        const double faster = (double)plan.request_ns / (double)alone.request_ns;
+        one = one || plan_ranks(&plan) == 1;
+        both = both || (plan_ranks(&plan) == 2 && ranks.split == SPLIT_AUTO);
+        if (ranks.split == SPLIT_AUTO)
+            assert_true(faster <= 1 && (plan_ranks(&plan) == 1) == (choice.alone > 1));
+        else
+            assert_true(plan_ranks(&plan) == 2 && fabs(choice.alone / faster - 1) < 1e-6);
+        plan_free(&plan);
+        plan_free(&alone);
+    }
+    assert_true(one && both);
 }
 
 /* One host has an accelerator, the other has none; then two ranks share that host. */
@@ -459,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_deadline_holds_for_all_ranks_together),
         cmocka_unit_test(one_host_alone_is_the_fastest_of_them),
+        cmocka_unit_test(ranks_that_were_asked_for_are_idle_where_one_host_is_faster),
         cmocka_unit_test(ranks_compute_on_their_accelerators),
         cmocka_unit_test(accelerators_sum_where_that_was_measured_to_be_faster),
         cmocka_unit_test(a_rank_with_an_accelerator_gets_more),

@@ -188,6 +188,39 @@ static void whole_layers_take_what_was_summed(void **state)
     }
 }
 
+/* A device of the host beside the first one has memory of its own, as on another socket. */
+static void two_processors_pay_for_what_passes_between_them(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PLANS / 4; i++) {
+        struct profile p;
+        struct planner_options o;
+        struct plan plan;
+        int64_t ns[3];
+        choose(&p, &o, chance(2));
+        p.devices[1].kind = "cpu";
+        p.devices[1].id = "cpu:1";
+        p.devices[1].is_host = true;
+        strcpy(o.budgets[0].id, "cpu:1");
+        o.whole_only = true;
+        o.solver = "layers";
+        make(&p, &o, &plan);
+        for (int32_t layer = 0; layer < 2; layer++) /* some on either side, whatever fits */
+            for (int32_t k = 0; k < plan.n_parts; k++)
+                if (strstr(plan.parts[k].op, layer ? "blk.1.ffn" : "blk.4.ffn"))
+                    plan.parts[k].device = plan.parts[k].home = layer;
+        for (int link = 0; link < 3; link++) {
+            p.n_links = link ? 2 : 0;
+            p.links[0].latency_ns = p.links[1].latency_ns = link * 1e6;
+            check_whole(&plan, &p, 1); /* they compute at the same time */
+            ns[link] = solver_price(model, &p, &plan).decode_ns;
+        }
+        assert_true(ns[0] < ns[1] && ns[2] - ns[1] >= 2 * 1000000);
+        plan_free(&plan);
+        profile_free(&p);
+    }
+}
+
 /* Neighbours on one device cost what each costs less what the device saves; the sum has it as the
  * clock has. */
 static void neighbours_save_what_the_device_says(void **state)
@@ -465,6 +498,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_layers_take_what_was_summed),
+        cmocka_unit_test(two_processors_pay_for_what_passes_between_them),
         cmocka_unit_test(neighbours_save_what_the_device_says),
         cmocka_unit_test(whole_operators_are_never_slower_than_summed),
         cmocka_unit_test(divided_operators_take_nearly_what_was_summed),

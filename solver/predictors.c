@@ -1,5 +1,5 @@
 /*
- * guess.c - neurons that decode guesses before gate, by predictors: how many the lists name. What
+ * predictors.c - neurons that predictors list before gate, in decode: how many the lists name. What
  * making a list costs is in price.c.
  */
 #include "solver/planning_internal.h"
@@ -11,22 +11,23 @@
 /* A predictor that finds less of what its layer hands on is used only when asked for. */
 static const float RECALL_LEAST = 0.95f;
 
-bool guess_offered(const struct neurons *n, int32_t layer)
+bool predictor_offered(const struct neurons *n, int32_t layer)
 {
     const struct neurons_predictor *p = n ? neurons_predictor(n, layer) : NULL;
     return p && p->recall >= RECALL_LEAST;
 }
 
-double guess_listed(const struct plan_sparse *s, const struct neurons *n)
+double predictor_lists(const struct plan_sparse *s, const struct neurons *n)
 {
     const double active = sparse_frequency(n, s->layer);
     const struct neurons_predictor *p = n ? neurons_predictor(n, s->layer) : NULL;
     return active >= 1 ? 1 : p && p->predicted > 0 ? (double)p->predicted : active;
 }
 
-double guess_work(const struct plan_sparse *s, const struct neurons *n, const struct oato_op *op)
+double predictor_work(const struct plan_sparse *s, const struct neurons *n,
+                      const struct oato_op *op)
 {
     const double active = fmax(sparse_frequency(n, s->layer), 1e-9);
-    const double listed = guess_listed(s, n) / active;
+    const double listed = predictor_lists(s, n) / active;
     return op->kind == OP_GATE_UP ? (listed + 1) / 2 : listed;
 }

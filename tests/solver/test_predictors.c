@@ -1,7 +1,7 @@
 /*
- * test_guess.c - neurons that are guessed before gate are priced by what guessing costs and by what
- * it leaves: --sparse auto takes predictors where that is less than what gate would read, and no
- * predictor that is bad or unknown; the virtual clock agrees with the prices.
+ * test_predictors.c - neurons that are guessed before gate are priced by what guessing costs and by
+ * what it leaves: --sparse auto takes predictors where that is less than what gate would read, and
+ * no predictor that is bad or unknown; the virtual clock agrees with the prices.
  */
 #include "solver/solver.h"
 #include "tests/models/random_model.h"
