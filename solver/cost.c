@@ -62,6 +62,12 @@ static int64_t depth_of(const struct oato_op *op, const struct op_size *size)
     return size->active > 0 ? size->active : op_neurons(op);
 }
 
+/* A class of a library of the device's vendor. */
+static bool is_library(const char *numerics)
+{
+    return numerics && strchr(numerics, '.');
+}
+
 static int compare_rows(const void *x, const void *y)
 {
     const struct sort_row *a = x, *b = y;
@@ -323,7 +329,7 @@ static struct op_cost estimate(const struct cost_model *c, int32_t device, const
     const struct op_cost there = curve_cost(c, near, &near->op, &like);
     r.ns = there.ns * (r.ns / roofline_ns(d, &near->op, &like));
     r.from = near->key;
-    r.numerics = there.numerics && strchr(there.numerics, '.') ? there.numerics : NULL;
+    r.numerics = is_library(there.numerics) ? there.numerics : NULL;
     return r;
 }
 
@@ -358,48 +364,38 @@ static uint64_t prepared(const void *context, int32_t device, const struct oato_
     const struct curve *k = curve_find(c, device, op);
     if (k && k->n)
         return k->prepared_bytes;
+    if (d->is_host && op_weight_use(op) == WEIGHT_LOOKUP)
+        return 0; /* stays in the model's file */
     const bool known = d->is_host || d->data_sheet || dtype_info(op->dtype)->block_elems == 1 ||
                        *kind_slot(c, device, op->kind, op->dtype) == 1;
     return known ? file_bytes : file_bytes + file_bytes / LARGER;
 }
 
-/* A curve's scratch memory of so many rows. */
-static uint64_t curve_workspace(const struct cost_model *c, const struct curve *k, int32_t rows)
-{
-    int32_t nearest = 0; /* as many rows as wanted or the next more; else the most */
-    uint64_t most = 0;
-    for (int32_t i = 0; i < k->n; i++) {
-        const int32_t here = c->points[k->first + i].rows;
-        if (nearest < rows ? here > nearest : here >= rows && here < nearest)
-            nearest = here;
-    }
-    for (int32_t i = 0; i < k->n; i++) {
-        const struct point *p = &c->points[k->first + i];
-        if (p->rows == nearest && p->workspace > most)
-            most = p->workspace;
-    }
-    if (!nearest || nearest >= rows)
-        return most;
-    return (uint64_t)fmin((double)most * ((double)rows / nearest), 0x1p62);
-}
+/* ----------------------------------------------------------------------------- workspace --- */
 
-static uint64_t workspace(const void *context, int32_t device, const struct oato_op *op,
-                          int32_t rows)
+/* A curve's scratch memory of so many rows: that of the next larger size or, beyond all, of the
+ * largest in proportion; but no more than the next smaller one's and what the device's kernels are
+ * known to take for the rows in between. */
+static double curve_workspace(const struct cost_model *c, const struct curve *k, int32_t rows)
 {
-    const struct cost_model *c = context;
-    const struct profile_device *d = &c->profile->devices[device];
-    const struct curve *k = curve_find(c, device, op);
-    if (k && k->n)
-        return curve_workspace(c, k, rows);
-    const uint64_t guess = profile_workspace_bytes(d, op, rows);
-    const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
-    k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
-    if (!k)
-        return guess;
-    const double larger = fmax(moved_bytes(op, &size) / moved_bytes(&k->op, &size),
-                               op_flops(op, &size) / fmax(op_flops(&k->op, &size), 1));
-    const double most = (double)curve_workspace(c, k, rows) * fmax(larger, 1);
-    return (uint64_t)fmin(fmax(most, (double)guess), 0x1p62);
+    const struct profile_device *d = &c->profile->devices[k->device];
+    const struct point *below = NULL, *above = NULL;
+    for (int32_t i = 0; i < k->n; i++) { /* of a size the most at any depth */
+        const struct point *p = &c->points[k->first + i];
+        if (p->rows <= rows && (!below || p->rows > below->rows ||
+                                (p->rows == below->rows && p->workspace > below->workspace)))
+            below = p;
+        if (p->rows >= rows && (!above || p->rows < above->rows ||
+                                (p->rows == above->rows && p->workspace > above->workspace)))
+            above = p;
+    }
+    const double most =
+        above ? (double)above->workspace : (double)below->workspace * ((double)rows / below->rows);
+    const double base = below ? (double)profile_workspace_bytes(d, &k->op, below->rows) : 0;
+    if (!(base > 0) || (above && is_library(above->numerics) != is_library(below->numerics)))
+        return most;
+    const double grown = (double)profile_workspace_bytes(d, &k->op, rows) - base;
+    return fmin(most, (double)below->workspace + grown);
 }
 
 /* Workspace grows no faster than an operator's sizes, so that a measured row, each size scaled up,
@@ -409,19 +405,19 @@ static double grown(double to, double from)
     return from > 0 && to > from ? to / from : 1;
 }
 
-/* No term has more than one of the widths. */
-static double sizes_grown(const struct oato_op *to, const struct oato_op *from)
+/* No term of our kernels has more than one of the widths. A library unpacks whole matrices. */
+static double sizes_grown(const struct oato_op *to, const struct oato_op *from, bool library)
 {
     const double k = grown(to->k, from->k),
                  n = grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2),
                  head = grown(to->head_dim, from->head_dim),
                  v = grown(op_v_dim(to), op_v_dim(from));
-    return fmax(fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
+    return fmax(library ? k * n : fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
            grown(to->experts_used, from->experts_used);
 }
 
-/* How well a row of an operator tells of another one's workspace: 3 the same, 2 the same kind and
- * type, 1 the same kind, 0 also matrices; -1: nothing. */
+/* How well a curve tells of another operator's workspace: 3 the same, 2 the same kind and type, 1
+ * the same kind, 0 also matrices; -1: nothing. */
 static int likeness(const struct oato_op *op, const struct oato_op *row)
 {
     if (row->kind != op->kind)
@@ -431,46 +427,56 @@ static int likeness(const struct oato_op *op, const struct oato_op *row)
     return row->k == op->k && row->n == op->n && row->heads == op->heads ? 3 : 2;
 }
 
-/* By the rows that tell most. */
-static double workspace_scaled(const struct profile *p, int32_t device, const struct oato_op *op,
-                               const struct op_size *size)
+/* By the curves that tell most: the least that one of them allows. *best: how much that is. */
+static double workspace_scaled(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                               int32_t rows, int *best)
 {
     double least = 0;
-    int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->size.rows <= 0)
+    *best = -1;
+    for (int32_t i = 0; i < c->n_curves; i++) {
+        const struct curve *k = &c->curves[i];
+        const int like = k->device == device && k->n ? likeness(op, &k->op) : -1;
+        if (like < 0 || like < *best)
             continue;
-        const int like = likeness(op, &r->op);
-        if (like < 0 || like < best)
-            continue;
-        const double bytes =
-            (double)r->workspace_bytes * sizes_grown(op, &r->op) * grown(size->rows, r->size.rows);
-        least = like > best || bytes < least ? bytes : least;
-        best = like;
+        const bool library = is_library(c->points[k->first + k->n - 1].numerics);
+        const double bytes = curve_workspace(c, k, rows) * sizes_grown(op, &k->op, library);
+        least = like > *best || bytes < least ? bytes : least;
+        *best = like;
     }
     return least;
 }
 
+/* Whether the curve takes more the longer the context is. */
+static bool grows_with_depth(const struct cost_model *c, const struct curve *k)
+{
+    const struct point *p = &c->points[k->first];
+    for (int32_t i = 1; i < k->n; i++)
+        if (p[i].rows == p[i - 1].rows && p[i].workspace != p[i - 1].workspace)
+            return true;
+    return false;
+}
+
 /* A context that is divided has partial results, of which there are more the longer it is; the rest
  * does not depend on the number of tokens. */
-static double attention_workspace(const struct profile *p, int32_t device, const struct oato_op *op,
-                                  const struct op_size *size)
+static double attention_workspace(const struct cost_model *c, int32_t device,
+                                  const struct oato_op *op, const struct op_size *size)
 {
     double most = 0;
     int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->op.kind != OP_ATTENTION || r->size.rows <= 0)
+    for (int32_t i = 0; i < c->n_curves; i++) {
+        const struct curve *k = &c->curves[i];
+        if (k->device != device || k->op.kind != OP_ATTENTION)
             continue;
-        const int like = likeness(op, &r->op);
-        const double partial = (double)op_attention_partial_bytes(&r->op, &r->size),
-                     bytes =
-                         fmax((double)r->workspace_bytes - partial, 0) * sizes_grown(op, &r->op);
-        if (like < best)
-            continue;
-        most = like > best || bytes > most ? bytes : most;
-        best = like;
+        const int like = likeness(op, &k->op);
+        for (int32_t j = 0; j < k->n && like >= best; j++) {
+            const struct point *p = &c->points[k->first + j];
+            const struct op_size at = {.rows = p->rows, .seqs = p->seqs, .kv_positions = p->depth};
+            const double partial = (double)op_attention_partial_bytes(&k->op, &at),
+                         bytes = fmax((double)p->workspace - partial, 0) *
+                                 sizes_grown(op, &k->op, false);
+            most = like > best || bytes > most ? bytes : most;
+            best = like;
+        }
     }
     return most > 0 ? most + (double)op_attention_partial_bytes(op, size) : 0;
 }
@@ -487,22 +493,29 @@ static double host_guess(const struct profile_device *d, const struct oato_op *o
     return threads * (SCRATCH + rows * PANEL * sizeof(float)) + all * op->k * PACKED;
 }
 
-static uint64_t set_aside(const void *context, int32_t device, const struct oato_op *op,
+/* Of shapes that were timed, that; of a timed type, what its rows allow; else also no less than
+ * what accelerators are known or guessed to take. */
+static uint64_t workspace(const void *context, int32_t device, const struct oato_op *op,
                           const struct op_size *size)
 {
     const struct cost_model *c = context;
     const struct profile_device *d = &c->profile->devices[device];
     const struct curve *k = curve_find(c, device, op);
-    const uint64_t least = workspace(c, device, op, size->rows);
-    const bool attention = op->kind == OP_ATTENTION, timed = k && k->supported && k->n > 0;
-    if (!attention && (least || timed || op_weight_use(op) != WEIGHT_MATRIX))
-        return least;
-    double bytes = !attention             ? workspace_scaled(c->profile, device, op, size)
-                   : d->is_host || !least ? attention_workspace(c->profile, device, op, size)
-                                          : (double)least;
-    if (d->is_host && d->data_sheet && !attention && !(bytes > 0))
-        bytes = host_guess(d, op, size);
-    return (uint64_t)fmin(fmax(bytes, (double)least), 0x1p62);
+    const bool matrix = op_weight_use(op) == WEIGHT_MATRIX, attention = op->kind == OP_ATTENTION;
+    double bytes = 0;
+    if (attention && (d->is_host || (k && grows_with_depth(c, k))))
+        bytes = attention_workspace(c, device, op, size);
+    else if (k && k->n)
+        bytes = curve_workspace(c, k, size->rows);
+    else if (matrix || attention || !d->is_host) {
+        int like = -1;
+        bytes = d->data_sheet ? 0 : workspace_scaled(c, device, op, size->rows, &like);
+        if (like < 2)
+            bytes = fmax(bytes, (double)profile_workspace_bytes(d, op, size->rows));
+        if (d->is_host && d->data_sheet && matrix && !(bytes > 0))
+            bytes = host_guess(d, op, size);
+    }
+    return (uint64_t)fmin(bytes, 0x1p62);
 }
 
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)
@@ -580,7 +593,6 @@ oato_status cost_create(const struct profile *p, struct cost_source **out, struc
                                      .storage = storage,
                                      .prepared = prepared,
                                      .workspace = workspace,
-                                     .set_aside = set_aside,
                                      .free = model_free};
     *out = &c->source;
     return OATO_OK;

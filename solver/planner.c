@@ -447,18 +447,17 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* What the plan states is never less than what its programs take; of ranks that divide layers that
- * is known only when they are divided. more[d]: how much that is beyond what solvers counted. */
-static oato_status fill_memory(struct plan *plan, const struct model *m, const struct problem *p,
+/* The plan states what its programs take; of ranks that divide layers that is known only when they
+ * are divided. more[d]: how much it is beyond what solvers counted. */
+static oato_status fill_memory(struct plan *plan, const struct model *m, struct problem *p,
                                uint64_t *more, struct oato_error *err)
 {
-    uint64_t need[SOLVER_DEVICES];
-    for (int32_t d = 0; d < plan->n_devices; d++)
-        need[d] = plan->devices[d].planned_bytes;
-    const oato_status status = memory_of_plan(plan, m, p, need, err);
-    for (int32_t d = 0; d < plan->n_devices; d++) {
-        more[d] = need[d] - plan->devices[d].planned_bytes;
-        plan->devices[d].planned_bytes = need[d];
+    const oato_status status = memory_of_plan(plan, m, p, err);
+    for (int32_t d = 0; d < plan->n_devices && !status; d++) {
+        struct plan_device *own = &plan->devices[d];
+        const uint64_t counted = own->planned_bytes;
+        own->planned_bytes = memory_stated(&p->memory[d], own->budget_bytes);
+        more[d] = own->planned_bytes > counted ? own->planned_bytes - counted : 0;
     }
     return status;
 }
@@ -524,7 +523,7 @@ out:
 }
 
 /* The same with more room set aside until the plan's programs fit: how much they take beside
- * weights and KV depends on the placement. */
+ * weights and KV depends on the placement. Where nothing fits, with less. */
 static oato_status make_to_fit(const struct model *m, const struct profile *profile,
                                const struct planner_options *o, bool stored, struct plan *out,
                                struct problem **problem, struct oato_error *err)
@@ -533,16 +532,26 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     for (int i = 0;; i++) {
         const struct plan_device *over = NULL;
         uint64_t more[SOLVER_DEVICES];
+        if (i + 1 == FIT_TRIES && !strcmp(o->solver, "auto"))
+            now.solver = "affinity"; /* other placements than those that took too much */
         now.deadline_ns = o->by_ranks ? o->deadline_ns : ilp_most(o->deadline_ns);
         const oato_status status = make(m, profile, &now, stored, out, problem, more, err);
+        if (status == OATO_EFIT && !now.tight && !oato_failed_memory(err) && !o->by_ranks) {
+            now.tight = true;
+            memcpy(now.aside, o->aside, sizeof now.aside);
+            i = -1;
+            continue;
+        }
         if (status || o->by_ranks)
             return status;
         for (int32_t d = 0; d < out->n_devices; d++) {
             const struct plan_device *own = &out->devices[d];
             if (own->planned_bytes <= own->budget_bytes)
                 continue;
+            /* with this much aside the same placement is refused, and soon others like it */
             const uint64_t lacks = own->planned_bytes - own->budget_bytes;
-            now.aside[d] = i || more[d] < lacks ? now.aside[d] + (lacks << i) : more[d];
+            const uint64_t least = more[d] > now.aside[d] ? more[d] : now.aside[d] + lacks;
+            now.aside[d] = least + (i ? lacks << i : 0);
             over = own;
         }
         if (!over)

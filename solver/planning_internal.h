@@ -259,11 +259,17 @@ void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *
 oato_status rank_facts(const struct plan *plan, const struct profile *profile,
                        const struct cost_source *cost, int32_t rank, struct lowering_facts *facts,
                        int32_t *device, int32_t *bound, struct oato_error *err);
-/* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
- * profile is that of the rank. */
+/* memory.c: sets need[d], zeros at first, of each device of the rank that it uses, to what the
+ * plan's programs take there. The profile is that of the rank. */
 oato_status memory_of_rank(const struct plan *plan, const struct model *m,
-                           const struct profile *profile, int32_t rank, uint64_t *need,
+                           const struct profile *profile, int32_t rank, struct device_memory *need,
                            struct oato_error *err);
+/* What a plan states of a device: what it must have, and what it keeps while there is room. */
+static inline uint64_t memory_stated(const struct device_memory *m, uint64_t budget)
+{
+    const uint64_t least = device_memory_sum(m);
+    return budget > least ? least + least_bytes(m->locked, budget - least) : least;
+}
 /* caches.c: adds the caches of experts that the options ask for to a finished plan, and predicts
  * its times anew. OATO_EFIT when the slots asked for do not fit, OATO_EUSAGE when there are no
  * experts to cache. */

@@ -216,7 +216,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         return status;
     }
     problem_stream(p, *place);
-    if (p->stored && storage_set(p, *place, err)) {
+    if ((p->stored && storage_set(p, *place, err)) || memory_of_plan(plan, m, p, err)) {
         problem_free(p);
         return err->status;
     }

@@ -37,7 +37,8 @@ int device_width(const struct plan *p);
 struct device_share {
     int32_t operators, kv_layers;
     uint64_t prefill_ns, decode_ns;
-    uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
+    uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem; else all of it is work */
+    uint64_t staging_bytes, locked_bytes;        /* part of work; locked: device_memory.locked */
     uint64_t stored_bytes;                       /* weights that are read at every step; likewise */
     int32_t stored;                              /* operators that have some */
     int32_t filed;                               /* layers whose KV stays in a file; */

@@ -97,14 +97,14 @@ oato_status report_shortage(const struct model *m, const struct profile *profile
 {
     struct shortage x = {
         .model = m, .profile = profile, .options = o, .end_ns = now_ns() + ENOUGH_NS};
-    if (oato_failed_memory(err) || !find_host(&x))
-        return err->status;
+    if (oato_failed_memory(err) || !find_host(&x) || fits(&x, o->request.context, x.may_bytes))
+        return err->status; /* as the planner has it */
     const uint64_t need = least_budget(&x);
     x.end_ns = now_ns() + ENOUGH_NS;
     const int64_t context = largest_context(&x);
     char ways[160] = "";
     if (!need && !context)
-        return err->status; /* as the planner has it: the host is not all that is too small */
+        return err->status; /* likewise: the host is not all that is too small */
     if (need)
         snprintf(ways, sizeof ways, "raise the budget, --budget %s=%" PRIu64 "KiB%s", x.host->id,
                  (need + 1023) >> 10, context ? ", or " : "");
