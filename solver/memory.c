@@ -71,8 +71,8 @@ static double measured_ratio(const struct facts *f, int32_t device, const struct
     return matrices > 0 && all > 0 ? all / matrices : 0;
 }
 
-/* A part has planes that begin at multiples of 256 bytes of its own, and whole groups of rows. */
-enum { PART_MORE = 1024 };
+/* A part has whole groups of rows and, on accelerators, planes of its own that are aligned. */
+enum { PLANES = 1024 };
 
 static bool is_whole(const struct weight_slot *s)
 {
@@ -96,7 +96,7 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
     if (ratio > 0)
         return (uint64_t)ceil((double)file_bytes(s->tensor->dtype, (rows + 15) / 16 * 16, k) *
                               ratio) +
-               PART_MORE;
+               (cost_device(f->cost, d).is_host ? 0 : PLANES);
     return cost_device(f->cost, d).data_sheet ? file
                                               : op_matrix_bytes_most(s->tensor->dtype, rows, k);
 }
@@ -142,9 +142,10 @@ static uint64_t kept_bytes(const struct plan_request *q, const struct graph *g)
                         : (uint64_t)q->batch * (uint64_t)g->values[g->logits].width * sizeof(float);
 }
 
+/* A host that computes nothing takes results. */
 static bool is_used(const struct lowered_device *d)
 {
-    return d->n_kv || d->phase[PHASE_PREFILL].n_records || d->phase[PHASE_DECODE].n_records;
+    return d->arena_bytes || d->n_kv || d->phase[PHASE_PREFILL].n_records || d->phase[PHASE_DECODE].n_records;
 }
 
 static oato_status rank_memory(const struct plan *plan, const struct model *m,

@@ -546,8 +546,8 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
             return status;
         for (int32_t d = 0; d < out->n_devices; d++) {
             const struct plan_device *own = &out->devices[d];
-            if (own->planned_bytes <= own->budget_bytes)
-                continue;
+            if (own->planned_bytes <= own->budget_bytes || !own->budget_bytes)
+                continue; /* or it only takes results */
             /* with this much aside the same placement is refused, and soon others like it */
             const uint64_t lacks = own->planned_bytes - own->budget_bytes;
             const uint64_t least = more[d] > now.aside[d] ? more[d] : now.aside[d] + lacks;

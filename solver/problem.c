@@ -324,9 +324,9 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     if (status)
         return status;
     for (int32_t d = 0; d < p->n_devices; d++) {
-        p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d) + p->aside[d];
-        in->usable[d] = p->budget[d] >= p->reserve[d];
-        p->reserve[d] = p->tight ? p->aside[d] : p->reserve[d];
+        p->work[d] = activations + activations / 8 + workspace_bytes(p, d);
+        p->reserve[d] = (p->tight ? 0 : p->work[d]) + p->aside[d];
+        in->usable[d] = p->budget[d] >= p->reserve[d] && p->budget[d] >= p->work[d];
         in->capacity[d] = in->usable[d] ? least_bytes(p->budget[d] - p->reserve[d], BYTES_MAX) : 0;
         in->fixed[d] = request_fixed(p, d);
     }

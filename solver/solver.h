@@ -302,6 +302,7 @@ struct problem {
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
     bool whole_only, joined, tight;
     int32_t by_ranks, layer_begin, layer_end;
+    uint64_t work[SOLVER_DEVICES];  /* activations and workspace, if all ran there */
     uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
