@@ -11,6 +11,8 @@ struct op_cost {
     double ns;
     bool estimate;        /* this very shape was never measured */
     const char *numerics; /* class of the nearest measured point; NULL when unknown */
+    double off;           /* an estimate: nine in ten like it were off by at most this share of it,
+                             where it was measured (tests/solver/test_estimates.c) */
     const char *from;     /* an estimate: the key of the nearest shape or type of the kind that was
                              measured, whose times it is scaled from; NULL: a roofline */
 };

@@ -287,7 +287,7 @@ static void report_json(const struct plan *p, const struct problem *problem,
     if (p->n_sums)
         json_sums(p, out);
     if (problem)
-        untimed_json(problem, out);
+        untimed_json(p, problem, out);
     if (problem)
         doubts_json(problem, out);
     if (problem && problem->n_rounds)
@@ -529,7 +529,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
     text_inputs(p, problem, out);
     text_solver(p, out);
     if (problem) {
-        untimed_text(problem, out);
+        untimed_text(p, problem, out);
         doubts_text(problem, out);
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
