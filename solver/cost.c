@@ -74,10 +74,15 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
         last->prepared_bytes = r->prepared_bytes;
     if (r->size.rows <= 0 || !(r->median_ns >= 0))
         return;
-    c->points[*n_points] =
-        (struct point){r->size.rows, r->size.seqs,       depth_of(&r->op, &r->size),
-                       r->median_ns, r->workspace_bytes, r->numerics};
-    ++*n_points;
+    struct point *p = &c->points[(*n_points)++];
+    *p = (struct point){r->size.rows, r->size.seqs,       depth_of(&r->op, &r->size),
+                        r->median_ns, r->workspace_bytes, r->numerics};
+    if (r->own_ns > 0 && c->classes && !plan_classes_have(c->classes, r->numerics)) {
+        p->ns = r->own_ns;
+        p->workspace =
+            profile_workspace_bytes(&c->profile->devices[r->device], &r->op, r->size.rows);
+        p->numerics = NULL; /* the device's own, of the step's rows */
+    }
     last->n++;
 }
 
@@ -188,6 +193,7 @@ static double along_rows(const struct point *p, int32_t n, const struct oato_op 
 {
     const double wanted = (double)depth_of(op, size);
     double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
+    int32_t named = 0;
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX;) {
         int32_t same = 1;
@@ -197,8 +203,12 @@ static double along_rows(const struct point *p, int32_t n, const struct oato_op 
         const double each = op->sparse ? 1 : (double)p[i].rows / (double)size->rows;
         xs[m] = p[i].rows;
         ys[m++] = along_depth(p + i, same, wanted * each);
-        if (p[i].rows <= size->rows || !*numerics)
+        /* a prompt's class is not that of decode's rows */
+        if (p[i].rows <= size->rows || !*numerics ||
+            (size->rows > NUMERICS_DECODE_ROWS && named <= NUMERICS_DECODE_ROWS)) {
             *numerics = p[i].numerics;
+            named = p[i].rows;
+        }
         i += same;
     }
     return interpolate(xs, ys, m, size->rows);
@@ -410,7 +420,8 @@ static void model_free(void *context)
     free(c);
 }
 
-oato_status cost_create(const struct profile *p, struct cost_source **out, struct oato_error *err)
+oato_status cost_create(const struct profile *p, const char *classes, struct cost_source **out,
+                        struct oato_error *err)
 {
     size_t n = (size_t)p->n_rows, kinds = (size_t)p->n_devices * OP_KIND_COUNT * DT_COUNT;
     struct cost_model *c = calloc(1, sizeof *c);
@@ -418,6 +429,7 @@ oato_status cost_create(const struct profile *p, struct cost_source **out, struc
     *out = NULL;
     if (c) {
         c->profile = p;
+        c->classes = classes;
         c->curves = calloc(n + 1, sizeof *c->curves);
         c->points = calloc(n + 1, sizeof *c->points);
         c->kinds = calloc(kinds + 1, 1);
@@ -442,6 +454,7 @@ oato_status cost_create(const struct profile *p, struct cost_source **out, struc
     for (size_t i = 0; i < kept; i++)
         add_row(c, &rows[i], &n_points);
     free(rows);
+    c->classes = NULL;
     c->source = (struct cost_source){.context = c,
                                      .known = known,
                                      .op = op_cost,

@@ -29,6 +29,7 @@ struct curve {
 struct cost_model {
     struct cost_source source;
     const struct profile *profile;
+    const char *classes; /* while it is made: as cost_create has it */
     struct curve *curves;
     int32_t n_curves;
     struct point *points;

@@ -71,8 +71,11 @@ struct cost_source {
     void (*free)(void *context);
 };
 
-/* Of our executor on the profile's devices; borrows the profile. */
-oato_status cost_create(const struct profile *p, struct cost_source **out, struct oato_error *err);
+/* Of our executor on the profile's devices. classes: what a plan names for prefill; of libraries of
+ * the devices' vendors only those are used. NULL: all. Borrows the profile and, while it is made,
+ * the classes. */
+oato_status cost_create(const struct profile *p, const char *classes, struct cost_source **out,
+                        struct oato_error *err);
 
 static inline void cost_free(struct cost_source *c)
 {

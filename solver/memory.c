@@ -145,7 +145,8 @@ static uint64_t kept_bytes(const struct plan_request *q, const struct graph *g)
 /* A host that computes nothing takes results. */
 static bool is_used(const struct lowered_device *d)
 {
-    return d->arena_bytes || d->n_kv || d->phase[PHASE_PREFILL].n_records || d->phase[PHASE_DECODE].n_records;
+    return d->arena_bytes || d->n_kv || d->phase[PHASE_PREFILL].n_records ||
+           d->phase[PHASE_DECODE].n_records;
 }
 
 static oato_status rank_memory(const struct plan *plan, const struct model *m,
@@ -162,7 +163,7 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
     int32_t *bound = calloc((size_t)plan->n_devices + 1, sizeof *bound);
     if (!bound)
         return oato_fail_memory(err, (size_t)plan->n_devices * sizeof *bound, "the plan");
-    oato_status status = cost_create(profile, &f.cost, err);
+    oato_status status = cost_create(profile, plan->numerics[PHASE_PREFILL], &f.cost, err);
     if (!status)
         status = rank_facts(plan, profile, f.cost, rank, &facts, f.device, bound, err);
     if (!status)

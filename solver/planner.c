@@ -570,6 +570,63 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     }
 }
 
+/* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
+ * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
+static bool weighs_library(const struct plan *plan, const struct profile *profile)
+{
+    enum { NEARLY = 16 };
+    for (int32_t i = 0; i < profile->n_rows; i++) {
+        const struct profile_row *r = &profile->rows[i];
+        if (!(r->own_ns > 0) ||
+            (plan && !plan_classes_have(plan->numerics[PHASE_PREFILL], r->numerics)))
+            continue;
+        if (!plan)
+            return true;
+        for (int32_t d = 0; d < plan->n_devices; d++) {
+            const struct plan_device *own = &plan->devices[d];
+            if (profile_device_index(profile, own->id) == r->device && own->planned_bytes &&
+                own->planned_bytes > own->budget_bytes / NEARLY * (NEARLY - 1))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The same without libraries: what they set aside may hold weights. Keeps the faster plan; nothing
+ * is known to be faster than the lower one of both bounds. */
+static oato_status make_weighed(const struct model *m, const struct profile *profile,
+                                const struct planner_options *o, bool stored, struct plan *out,
+                                struct problem **problem, struct oato_error *err)
+{
+    struct planner_options other = *o;
+    struct plan plan;
+    struct problem *own = NULL;
+    struct oato_error ignored;
+    oato_status status = make_to_fit(m, profile, o, stored, out, problem, err);
+    other.own_kernels = true;
+    if (o->own_kernels || o->by_ranks ||
+        (status && (status != OATO_EFIT || oato_failed_memory(err))) ||
+        !weighs_library(status ? NULL : out, profile) ||
+        make_to_fit(m, profile, &other, stored, &plan, &own, &ignored))
+        return status;
+    const bool better = status || plan.objective_ns < out->objective_ns;
+    const uint64_t bound_ns = status ? plan.bound_ns : least_bytes(plan.bound_ns, out->bound_ns);
+    if (better && !status)
+        plan_free(out);
+    if (better)
+        *out = plan;
+    else
+        plan_free(&plan);
+    out->bound_ns = bound_ns;
+    if (problem && better) {
+        problem_free(*problem);
+        *problem = own;
+    } else {
+        problem_free(own);
+    }
+    return OATO_OK;
+}
+
 /* Streaming from a file is the last resort: any plan without it is faster. */
 oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
@@ -577,10 +634,10 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
 {
     struct planner_options whole = *o;
     whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);
+    oato_status status = make_weighed(m, profile, &whole, false, out, problem, err);
     if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
         !(profile_storage_rate(profile) > 0))
         return status;
     whole.whole_only = true;
-    return make_to_fit(m, profile, &whole, true, out, problem, err);
+    return make_weighed(m, profile, &whole, true, out, problem, err);
 }

@@ -25,10 +25,10 @@ static inline uint64_t least_bytes(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* An empty problem of the request, with a cost model; NULL and an error when the request is
- * invalid. */
+/* An empty problem of the request, with a cost model (cost_create) by these classes; NULL and an
+ * error when the request is invalid. */
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
-                          struct problem **out, struct oato_error *err);
+                          const char *classes, struct problem **out, struct oato_error *err);
 /* Adds the devices that the options choose, with their budgets; calls problem_check_devices. */
 oato_status problem_devices(struct problem *p, const struct planner_options *o,
                             struct oato_error *err);

@@ -350,7 +350,7 @@ oato_status problem_price(struct problem *p, struct oato_error *err)
 }
 
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
-                          struct problem **out, struct oato_error *err)
+                          const char *classes, struct problem **out, struct oato_error *err)
 {
     struct problem *p = calloc(1, sizeof *p);
     *out = NULL;
@@ -361,7 +361,7 @@ oato_status problem_begin(const struct profile *profile, const struct plan_reque
     p->request = *q;
     oato_status status = request_check(q, err);
     if (!status)
-        status = cost_create(profile, &p->cost, err);
+        status = cost_create(profile, classes, &p->cost, err);
     if (status)
         problem_free(p);
     else
@@ -374,7 +374,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
                            struct oato_error *err)
 {
     struct problem *p;
-    oato_status status = problem_begin(profile, &o->request, &p, err);
+    oato_status status = problem_begin(profile, &o->request, o->own_kernels ? "" : NULL, &p, err);
     *out = NULL;
     if (!p)
         return status;

@@ -243,6 +243,8 @@ struct planner_options {
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
+    bool own_kernels; /* no libraries of the devices' vendors; planner_make tries that where they
+                         leave an accelerator little room */
     bool tight; /* activations and workspace first count nothing, since a device with few operators
                    needs little; planner_make tries that where nothing fits */
 };

@@ -73,7 +73,7 @@ static int setup(void **state)
     other.dtype = DT_Q6_K;
     other.k = 256;
     put(1, &other, (struct op_size){.rows = 1, .seqs = 1}, 0, false);
-    return cost_create(&profile, &cost, &err);
+    return cost_create(&profile, NULL, &cost, &err);
 }
 
 static int teardown(void **state)
@@ -228,7 +228,7 @@ static void the_nearest_of_several_is_the_one_most_alike(void **state)
         row.size.rows = 1;
         assert_true(profile_put(&p, &row));
     }
-    assert_int_equal(cost_create(&p, &c, &err), OATO_OK);
+    assert_int_equal(cost_create(&p, NULL, &c, &err), OATO_OK);
     for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
         struct oato_op op;
         struct op_size size;
@@ -251,7 +251,7 @@ static void memory_of_types_that_were_never_timed_is_enough(void **state)
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     int types = 0;
-    if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, &c, &err) || !c) {
+    if (hardware_load("h200", &p, NULL, NULL, &err) || cost_create(&p, NULL, &c, &err) || !c) {
         fail_msg("%s", err.text);
         return;
     }
@@ -374,7 +374,7 @@ static void a_data_sheet_runs_all_but_what_it_denies(void **state)
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("ascend910b-kunpeng920", &sheet, NULL, NULL, &err) ||
-        cost_create(&sheet, &c, &err) || !c) {
+        cost_create(&sheet, NULL, &c, &err) || !c) {
         fail_msg("%s", err.text);
         return;
     }
@@ -508,7 +508,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
     struct cost_source *c = NULL;
     struct oato_error err = {.text = ""};
     if (hardware_load("rtx3060-laptop", &sheet, NULL, NULL, &err) ||
-        cost_create(&sheet, &c, &err) || !c) {
+        cost_create(&sheet, NULL, &c, &err) || !c) {
         fail_msg("%s", err.text);
         return;
     }

@@ -63,7 +63,7 @@ static void leave_out(const struct profile *p, int32_t row, enum left_out how,
     for (int32_t i = 0; i < p->n_rows; i++)
         if (!is_left_out(&p->rows[i], of, how))
             rest.rows[rest.n_rows++] = p->rows[i];
-    assert_int_equal(cost_create(&rest, &c, &err), OATO_OK);
+    assert_int_equal(cost_create(&rest, NULL, &c, &err), OATO_OK);
     for (int32_t i = row; i < p->n_rows && is_left_out(&p->rows[i], of, SHAPE); i++) {
         const struct profile_row *r = &p->rows[i];
         const struct op_cost cost = cost_of_op(c, r->device, &r->op, &r->size);
