@@ -504,7 +504,8 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
                                          .arena_bytes = d->arena_bytes,
                                          .workspace_bytes = d->lowered->workspace_bytes,
                                          .staging_bytes = memory.room,
-                                         .memory_bytes = device_memory_sum(&memory)};
+                                         .memory_bytes = device_memory_sum(&memory),
+                                         .locked_bytes = memory.locked};
     }
     out->pages = e->pool.pages[KV_ALL].n;
     out->pages_free = e->pool.pages[KV_ALL].n_free;

@@ -169,6 +169,8 @@ struct engine_device_stats {
     uint64_t weight_bytes, kv_bytes, arena_bytes, workspace_bytes;
     uint64_t staging_bytes; /* room for streamed weights */
     uint64_t memory_bytes;  /* all of that, and what else the device keeps for the engine */
+    uint64_t locked_bytes;  /* of the host: besides, while there is room, page-locked copies of
+                               weights that are streamed */
 };
 
 /* Of caches of experts (struct plan_cache). */

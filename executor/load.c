@@ -324,11 +324,13 @@ bool engine_phases_alike(const struct engine *e)
 
 struct device_memory engine_memory(const struct engine *e, const struct engine_device *d)
 {
-    const struct memory_limits limits = {.host = e->host,
-                                         .pages = e->pool.pages[KV_ALL].n,
-                                         .window_pages = e->pool.pages[KV_WINDOW].n,
-                                         .kv = e->kv_dtype,
-                                         .kept_bytes = e->kept_bytes};
+    struct memory_limits limits = {.host = e->host,
+                                   .pages = e->pool.pages[KV_ALL].n,
+                                   .window_pages = e->pool.pages[KV_WINDOW].n,
+                                   .kv = e->kv_dtype,
+                                   .kept_bytes = e->kept_bytes};
+    for (int32_t i = 0; i < e->n_devices; i++)
+        limits.keeps[i] = e->device[i].info.keeps;
     return lowered_memory(&e->lowered, (int32_t)(d - e->device), &limits);
 }
 

@@ -219,7 +219,18 @@ static void report_json(const struct bench *b, double prefill, double decode,
         printf("\"prefill\":%.4f%s", x.prefill / prefill, x.decode > 0 ? "," : "");
     if (x.decode > 0)
         printf("\"decode\":%.4f", x.decode / (decode / a->generate));
-    fputc('}', stdout);
+    printf("},\"memory\":[");
+    for (int32_t i = 0; i < stats->n_devices; i++) {
+        const struct engine_device_stats *d = &stats->device[i];
+        printf("%s{\"device\":\"%s\",\"allocated_bytes\":%llu,\"weight_bytes\":%llu,"
+               "\"kv_bytes\":%llu,\"work_bytes\":%llu,\"staging_bytes\":%llu,"
+               "\"page_locked_bytes\":%llu}",
+               i ? "," : "", d->info.id, (unsigned long long)d->memory_bytes,
+               (unsigned long long)d->weight_bytes, (unsigned long long)d->kv_bytes,
+               (unsigned long long)(d->memory_bytes - d->weight_bytes - d->kv_bytes),
+               (unsigned long long)d->staging_bytes, (unsigned long long)d->locked_bytes);
+    }
+    fputc(']', stdout);
     if (stats->experts.caches)
         printf(",\"experts\":{\"caches\":%d,\"slots\":%d,\"choices\":%llu,\"hits\":%.4f,"
                "\"predicted_hits\":%.4f,\"refills\":%llu,\"bytes\":%llu}",

@@ -257,13 +257,17 @@ struct memory_limits {
     int32_t host, pages, window_pages;
     oato_dtype kv;
     uint64_t kept_bytes;
+    bool keeps[DEVICES_MAX]; /* as in struct device_info */
 };
 
 /* What a device needs. */
 struct device_memory {
     uint64_t weights, room, kv, work, workspace; /* room: staging and rings; work: activations */
+    uint64_t locked; /* the host's, while there is room: copies, which devices keep, of weights that
+                        are streamed to them */
 };
 
+/* Without what is kept only while there is room. */
 static inline uint64_t device_memory_sum(const struct device_memory *m)
 {
     return m->weights + m->room + m->kv + m->work + m->workspace;

@@ -28,6 +28,15 @@ static uint64_t kv_bytes(const struct lowered_device *d, const struct memory_lim
     return bytes + KV_ROOMS * room;
 }
 
+/* A streamed weight is in a slot of the device that it is streamed to. */
+static uint64_t streamed_bytes(const struct lowered_device *d)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < d->n_slots; i++)
+        sum += d->slots[i].streamed && !d->slots[i].stored ? d->slots[i].bytes : 0;
+    return sum;
+}
+
 struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                     const struct memory_limits *m)
 {
@@ -40,8 +49,10 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
     if (d->n_kv)
         out.work += (uint64_t)(d->n_kv + 1) * KV_PADDING;
     if (device == m->host) {
-        for (int32_t i = 0; i < l->n_devices; i++)
+        for (int32_t i = 0; i < l->n_devices; i++) {
             out.room += l->device[i].ring_bytes;
+            out.locked += m->keeps[i] ? streamed_bytes(&l->device[i]) : 0;
+        }
         out.work += m->kept_bytes;
     }
     return out;

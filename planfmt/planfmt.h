@@ -82,6 +82,8 @@ struct profile_row {
     uint64_t prepared_bytes, workspace_bytes;
     const char *numerics; /* class, see device.h */
     double median_ns, p10_ns, p90_ns;
+    double
+        own_ns; /* of a class of a library: what the device's own kernels take; 0: not recorded */
     int32_t repeats;
     bool disturbed;   /* the machine was busy: repeats, passes or sums did not agree */
     bool contradicts; /* faster than the device was seen to read memory, when measured again, too */

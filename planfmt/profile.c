@@ -409,6 +409,7 @@ uint64_t profile_hash(const struct profile *p)
             in_f64(&h, r->p10_ns);
             in_f64(&h, r->p90_ns);
             in_u64(&h, (uint64_t)r->repeats);
+            in_known(&h, "own", r->own_ns);
         }
         rows += hash_bytes(h.bytes, h.n);
     }

@@ -102,8 +102,9 @@ const struct schema profile_row_schema = {"operator", {
     {"workspace_bytes", AT(row_text, row.workspace_bytes), FIELD_U64, 0, REQUIRED},
     {"numerics", AT(row_text, numerics), FIELD_CHARS, SIZE(row_text, numerics), REQUIRED},
     {"disturbed", AT(row_text, row.disturbed), FIELD_BOOL, 0, IF_SET},
+    {"own_ns", AT(row_text, row.own_ns), FIELD_F64, 0, IF_SET},
     {"contradicts", AT(row_text, row.contradicts), FIELD_BOOL, 0, IF_SET},
-}, 12};
+}, 13};
 
 const struct schema profile_restore_schema = {"restore", {
     {"model", AT(profile_restore, model), FIELD_U64, 0, REQUIRED},

@@ -1,6 +1,6 @@
 /*
- * cost.c - the cost source of our executor: times and memory of operators and copies on the
- * devices of a profile.
+ * cost.c - the cost source of our executor: times of operators and copies on the devices of a
+ * profile. What they take of memory is in cost_memory.c.
  *
  * The rows of the profile are sorted into curves: one per (device, operator), with the measured
  * points in order of sequences, rows and depth. A size between two points is interpolated. A shape
@@ -11,47 +11,16 @@
  * What was not measured is not what cannot run: that only the device can say, in the profile's list
  * of what it supports or in a row of an operator that it refused.
  */
-#include "solver/cost_internal.h"
+#include "solver/cost_curves_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct point {
-    int32_t rows, seqs;
-    int64_t depth;
-    double ns;
-    uint64_t workspace;
-    const char *numerics;
-};
-
-struct curve {
-    int32_t device;
-    struct oato_op op;
-    char key[OP_KEY_SIZE];
-    bool supported;
-    uint64_t prepared_bytes;
-    int32_t first, n; /* points */
-};
-
 struct sort_row { /* a row of the profile on its way into a curve */
     char key[OP_KEY_SIZE];
     const struct profile_row *row;
 };
-
-struct cost_model {
-    struct cost_source source;
-    const struct profile *profile;
-    struct curve *curves;
-    int32_t n_curves;
-    struct point *points;
-    uint8_t *kinds; /* [device][kind][dtype]: 0 unknown, 1 some shape is supported, 2 none is */
-};
-
-static uint8_t *kind_slot(const struct cost_model *c, int32_t device, int kind, int dtype)
-{
-    return &c->kinds[((size_t)device * OP_KIND_COUNT + (size_t)kind) * DT_COUNT + (size_t)dtype];
-}
 
 /* What a time depends on beside rows and sequences: KV positions or, where neurons are skipped, how
  * many are not. */
@@ -105,15 +74,19 @@ static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_p
         last->prepared_bytes = r->prepared_bytes;
     if (r->size.rows <= 0 || !(r->median_ns >= 0))
         return;
-    c->points[*n_points] =
-        (struct point){r->size.rows, r->size.seqs,       depth_of(&r->op, &r->size),
-                       r->median_ns, r->workspace_bytes, r->numerics};
-    ++*n_points;
+    struct point *p = &c->points[(*n_points)++];
+    *p = (struct point){r->size.rows, r->size.seqs,       depth_of(&r->op, &r->size),
+                        r->median_ns, r->workspace_bytes, r->numerics};
+    if (r->own_ns > 0 && c->classes && !plan_classes_have(c->classes, r->numerics)) {
+        p->ns = r->own_ns;
+        p->workspace =
+            profile_workspace_bytes(&c->profile->devices[r->device], &r->op, r->size.rows);
+        p->numerics = NULL; /* the device's own, of the step's rows */
+    }
     last->n++;
 }
 
-static const struct curve *curve_find(const struct cost_model *c, int32_t device,
-                                      const struct oato_op *op)
+const struct curve *curve_find(const struct cost_model *c, int32_t device, const struct oato_op *op)
 {
     struct curve want = {.device = device};
     oato_op_key(op, NULL, want.key);
@@ -220,6 +193,7 @@ static double along_rows(const struct point *p, int32_t n, const struct oato_op 
 {
     const double wanted = (double)depth_of(op, size);
     double xs[POINTS_MAX] = {0}, ys[POINTS_MAX] = {0};
+    int32_t named = 0;
     int m = 0;
     for (int32_t i = 0; i < n && m < POINTS_MAX;) {
         int32_t same = 1;
@@ -229,8 +203,12 @@ static double along_rows(const struct point *p, int32_t n, const struct oato_op 
         const double each = op->sparse ? 1 : (double)p[i].rows / (double)size->rows;
         xs[m] = p[i].rows;
         ys[m++] = along_depth(p + i, same, wanted * each);
-        if (p[i].rows <= size->rows || !*numerics)
+        /* a prompt's class is not that of decode's rows */
+        if (p[i].rows <= size->rows || !*numerics ||
+            (size->rows > NUMERICS_DECODE_ROWS && named <= NUMERICS_DECODE_ROWS)) {
             *numerics = p[i].numerics;
+            named = p[i].rows;
+        }
         i += same;
     }
     return interpolate(xs, ys, m, size->rows);
@@ -309,21 +287,79 @@ static struct op_size size_like(const struct op_size *size, const struct oato_op
     return like;
 }
 
-/* The class is only named where a library computed the curve: another type's may have that, too,
- * and without the name in the plan its own kernels would run. */
+/* Where a curve lies: what the roofline and the curve say of that size of its operator. */
+struct spot {
+    double roofline, ns;
+    const char *numerics;
+};
+
+static struct spot spot_of(const struct cost_model *c, const struct curve *k,
+                           const struct oato_op *op, const struct op_size *size)
+{
+    const struct op_size like = size_like(size, op, &k->op);
+    const struct op_cost there = curve_cost(c, k, &k->op, &like);
+    return (struct spot){roofline_ns(&c->profile->devices[k->device], &k->op, &like), there.ns,
+                         there.numerics};
+}
+
+/* Of the curves with the type of `near`, the one that the time is taken from together with it: the
+ * next larger or smaller one beyond x or, where all are larger, the next larger one. */
+static bool spot_beside(const struct cost_model *c, const struct curve *near, const struct spot *at,
+                        double x, const struct oato_op *op, const struct op_size *size,
+                        struct spot *out)
+{
+    struct spot beyond = {.ns = -1}, larger = {.ns = -1};
+    for (int32_t i = 0; i < c->n_curves; i++) {
+        const struct curve *k = &c->curves[i];
+        if (k == near || k->device != near->device || k->op.kind != op->kind || !k->n ||
+            k->op.sparse != op->sparse || k->op.dtype != near->op.dtype)
+            continue;
+        const struct spot s = spot_of(c, k, op, size);
+        const bool past = at->roofline < x ? s.roofline >= x : s.roofline <= x;
+        if (past && (beyond.ns < 0 || fabs(s.roofline - x) < fabs(beyond.roofline - x)))
+            beyond = s;
+        if (s.roofline > at->roofline && (larger.ns < 0 || s.roofline < larger.roofline))
+            larger = s;
+    }
+    *out = beyond.ns < 0 && at->roofline > x ? larger : beyond;
+    return out->ns >= 0 && out->roofline != at->roofline;
+}
+
+/* What an estimate comes from, and what 90 % of such are off by in steps of few and of many rows:
+ * measured by leaving rows of matrices and attention out of the profiles of docs/hardware. */
+enum { OTHER_SHAPE, OTHER_TYPE, ROOFLINE };
+static const double off[][2] = {
+    [OTHER_SHAPE] = {0.35, 0.60}, [OTHER_TYPE] = {0.50, 0.35}, [ROOFLINE] = {4.60, 3.15}};
+
+/* On the line through the nearest curve and one beside it, as sizes are; of one alone in proportion
+ * to the roofline. The class is only named where a library computed the curve: another type's may
+ * have that, too, and without the name in the plan its own kernels would run. */
 static struct op_cost estimate(const struct cost_model *c, int32_t device, const struct oato_op *op,
                                const struct op_size *size)
 {
-    const struct profile_device *d = &c->profile->devices[device];
     const struct curve *near = curve_nearest(c, device, op, size);
-    struct op_cost r = {.ns = roofline_ns(d, op, size), .estimate = true};
+    const bool many = size->rows > NUMERICS_DECODE_ROWS;
+    struct op_cost r = {.ns = roofline_ns(&c->profile->devices[device], op, size),
+                        .estimate = true,
+                        .off = off[ROOFLINE][many]};
+    struct spot other;
     if (!near)
         return r;
-    const struct op_size like = size_like(size, op, &near->op);
-    const struct op_cost there = curve_cost(c, near, &near->op, &like);
-    r.ns = there.ns * (r.ns / roofline_ns(d, &near->op, &like));
+    r.off = off[near->op.dtype == op->dtype ? OTHER_SHAPE : OTHER_TYPE][many];
+    const struct spot at = spot_of(c, near, op, size);
+    double xs[2] = {at.roofline}, ys[2] = {at.ns};
+    int n = 1;
+    if (spot_beside(c, near, &at, r.ns, op, size, &other)) {
+        const int last = other.roofline > at.roofline;
+        xs[!last] = at.roofline;
+        ys[!last] = at.ns;
+        xs[last] = other.roofline;
+        ys[last] = other.ns;
+        n = 2;
+    }
+    r.ns = interpolate(xs, ys, n, r.ns);
     r.from = near->key;
-    r.numerics = there.numerics && strchr(there.numerics, '.') ? there.numerics : NULL;
+    r.numerics = is_library(at.numerics) ? at.numerics : NULL;
     return r;
 }
 
@@ -347,162 +383,6 @@ static struct cost_device device_cost(const void *context, int32_t device)
                             .step_ns = d->step_overhead_ns};
     memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);
     return r;
-}
-
-static uint64_t prepared(const void *context, int32_t device, const struct oato_op *op,
-                         uint64_t file_bytes)
-{
-    const struct cost_model *c = context;
-    enum { LARGER = 24 }; /* types whose layout on a GPU is larger are so by at most a part of it */
-    const struct profile_device *d = &c->profile->devices[device];
-    const struct curve *k = curve_find(c, device, op);
-    if (k && k->n)
-        return k->prepared_bytes;
-    const bool known = d->is_host || d->data_sheet || dtype_info(op->dtype)->block_elems == 1 ||
-                       *kind_slot(c, device, op->kind, op->dtype) == 1;
-    return known ? file_bytes : file_bytes + file_bytes / LARGER;
-}
-
-/* A curve's scratch memory of so many rows. */
-static uint64_t curve_workspace(const struct cost_model *c, const struct curve *k, int32_t rows)
-{
-    int32_t nearest = 0; /* as many rows as wanted or the next more; else the most */
-    uint64_t most = 0;
-    for (int32_t i = 0; i < k->n; i++) {
-        const int32_t here = c->points[k->first + i].rows;
-        if (nearest < rows ? here > nearest : here >= rows && here < nearest)
-            nearest = here;
-    }
-    for (int32_t i = 0; i < k->n; i++) {
-        const struct point *p = &c->points[k->first + i];
-        if (p->rows == nearest && p->workspace > most)
-            most = p->workspace;
-    }
-    if (!nearest || nearest >= rows)
-        return most;
-    return (uint64_t)fmin((double)most * ((double)rows / nearest), 0x1p62);
-}
-
-static uint64_t workspace(const void *context, int32_t device, const struct oato_op *op,
-                          int32_t rows)
-{
-    const struct cost_model *c = context;
-    const struct profile_device *d = &c->profile->devices[device];
-    const struct curve *k = curve_find(c, device, op);
-    if (k && k->n)
-        return curve_workspace(c, k, rows);
-    const uint64_t kinds = profile_workspace_bytes(d, op, rows);
-    const struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
-    k = d->data_sheet ? NULL : curve_nearest(c, device, op, &size);
-    if (!k)
-        return kinds;
-    const double larger = fmax(moved_bytes(op, &size) / moved_bytes(&k->op, &size),
-                               op_flops(op, &size) / fmax(op_flops(&k->op, &size), 1));
-    const double most = (double)curve_workspace(c, k, rows) * fmax(larger, 1);
-    return (uint64_t)fmin(fmax(most, (double)kinds), 0x1p62);
-}
-
-/* Workspace grows no faster than an operator's sizes, so that a measured row, each size scaled up,
- * bounds what was never measured. */
-static double grown(double to, double from)
-{
-    return from > 0 && to > from ? to / from : 1;
-}
-
-/* No term has more than one of the widths. */
-static double sizes_grown(const struct oato_op *to, const struct oato_op *from)
-{
-    const double k = grown(to->k, from->k),
-                 n = grown(to->n + 2.0 * to->n2, from->n + 2.0 * from->n2),
-                 head = grown(to->head_dim, from->head_dim),
-                 v = grown(op_v_dim(to), op_v_dim(from));
-    return fmax(fmax(k, n), fmax(head, v)) * grown(to->heads, from->heads) *
-           grown(to->experts_used, from->experts_used);
-}
-
-/* How well a row of an operator tells of another one's workspace: 3 the same, 2 the same kind and
- * type, 1 the same kind, 0 also matrices; -1: nothing. */
-static int likeness(const struct oato_op *op, const struct oato_op *row)
-{
-    if (row->kind != op->kind)
-        return op_weight_use(op) == WEIGHT_MATRIX && op_weight_use(row) == WEIGHT_MATRIX ? 0 : -1;
-    if (row->dtype != op->dtype)
-        return 1;
-    return row->k == op->k && row->n == op->n && row->heads == op->heads ? 3 : 2;
-}
-
-/* By the rows that tell most. */
-static double workspace_scaled(const struct profile *p, int32_t device, const struct oato_op *op,
-                               const struct op_size *size)
-{
-    double least = 0;
-    int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->size.rows <= 0)
-            continue;
-        const int like = likeness(op, &r->op);
-        if (like < 0 || like < best)
-            continue;
-        const double bytes =
-            (double)r->workspace_bytes * sizes_grown(op, &r->op) * grown(size->rows, r->size.rows);
-        least = like > best || bytes < least ? bytes : least;
-        best = like;
-    }
-    return least;
-}
-
-/* A context that is divided has partial results, of which there are more the longer it is; the rest
- * does not depend on the number of tokens. */
-static double attention_workspace(const struct profile *p, int32_t device, const struct oato_op *op,
-                                  const struct op_size *size)
-{
-    double most = 0;
-    int best = -1;
-    for (int32_t i = 0; i < p->n_rows; i++) {
-        const struct profile_row *r = &p->rows[i];
-        if (r->device != device || !r->supported || r->op.kind != OP_ATTENTION || r->size.rows <= 0)
-            continue;
-        const int like = likeness(op, &r->op);
-        const double partial = (double)op_attention_partial_bytes(&r->op, &r->size),
-                     bytes =
-                         fmax((double)r->workspace_bytes - partial, 0) * sizes_grown(op, &r->op);
-        if (like < best)
-            continue;
-        most = like > best || bytes > most ? bytes : most;
-        best = like;
-    }
-    return most > 0 ? most + (double)op_attention_partial_bytes(op, size) : 0;
-}
-
-/* A host that nobody measured: a thread's tile of unpacked weights and results, and the packed
- * input, about as much as the roomiest kernels take. */
-static double host_estimate(const struct profile_device *d, const struct oato_op *op,
-                            const struct op_size *size)
-{
-    enum { SCRATCH = 256 << 10, PACKED = 3, PANEL = 64 };
-    const double threads = d->threads > 0 ? d->threads : 1, rows = size->rows,
-                 pairs = rows * (op_has_experts(op) ? op->experts_used : 1),
-                 all = op->kind == OP_HEAD_MUL_MAT ? pairs * op->heads : pairs;
-    return threads * (SCRATCH + rows * PANEL * sizeof(float)) + all * op->k * PACKED;
-}
-
-static uint64_t set_aside(const void *context, int32_t device, const struct oato_op *op,
-                          const struct op_size *size)
-{
-    const struct cost_model *c = context;
-    const struct profile_device *d = &c->profile->devices[device];
-    const struct curve *k = curve_find(c, device, op);
-    const uint64_t least = workspace(c, device, op, size->rows);
-    const bool attention = op->kind == OP_ATTENTION, timed = k && k->supported && k->n > 0;
-    if (!attention && (least || timed || op_weight_use(op) != WEIGHT_MATRIX))
-        return least;
-    double bytes = !attention             ? workspace_scaled(c->profile, device, op, size)
-                   : d->is_host || !least ? attention_workspace(c->profile, device, op, size)
-                                          : (double)least;
-    if (d->is_host && d->data_sheet && !attention && !(bytes > 0))
-        bytes = host_estimate(d, op, size);
-    return (uint64_t)fmin(fmax(bytes, (double)least), 0x1p62);
 }
 
 static const struct profile_link *link_find(const struct profile *p, int32_t from, int32_t to)
@@ -544,7 +424,8 @@ static void model_free(void *context)
     free(c);
 }
 
-oato_status cost_create(const struct profile *p, struct cost_source **out, struct oato_error *err)
+oato_status cost_create(const struct profile *p, const char *classes, struct cost_source **out,
+                        struct oato_error *err)
 {
     size_t n = (size_t)p->n_rows, kinds = (size_t)p->n_devices * OP_KIND_COUNT * DT_COUNT;
     struct cost_model *c = calloc(1, sizeof *c);
@@ -552,6 +433,7 @@ oato_status cost_create(const struct profile *p, struct cost_source **out, struc
     *out = NULL;
     if (c) {
         c->profile = p;
+        c->classes = classes;
         c->curves = calloc(n + 1, sizeof *c->curves);
         c->points = calloc(n + 1, sizeof *c->points);
         c->kinds = calloc(kinds + 1, 1);
@@ -576,15 +458,15 @@ oato_status cost_create(const struct profile *p, struct cost_source **out, struc
     for (size_t i = 0; i < kept; i++)
         add_row(c, &rows[i], &n_points);
     free(rows);
+    c->classes = NULL;
     c->source = (struct cost_source){.context = c,
                                      .known = known,
                                      .op = op_cost,
                                      .device = device_cost,
                                      .copy = copy,
                                      .storage = storage,
-                                     .prepared = prepared,
-                                     .workspace = workspace,
-                                     .set_aside = set_aside,
+                                     .prepared = cost_model_prepared,
+                                     .workspace = cost_model_workspace,
                                      .free = model_free};
     *out = &c->source;
     return OATO_OK;

@@ -11,6 +11,8 @@ struct op_cost {
     double ns;
     bool estimate;        /* this very shape was never measured */
     const char *numerics; /* class of the nearest measured point; NULL when unknown */
+    double off;           /* an estimate: nine in ten like it were off by at most this share of it,
+                             where it was measured (tests/solver/test_estimates.c) */
     const char *from;     /* an estimate: the key of the nearest shape or type of the kind that was
                              measured, whose times it is scaled from; NULL: a roofline */
 };
@@ -63,19 +65,18 @@ struct cost_source {
      * more on an accelerator of which no row has the type. */
     uint64_t (*prepared)(const void *context, int32_t device, const struct oato_op *op,
                          uint64_t file_bytes);
-    /* Scratch memory of runs of up to `rows` rows: that of the smallest measured size with as many
-     * rows, else the largest one scaled up. Of shapes that were never measured an estimate, from
-     * the nearest one and, on accelerators, what the profile says of their kind. */
+    /* Scratch memory that a program sets aside for runs of up to that size: never less than they
+     * take. */
     uint64_t (*workspace)(const void *context, int32_t device, const struct oato_op *op,
-                          int32_t rows);
-    /* What a program with a record of that size sets aside for it: never less than that. */
-    uint64_t (*set_aside)(const void *context, int32_t device, const struct oato_op *op,
                           const struct op_size *size);
     void (*free)(void *context);
 };
 
-/* Of our executor on the profile's devices; borrows the profile. */
-oato_status cost_create(const struct profile *p, struct cost_source **out, struct oato_error *err);
+/* Of our executor on the profile's devices. classes: what a plan names for prefill; of libraries of
+ * the devices' vendors only those are used. NULL: all. Borrows the profile and, while it is made,
+ * the classes. */
+oato_status cost_create(const struct profile *p, const char *classes, struct cost_source **out,
+                        struct oato_error *err);
 
 static inline void cost_free(struct cost_source *c)
 {
@@ -136,9 +137,9 @@ static inline uint64_t cost_prepared_bytes(const struct cost_source *c, int32_t 
     return c->prepared(c->context, device, op, file_bytes);
 }
 static inline uint64_t cost_workspace_bytes(const struct cost_source *c, int32_t device,
-                                            const struct oato_op *op, int32_t rows)
+                                            const struct oato_op *op, const struct op_size *size)
 {
-    return c->workspace(c->context, device, op, rows);
+    return c->workspace(c->context, device, op, size);
 }
 
 #endif

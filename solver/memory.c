@@ -1,7 +1,7 @@
 /*
  * memory.c - what a plan's programs take on each device: they are lowered as the engine lowers
  * them, with what the profile recorded of weights and workspace in place of open devices. The sums
- * that solvers work with (problem.c) are close to it; what a plan states is never less than this.
+ * that solvers work with (problem.c) are close to it; what a plan states is this.
  *
  * A type of which no row tells is taken to need what the roomiest layout of any device needs
  * (op_matrix_bytes_most).
@@ -24,7 +24,7 @@ static uint64_t workspace_bytes(const void *user, int32_t device, const struct o
                                 const struct op_size *size)
 {
     const struct facts *f = user;
-    return f->cost->set_aside(f->cost->context, f->device[device], op, size);
+    return cost_workspace_bytes(f->cost, f->device[device], op, size);
 }
 
 /* -------------------------------------------------------------------------------- weights --- */
@@ -71,6 +71,15 @@ static double measured_ratio(const struct facts *f, int32_t device, const struct
     return matrices > 0 && all > 0 ? all / matrices : 0;
 }
 
+/* A part has whole groups of rows and, on accelerators, planes of its own that are aligned. */
+enum { PLANES = 1024 };
+
+static bool is_whole(const struct weight_slot *s)
+{
+    return file_bytes(s->tensor->dtype, s->end - s->begin, s->col_end - s->col_begin) ==
+           s->tensor->bytes;
+}
+
 static uint64_t slot_bytes(const void *user, int32_t device, const struct weight_slot *s)
 {
     struct facts *f = (struct facts *)user; /* remembers where it was */
@@ -78,12 +87,16 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
     const int64_t rows = s->end - s->begin, k = s->col_end - s->col_begin;
     if (s->use == WEIGHT_VECTOR)
         return (uint64_t)rows * (uint64_t)k * sizeof(float);
-    const uint64_t file = file_bytes(s->tensor->dtype, rows, k);
     if (s->use == WEIGHT_LOOKUP && cost_device(f->cost, d).is_host)
-        return file;
+        return 0; /* stays in the model's file */
+    const uint64_t file = file_bytes(s->tensor->dtype, rows, k);
     const double ratio = measured_ratio(f, d, op_of(f, s->tensor));
-    if (ratio > 0)
+    if (ratio > 0 && is_whole(s))
         return (uint64_t)ceil((double)file * ratio);
+    if (ratio > 0)
+        return (uint64_t)ceil((double)file_bytes(s->tensor->dtype, (rows + 15) / 16 * 16, k) *
+                              ratio) +
+               (cost_device(f->cost, d).is_host ? 0 : PLANES);
     return cost_device(f->cost, d).data_sheet ? file
                                               : op_matrix_bytes_most(s->tensor->dtype, rows, k);
 }
@@ -129,14 +142,16 @@ static uint64_t kept_bytes(const struct plan_request *q, const struct graph *g)
                         : (uint64_t)q->batch * (uint64_t)g->values[g->logits].width * sizeof(float);
 }
 
+/* A host that computes nothing takes results. */
 static bool is_used(const struct lowered_device *d)
 {
-    return d->n_kv || d->phase[PHASE_PREFILL].n_records || d->phase[PHASE_DECODE].n_records;
+    return d->arena_bytes || d->n_kv || d->phase[PHASE_PREFILL].n_records ||
+           d->phase[PHASE_DECODE].n_records;
 }
 
 static oato_status rank_memory(const struct plan *plan, const struct model *m,
                                const struct profile *profile, int32_t rank, int32_t top_logits,
-                               uint64_t *need, struct oato_error *err)
+                               struct device_memory *need, struct oato_error *err)
 {
     struct facts f = {.last = 0};
     struct lowering_facts facts = {
@@ -148,7 +163,7 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
     int32_t *bound = calloc((size_t)plan->n_devices + 1, sizeof *bound);
     if (!bound)
         return oato_fail_memory(err, (size_t)plan->n_devices * sizeof *bound, "the plan");
-    oato_status status = cost_create(profile, &f.cost, err);
+    oato_status status = cost_create(profile, plan->numerics[PHASE_PREFILL], &f.cost, err);
     if (!status)
         status = rank_facts(plan, profile, f.cost, rank, &facts, f.device, bound, err);
     if (!status)
@@ -159,16 +174,19 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
     status = sparse_apply_plan(&g, plan, err);
     if (!status)
         status = lower_plan(plan, &g, &facts, bound, top_logits, &places, &lowered, err);
-    const struct memory_limits limits = {
+    struct memory_limits limits = {
         .host = facts.host,
         .kv = q->kv,
         .pages = (int32_t)(request_kv_positions(q, 0) / KV_PAGE_POSITIONS),
         .window_pages = (int32_t)(request_kv_positions(q, graph_window(&g)) / KV_PAGE_POSITIONS),
         .kept_bytes = kept_bytes(q, &g)};
+    for (int32_t d = 0; d < facts.n_devices; d++)
+        limits.keeps[d] = cost_device(f.cost, f.device[d]).keeps;
     for (int32_t d = 0; d < plan->n_devices && !status; d++)
         if (bound[d] >= 0 && is_used(&lowered.device[bound[d]])) {
             const struct device_memory x = lowered_memory(&lowered, bound[d], &limits);
-            need[d] = device_memory_sum(&x) > need[d] ? device_memory_sum(&x) : need[d];
+            if (device_memory_sum(&x) >= device_memory_sum(&need[d]))
+                need[d] = x;
         }
 out:
     lowered_free(&lowered);
@@ -180,7 +198,7 @@ out:
 }
 
 oato_status memory_of_rank(const struct plan *plan, const struct model *m,
-                           const struct profile *profile, int32_t rank, uint64_t *need,
+                           const struct profile *profile, int32_t rank, struct device_memory *need,
                            struct oato_error *err)
 {
     const oato_status status = rank_memory(plan, m, profile, rank, 0, need, err);
@@ -223,15 +241,18 @@ static oato_status stage_of(const struct plan *plan, const struct problem *p, st
     return OATO_OK;
 }
 
-oato_status memory_of_plan(const struct plan *plan, const struct model *m, const struct problem *p,
-                           uint64_t *need, struct oato_error *err)
+oato_status memory_of_plan(const struct plan *plan, const struct model *m, struct problem *p,
+                           struct oato_error *err)
 {
     struct plan stage;
+    p->memory = arena_alloc(&p->arena, (size_t)p->n_devices + 1, sizeof *p->memory);
+    if (!p->memory)
+        return oato_fail_memory(err, (size_t)p->n_devices * sizeof *p->memory, "the devices");
     if (p->layer_begin == p->layer_end)
-        return memory_of_rank(plan, m, p->profile, 0, need, err);
+        return memory_of_rank(plan, m, p->profile, 0, p->memory, err);
     oato_status status = stage_of(plan, p, &stage, err);
     if (!status)
-        status = memory_of_rank(&stage, m, p->profile, 0, need, err);
+        status = memory_of_rank(&stage, m, p->profile, 0, p->memory, err);
     arena_free(&stage.arena);
     return status;
 }

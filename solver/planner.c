@@ -449,18 +449,17 @@ static oato_status find_solver(const struct planner_options *o, int *candidate,
                      o->solver, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-/* What the plan states is never less than what its programs take; of ranks that divide layers that
- * is known only when they are divided. more[d]: how much that is beyond what solvers counted. */
-static oato_status fill_memory(struct plan *plan, const struct model *m, const struct problem *p,
+/* The plan states what its programs take; of ranks that divide layers that is known only when they
+ * are divided. more[d]: how much it is beyond what solvers counted. */
+static oato_status fill_memory(struct plan *plan, const struct model *m, struct problem *p,
                                uint64_t *more, struct oato_error *err)
 {
-    uint64_t need[SOLVER_DEVICES];
-    for (int32_t d = 0; d < plan->n_devices; d++)
-        need[d] = plan->devices[d].planned_bytes;
-    const oato_status status = memory_of_plan(plan, m, p, need, err);
-    for (int32_t d = 0; d < plan->n_devices; d++) {
-        more[d] = need[d] - plan->devices[d].planned_bytes;
-        plan->devices[d].planned_bytes = need[d];
+    const oato_status status = memory_of_plan(plan, m, p, err);
+    for (int32_t d = 0; d < plan->n_devices && !status; d++) {
+        struct plan_device *own = &plan->devices[d];
+        const uint64_t counted = own->planned_bytes;
+        own->planned_bytes = memory_stated(&p->memory[d], own->budget_bytes);
+        more[d] = own->planned_bytes > counted ? own->planned_bytes - counted : 0;
     }
     return status;
 }
@@ -526,7 +525,7 @@ out:
 }
 
 /* The same with more room set aside until the plan's programs fit: how much they take beside
- * weights and KV depends on the placement. */
+ * weights and KV depends on the placement. Where nothing fits, with less. */
 static oato_status make_to_fit(const struct model *m, const struct profile *profile,
                                const struct planner_options *o, bool stored, struct plan *out,
                                struct problem **problem, struct oato_error *err)
@@ -535,16 +534,26 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     for (int i = 0;; i++) {
         const struct plan_device *over = NULL;
         uint64_t more[SOLVER_DEVICES];
+        if (i + 1 == FIT_TRIES && !strcmp(o->solver, "auto"))
+            now.solver = "affinity"; /* other placements than those that took too much */
         now.deadline_ns = o->by_ranks ? o->deadline_ns : ilp_most(o->deadline_ns);
         const oato_status status = make(m, profile, &now, stored, out, problem, more, err);
+        if (status == OATO_EFIT && !now.tight && !oato_failed_memory(err) && !o->by_ranks) {
+            now.tight = true;
+            memcpy(now.aside, o->aside, sizeof now.aside);
+            i = -1;
+            continue;
+        }
         if (status || o->by_ranks)
             return status;
         for (int32_t d = 0; d < out->n_devices; d++) {
             const struct plan_device *own = &out->devices[d];
-            if (own->planned_bytes <= own->budget_bytes)
-                continue;
+            if (own->planned_bytes <= own->budget_bytes || !own->budget_bytes)
+                continue; /* or it only takes results */
+            /* with this much aside the same placement is refused, and soon others like it */
             const uint64_t lacks = own->planned_bytes - own->budget_bytes;
-            now.aside[d] += i || more[d] < lacks ? lacks << i : more[d];
+            const uint64_t least = more[d] > now.aside[d] ? more[d] : now.aside[d] + lacks;
+            now.aside[d] = least + (i ? lacks << i : 0);
             over = own;
         }
         if (!over)
@@ -565,6 +574,63 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     }
 }
 
+/* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
+ * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
+static bool weighs_library(const struct plan *plan, const struct profile *profile)
+{
+    enum { NEARLY = 16 };
+    for (int32_t i = 0; i < profile->n_rows; i++) {
+        const struct profile_row *r = &profile->rows[i];
+        if (!(r->own_ns > 0) ||
+            (plan && !plan_classes_have(plan->numerics[PHASE_PREFILL], r->numerics)))
+            continue;
+        if (!plan)
+            return true;
+        for (int32_t d = 0; d < plan->n_devices; d++) {
+            const struct plan_device *own = &plan->devices[d];
+            if (profile_device_index(profile, own->id) == r->device && own->planned_bytes &&
+                own->planned_bytes > own->budget_bytes / NEARLY * (NEARLY - 1))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* The same without libraries: what they set aside may hold weights. Keeps the faster plan; nothing
+ * is known to be faster than the lower one of both bounds. */
+static oato_status make_weighed(const struct model *m, const struct profile *profile,
+                                const struct planner_options *o, bool stored, struct plan *out,
+                                struct problem **problem, struct oato_error *err)
+{
+    struct planner_options other = *o;
+    struct plan plan;
+    struct problem *own = NULL;
+    struct oato_error ignored;
+    oato_status status = make_to_fit(m, profile, o, stored, out, problem, err);
+    other.own_kernels = true;
+    if (o->own_kernels || o->by_ranks ||
+        (status && (status != OATO_EFIT || oato_failed_memory(err))) ||
+        !weighs_library(status ? NULL : out, profile) ||
+        make_to_fit(m, profile, &other, stored, &plan, &own, &ignored))
+        return status;
+    const bool better = status || plan.objective_ns < out->objective_ns;
+    const uint64_t bound_ns = status ? plan.bound_ns : least_bytes(plan.bound_ns, out->bound_ns);
+    if (better && !status)
+        plan_free(out);
+    if (better)
+        *out = plan;
+    else
+        plan_free(&plan);
+    out->bound_ns = bound_ns;
+    if (problem && better) {
+        problem_free(*problem);
+        *problem = own;
+    } else {
+        problem_free(own);
+    }
+    return OATO_OK;
+}
+
 /* Streaming from a file is the last resort: any plan without it is faster. */
 oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
@@ -574,10 +640,10 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
         return caches_make(m, profile, o, out, problem, err);
     struct planner_options whole = *o;
     whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);
+    oato_status status = make_weighed(m, profile, &whole, false, out, problem, err);
     if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
         !(profile_storage_rate(profile) > 0))
         return status;
     whole.whole_only = true;
-    return make_to_fit(m, profile, &whole, true, out, problem, err);
+    return make_weighed(m, profile, &whole, true, out, problem, err);
 }

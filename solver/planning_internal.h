@@ -25,10 +25,10 @@ static inline uint64_t least_bytes(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* An empty problem of the request, with a cost model; NULL and an error when the request is
- * invalid. */
+/* An empty problem of the request, with a cost model (cost_create) by these classes; NULL and an
+ * error when the request is invalid. */
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
-                          struct problem **out, struct oato_error *err);
+                          const char *classes, struct problem **out, struct oato_error *err);
 /* Adds the devices that the options choose, with their budgets; calls problem_check_devices. */
 oato_status problem_devices(struct problem *p, const struct planner_options *o,
                             struct oato_error *err);
@@ -262,11 +262,17 @@ void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *
 oato_status rank_facts(const struct plan *plan, const struct profile *profile,
                        const struct cost_source *cost, int32_t rank, struct lowering_facts *facts,
                        int32_t *device, int32_t *bound, struct oato_error *err);
-/* memory.c: raises need[d] of each device of the rank to what the plan's programs take there. The
- * profile is that of the rank. */
+/* memory.c: sets need[d], zeros at first, of each device of the rank that it uses, to what the
+ * plan's programs take there. The profile is that of the rank. */
 oato_status memory_of_rank(const struct plan *plan, const struct model *m,
-                           const struct profile *profile, int32_t rank, uint64_t *need,
+                           const struct profile *profile, int32_t rank, struct device_memory *need,
                            struct oato_error *err);
+/* What a plan states of a device: what it must have, and what it keeps while there is room. */
+static inline uint64_t memory_stated(const struct device_memory *m, uint64_t budget)
+{
+    const uint64_t least = device_memory_sum(m);
+    return budget > least ? least + least_bytes(m->locked, budget - least) : least;
+}
 /* caches.c: adds the caches of experts that the options ask for to a finished plan, and predicts
  * its times anew. OATO_EFIT when the slots asked for do not fit, OATO_EUSAGE when there are no
  * experts to cache. */

@@ -302,12 +302,13 @@ static oato_status activation_bytes(struct problem *p, uint64_t *most, struct oa
 
 static uint64_t workspace_bytes(const struct problem *p, int32_t d)
 {
+    const int32_t tokens = request_max_tokens(&p->request);
     uint64_t most = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        struct op_size size =
-            graph_op_size(&p->graph, i, request_max_tokens(&p->request), p->request.batch, 1, 1);
-        uint64_t bytes =
-            cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, size.rows);
+        const struct op_size size = graph_op_size(&p->graph, i, tokens, p->request.batch, 1,
+                                                  (int64_t)tokens * p->request.context);
+        const uint64_t bytes =
+            cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, &size);
         most = bytes > most ? bytes : most;
     }
     return least_bytes(most, BYTES_MAX);
@@ -323,8 +324,9 @@ static oato_status reserve_memory(struct problem *p, struct oato_error *err)
     if (status)
         return status;
     for (int32_t d = 0; d < p->n_devices; d++) {
-        p->reserve[d] = activations + activations / 8 + workspace_bytes(p, d) + p->aside[d];
-        in->usable[d] = p->budget[d] >= p->reserve[d];
+        p->work[d] = activations + activations / 8 + workspace_bytes(p, d);
+        p->reserve[d] = (p->tight ? 0 : p->work[d]) + p->aside[d];
+        in->usable[d] = p->budget[d] >= p->reserve[d] && p->budget[d] >= p->work[d];
         in->capacity[d] = in->usable[d] ? least_bytes(p->budget[d] - p->reserve[d], BYTES_MAX) : 0;
         in->fixed[d] = request_fixed(p, d);
     }
@@ -348,7 +350,7 @@ oato_status problem_price(struct problem *p, struct oato_error *err)
 }
 
 oato_status problem_begin(const struct profile *profile, const struct plan_request *q,
-                          struct problem **out, struct oato_error *err)
+                          const char *classes, struct problem **out, struct oato_error *err)
 {
     struct problem *p = calloc(1, sizeof *p);
     *out = NULL;
@@ -359,7 +361,7 @@ oato_status problem_begin(const struct profile *profile, const struct plan_reque
     p->request = *q;
     oato_status status = request_check(q, err);
     if (!status)
-        status = cost_create(profile, &p->cost, err);
+        status = cost_create(profile, classes, &p->cost, err);
     if (status)
         problem_free(p);
     else
@@ -372,7 +374,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
                            struct oato_error *err)
 {
     struct problem *p;
-    oato_status status = problem_begin(profile, &o->request, &p, err);
+    oato_status status = problem_begin(profile, &o->request, o->own_kernels ? "" : NULL, &p, err);
     *out = NULL;
     if (!p)
         return status;
@@ -380,6 +382,7 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     p->whole_only = o->whole_only;
     p->by_ranks = o->by_ranks;
     p->joined = o->joined;
+    p->tight = o->tight;
     memcpy(p->aside, o->aside, sizeof p->aside);
     p->layer_begin = o->layer_begin;
     p->layer_end = o->layer_end;
@@ -394,37 +397,13 @@ oato_status problem_create(const struct model *m, const struct profile *profile,
     return OATO_OK;
 }
 
-/* Bytes of the copies of streamed weights that the devices' drivers keep on the host, in their own
- * layout, beside the host's weights. */
-static uint64_t kept_bytes(const struct problem *p, const int32_t *place)
-{
-    uint64_t sum = 0;
-    for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const int32_t unit = p->unit_of[i];
-        const struct option *o = instance_option(&p->instance, place, unit);
-        int64_t begin = 0, end = 1;
-        if (o->stream < 0 || o->filed || o->rooms ||
-            !cost_device(p->cost, p->device[o->stream]).keeps)
-            continue;
-        if (option_divided(o))
-            divide_range(p, unit, o, p->instance.host, &begin, &end);
-        const int64_t all = option_divided(o) ? p->division[unit].extent : 1;
-        sum += (uint64_t)((double)p->price[i * p->n_devices + o->stream].weight_bytes *
-                          (double)(end - begin) / (double)all);
-    }
-    return sum;
-}
-
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need)
 {
     const uint32_t uses = instance_uses(&p->instance, place);
-    const int32_t host = p->instance.host;
     uint64_t used[SOLVER_DEVICES];
     instance_fits(&p->instance, place, used);
     for (int32_t d = 0; d < p->n_devices; d++)
         need[d] = uses >> d & 1 ? used[d] + p->reserve[d] - p->aside[d] : 0;
-    if (need[host] < p->budget[host]) /* a copy that finds no room is made at each step instead */
-        need[host] += least_bytes(kept_bytes(p, place), p->budget[host] - need[host]);
 }
 
 void problem_stream(struct problem *p, const int32_t *place)

@@ -194,12 +194,12 @@ oato_status problem_check_budgets(const struct problem *p, const struct planner_
     for (int32_t i = 0; i < o->n_budgets && o->strict_budgets; i++)
         for (int32_t d = 0; d < p->n_devices; d++)
             if (!strcmp(problem_device(p, d), o->budgets[i].id) && o->budgets[i].bytes &&
-                !p->instance.usable[d])
+                p->budget[d] < p->work[d])
                 return oato_fail(err, OATO_EFIT,
                                  "--budget %s=%.1f MiB is %.1f MiB less than activations and "
                                  "workspace need there; raise it, lower --ubatch, or leave the "
                                  "device out with --devices",
                                  o->budgets[i].id, (double)o->budgets[i].bytes / 0x1p20,
-                                 (double)(p->reserve[d] - o->budgets[i].bytes) / 0x1p20);
+                                 (double)(p->work[d] - o->budgets[i].bytes) / 0x1p20);
     return OATO_OK;
 }

@@ -185,7 +185,8 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     struct problem *p;
     *out = NULL;
     if (plan_check_model(plan, m->gguf, err) || plan_check_neurons(plan, err) ||
-        request_check_plan(plan, err) || problem_begin(profile, &plan->request, &p, err))
+        request_check_plan(plan, err) ||
+        problem_begin(profile, &plan->request, plan->numerics[PHASE_PREFILL], &p, err))
         return err->status;
     p->neurons = plan->neurons;
     p->sparse = plan->sparse;
@@ -216,7 +217,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         return status;
     }
     problem_stream(p, *place);
-    if (p->stored && storage_set(p, *place, err)) {
+    if ((p->stored && storage_set(p, *place, err)) || memory_of_plan(plan, m, p, err)) {
         problem_free(p);
         return err->status;
     }

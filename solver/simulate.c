@@ -42,7 +42,7 @@ static oato_status rank_lower(struct simulation *s, int32_t rank, struct oato_er
     while (s->plan->devices[r->first].rank != rank)
         r->first++;
     r->profile = s->options.profiles[rank_profile(&s->options, rank)];
-    if (cost_create(r->profile, &r->cost, err) ||
+    if (cost_create(r->profile, s->plan->numerics[PHASE_PREFILL], &r->cost, err) ||
         rank_facts(s->plan, r->profile, r->cost, rank, &facts, s->device + r->first, bound, err))
         return err->status;
     r->n_devices = facts.n_devices;

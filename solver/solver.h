@@ -244,6 +244,10 @@ struct planner_options {
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
+    bool own_kernels; /* no libraries of the devices' vendors; planner_make tries that where they
+                         leave an accelerator little room */
+    bool tight; /* activations and workspace first count nothing, since a device with few operators
+                   needs little; planner_make tries that where nothing fits */
 };
 
 enum { CACHE_AUTO = -1 };
@@ -299,18 +303,20 @@ struct problem {
     int32_t n_inputs;
     struct silence *silent; /* per operator: sparse_silences; NULL: not known yet */
     bool sparse_given; /* they are, except on `dense` devices; else each option chooses its own */
-    bool whole_only, joined;
+    bool whole_only, joined, tight;
     int32_t by_ranks, layer_begin, layer_end;
+    uint64_t work[SOLVER_DEVICES];  /* activations and workspace, if all ran there */
     uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
-    uint64_t ring_bytes;       /* for that, part of the host's reserve */
-    int32_t *unit_of;          /* per operator */
-    int32_t *first_op;         /* per unit */
-    struct division *division; /* per unit */
-    struct divided *divided;   /* units whose options others can share (divide.c) */
-    struct layer_flow *flow;   /* per layer, from -1 to n_layers */
-    int32_t *edge_of;          /* per value; -1: no other unit reads it */
+    uint64_t ring_bytes;          /* for that, part of the host's reserve */
+    struct device_memory *memory; /* per device, of the plan's programs; NULL: not known */
+    int32_t *unit_of;             /* per operator */
+    int32_t *first_op;            /* per unit */
+    struct division *division;    /* per unit */
+    struct divided *divided;      /* units whose options others can share (divide.c) */
+    struct layer_flow *flow;      /* per layer, from -1 to n_layers */
+    int32_t *edge_of;             /* per value; -1: no other unit reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
     struct op_price *price;                                 /* [operator * n_devices + device] */
     struct price planned;                          /* of the plan that planner_make made of it */
@@ -338,11 +344,11 @@ void problem_free(struct problem *p);
  * largest record of those that it streams to a device, and the rooms of KV. */
 void problem_stream(struct problem *p, const int32_t *place);
 /* Bytes that a placement takes on each device as solvers count, reserve included; 0 on unused
- * devices. What its programs take is exact (memory.c). */
+ * devices. A plan states what its programs take (memory.c). */
 void problem_memory(const struct problem *p, const int32_t *place, uint64_t *need);
-/* Raises need[d] of each device of the problem's plan to what the plan's programs take there. */
-oato_status memory_of_plan(const struct plan *plan, const struct model *m, const struct problem *p,
-                           uint64_t *need, struct oato_error *err);
+/* Sets p->memory, of the problem's plan. */
+oato_status memory_of_plan(const struct plan *plan, const struct model *m, struct problem *p,
+                           struct oato_error *err);
 const char *problem_device(const struct problem *p, int32_t device);
 
 /* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with

@@ -182,14 +182,14 @@ static oato_status price_way(const struct pricing *x, struct cluster_size *s,
 static oato_status price_divided(const struct pricing *x, struct cluster_size *s)
 {
     const double own = x->remote ? 1 : (double)s->ranks.ranks / s->ranks.hosts;
-    uint64_t need[2 * TWO] = {0};
+    struct device_memory need[2 * TWO] = {{.weights = 0}};
     struct plan plan;
     oato_status status = plan_divided(x, &s->ranks, &plan);
     if (!status)
         status = memory_of_rank(&plan, x->m, x->profile, 0, need, x->err);
     for (int way = 0; way < SUM_HOST_WAYS && !status; way++)
         status = price_way(x, s, &plan, (enum sum_way)way);
-    s->bytes = need[x->remote];
+    s->bytes = device_memory_sum(&need[x->remote]);
     s->fits = (double)s->bytes <= (double)x->device->free_bytes * 0.9 / own;
     arena_free(&plan.arena);
     return status;

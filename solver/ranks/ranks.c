@@ -148,19 +148,19 @@ oato_status ranks_predict(struct plan *plan, const struct model *m, const struct
                           bool may_exceed, struct oato_error *err)
 {
     struct simulation *s;
-    uint64_t need[PLAN_DEVICES_MAX] = {0};
+    struct device_memory need[PLAN_DEVICES_MAX] = {{.weights = 0}};
     for (int32_t r = 0; r < o->ranks; r++)
         if (memory_of_rank(plan, m, o->profiles[rank_profile(o, r)], r, need, err))
             return err->status;
     for (int32_t i = 0; i < plan->n_devices; i++) {
         struct plan_device *d = &plan->devices[i];
-        d->planned_bytes = need[i];
-        if (need[i] > d->budget_bytes && !may_exceed)
+        d->planned_bytes = memory_stated(&need[i], d->budget_bytes);
+        if (d->planned_bytes > d->budget_bytes && !may_exceed)
             return oato_fail(
                 err, OATO_EFIT,
                 "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, or "
                 "a smaller --context",
-                d->rank, (double)need[i] / 0x1p20, (double)d->budget_bytes / 0x1p20, d->id);
+                d->rank, (double)d->planned_bytes / 0x1p20, (double)d->budget_bytes / 0x1p20, d->id);
     }
     if (simulation_of_rank(plan, m, o, false, &s, err))
         return err->status;

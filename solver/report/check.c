@@ -67,23 +67,15 @@ static void judge_time(struct verdict *v, const char *what, double now_ns, doubl
     tell(v, what, is, "ms", as_ms(now_ns), as_ms(limit_ns));
 }
 
-static oato_status judge_memory(struct verdict *v, const struct plan *plan, const struct model *m,
-                                const struct problem *p, const int32_t *place,
-                                struct oato_error *err)
+static void judge_memory(struct verdict *v, const struct problem *p)
 {
-    uint64_t need[SOLVER_DEVICES];
-    problem_memory(p, place, need);
-    for (int32_t i = 0; i < plan->n_caches; i++)
-        need[plan->caches[i].device] += cache_bytes(p, &plan->caches[i]);
-    if (memory_of_plan(plan, m, p, need, err))
-        return err->status;
     for (int32_t d = 0; d < p->n_devices; d++) {
+        const uint64_t need = device_memory_sum(&p->memory[d]);
         char what[64];
         snprintf(what, sizeof what, "memory of %s", problem_device(p, d));
-        judge(v, what, need[d] <= p->budget[d], "MiB", as_mib((double)need[d]),
+        judge(v, what, need <= p->budget[d], "MiB", as_mib((double)need),
               as_mib((double)p->budget[d]));
     }
-    return OATO_OK;
 }
 
 static bool runs_everywhere(const struct problem *p, const int32_t *place)
@@ -230,9 +222,7 @@ static oato_status judge_plan(struct verdict *v, const struct plan *plan, const 
     if (status)
         goto out;
     *dispersion_ns = now - (double)fast_ns;
-    status = judge_memory(v, plan, m, p, place, err);
-    if (status)
-        goto out;
+    judge_memory(v, p);
     judge_promise(v, plan, now, max_slower, *dispersion_ns);
     int64_t best_ns = 0;
     status = best_now(m, profile, p, max_slower, time_limit_s, &best_ns, err);

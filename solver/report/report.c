@@ -85,19 +85,23 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
                     storage_kv_bytes(&problem->graph, &op->op, problem->request.kv, &step);
                 continue;
             }
+            if (!stored)
+                continue;
             const double share = part_share(&op->op, t->axis, t->begin, t->end);
-            const bool host = problem->instance.is_host[d];
-            const double read =
-                stored && host ? storage_share(op, price->weight_bytes, problem->request.batch) : 1;
-            *(stored ? &s.stored_bytes : &s.weight_bytes) +=
-                (uint64_t)((double)price->weight_bytes * share * read);
-            s.stored += stored;
-            s.kv_bytes += price->kv_bytes;
+            const double read = problem->instance.is_host[d]
+                                    ? storage_share(op, price->weight_bytes, problem->request.batch)
+                                    : 1;
+            s.stored_bytes += (uint64_t)((double)price->weight_bytes * share * read);
+            s.stored++;
         }
     }
-    for (int32_t i = 0; problem && i < p->n_caches; i++)
-        if (p->caches[i].device == d)
-            s.weight_bytes += cache_bytes(problem, &p->caches[i]);
+    if (problem && problem->memory) {
+        const struct device_memory *m = &problem->memory[d];
+        s.weight_bytes = m->weights;
+        s.kv_bytes = m->kv;
+        s.staging_bytes = m->room;
+        s.locked_bytes = memory_stated(m, p->devices[d].budget_bytes) - device_memory_sum(m);
+    }
     if (p->devices[d].planned_bytes > s.weight_bytes + s.kv_bytes)
         s.work_bytes = p->devices[d].planned_bytes - s.weight_bytes - s.kv_bytes;
     return s;
@@ -183,8 +187,9 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
                      JSON("layout", plan_kernels(p, d)->layout));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
-                     JSON("work_bytes", s.work_bytes), JSON("stored_bytes", s.stored_bytes),
-                     JSON("kv_file_layers", s.filed),
+                     JSON("work_bytes", s.work_bytes), JSON("staging_bytes", s.staging_bytes),
+                     JSON("page_locked_bytes", s.locked_bytes),
+                     JSON("stored_bytes", s.stored_bytes), JSON("kv_file_layers", s.filed),
                      JSON("kv_file_bytes", (uint64_t)s.filed_bytes));
         json_add(out, JSON("operators", s.operators), JSON("kv_layers", s.kv_layers),
                  JSON("prefill_ns", s.prefill_ns), JSON("decode_ns", s.decode_ns));
@@ -296,7 +301,7 @@ static void report_json(const struct plan *p, const struct problem *problem,
     if (p->n_sums)
         json_sums(p, out);
     if (problem)
-        untimed_json(problem, out);
+        untimed_json(p, problem, out);
     if (problem)
         doubts_json(problem, out);
     if (problem && problem->n_rounds)
@@ -540,7 +545,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
     text_inputs(p, problem, out);
     text_solver(p, out);
     if (problem) {
-        untimed_text(problem, out);
+        untimed_text(p, problem, out);
         doubts_text(problem, out);
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);

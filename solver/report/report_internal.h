@@ -39,7 +39,8 @@ int device_width(const struct plan *p);
 struct device_share {
     int32_t operators, kv_layers;
     uint64_t prefill_ns, decode_ns;
-    uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem */
+    uint64_t weight_bytes, kv_bytes, work_bytes; /* only with a problem; else all of it is work */
+    uint64_t staging_bytes, locked_bytes;        /* part of work; locked: device_memory.locked */
     uint64_t stored_bytes;                       /* weights that are read at every step; likewise */
     int32_t stored;                              /* operators that have some */
     int32_t filed;                               /* layers whose KV stays in a file; */
@@ -80,8 +81,11 @@ oato_status frontier_picture(const struct plan *plan, const struct problem *p,
 void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *out);
 /* The types that devices were never timed with, and the command that times them; nothing where
  * there are none. */
-void untimed_text(const struct problem *p, struct text *out);
-void untimed_json(const struct problem *p, struct text *out);
+void untimed_text(const struct plan *plan, const struct problem *p, struct text *out);
+void untimed_json(const struct plan *plan, const struct problem *p, struct text *out);
+/* By which share of the plan's predictions they may be off, if each estimate in them is off the same
+ * way by what nine in ten of its kind are off by at most. */
+void estimates_off(const struct plan *plan, const struct problem *p, double share[PHASE_COUNT]);
 
 /* doubts.c: whether a row of operator `op` on device d is marked as contradicting the profile;
  * lines about all such marks that the problem's prices come from; nothing where there are none. */

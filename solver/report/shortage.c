@@ -104,7 +104,7 @@ oato_status report_shortage(const struct model *m, const struct profile *profile
     const int64_t context = largest_context(&x);
     char ways[160] = "";
     if (!need && !context)
-        return err->status; /* as the planner has it: the host is not all that is too small */
+        return err->status; /* likewise: the host is not all that is too small */
     if (need)
         snprintf(ways, sizeof ways, "raise the budget, --budget %s=%" PRIu64 "KiB%s", x.host->id,
                  (need + 1023) >> 10, context ? ", or " : "");

@@ -32,6 +32,36 @@ static bool is_untimed(enum cost_known known)
     return known == COST_NEVER_TIMED || known == COST_NEVER_ASKED;
 }
 
+/* Of what may take more than twice as long, how many times. */
+static void off_text(double off, struct text *out)
+{
+    if (off < 1)
+        text_printf(out, "%.0f %%", 100 * off);
+    else
+        text_printf(out, "a factor of %.1f", 1 + off);
+}
+
+void estimates_off(const struct plan *plan, const struct problem *p, double share[PHASE_COUNT])
+{
+    double all[PHASE_COUNT] = {0}, may[PHASE_COUNT] = {0};
+    const struct request_step steps[PHASE_COUNT] = {
+        [PHASE_PREFILL] = request_prefill_kind(&p->request, 0),
+        [PHASE_DECODE] = request_decode_step(&p->request)};
+    for (int32_t i = 0, op = 0; i < plan->n_costs; i++) {
+        const struct plan_cost *c = &plan->costs[i];
+        const double ns = (double)c->ns;
+        while (strcmp(p->graph.ops[op].name, c->op) != 0)
+            op = (op + 1) % p->graph.n_ops;
+        all[c->phase] += ns + (double)c->transfer_ns;
+        if (c->estimate)
+            may[c->phase] += ns * request_step_cost(p, &p->graph, op, &p->graph.ops[op].op,
+                                                    c->device, &steps[c->phase])
+                                      .off;
+    }
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        share[phase] = all[phase] > 0 ? may[phase] / all[phase] : 0;
+}
+
 void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *out)
 {
     const struct oato_op *o = &p->graph.ops[op].op;
@@ -49,6 +79,10 @@ void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *
                                               : "and the profile does not say what that supports");
     if (c.from)
         text_printf(out, "; scaled from %s", c.from);
+    if (c.off > 0) {
+        text_printf(out, ", off by at most ");
+        off_text(c.off, out);
+    }
     if (is_untimed(known)) {
         text_printf(out, "; there, this would time it: ");
         command_text(p, out);
@@ -73,9 +107,21 @@ static void list_untimed(const struct problem *p, int32_t d, bool json, struct t
     }
 }
 
-void untimed_text(const struct problem *p, struct text *out)
+void untimed_text(const struct plan *plan, const struct problem *p, struct text *out)
 {
     bool any = false;
+    double off[PHASE_COUNT];
+    estimates_off(plan, p, off);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        if (!(off[phase] > 0))
+            continue;
+        text_printf(out, any ? ", decode by " : "by estimates %s may be off by ",
+                    phase == PHASE_PREFILL ? "prefill" : "decode");
+        off_text(off[phase], out);
+        any = true;
+    }
+    text_printf(out, any ? "; nine in ten are off by less\n" : "");
+    any = false;
     for (int32_t d = 0; d < p->n_devices; d++) {
         struct text list;
         text_init(&list);
@@ -93,9 +139,13 @@ void untimed_text(const struct problem *p, struct text *out)
     text_printf(out, "\n");
 }
 
-void untimed_json(const struct problem *p, struct text *out)
+void untimed_json(const struct plan *plan, const struct problem *p, struct text *out)
 {
     struct text command;
+    double off[PHASE_COUNT];
+    estimates_off(plan, p, off);
+    json_add_object(out, "estimates_off", JSON("prefill", off[PHASE_PREFILL]),
+                    JSON("decode", off[PHASE_DECODE]));
     text_init(&command);
     command_text(p, &command);
     json_open(out, "never_timed", '[');

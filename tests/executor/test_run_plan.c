@@ -83,6 +83,9 @@ static void bench_holds_a_plan_to_its_prediction(void **state)
     const double ratio = number_of(&o->out, "\"predicted_over_measured\"", "\"prefill\":");
     assert_true(ratio > 0.999 * 34 / prefill && ratio < 1.001 * 34 / prefill);
     assert_true(number_of(&o->out, "\"predicted_over_measured\"", "\"decode\":") > 0);
+    const double allocated = number_of(&o->out, "\"memory\"", "\"allocated_bytes\":");
+    assert_true(allocated > number_of(&o->out, "\"memory\"", "\"weight_bytes\":"));
+    assert_true(number_of(&o->out, "\"device\":\"sim:0\"", "\"staging_bytes\":") >= 2 * 32768);
     assert_int_equal(run(&o->out, &o->err, "bench tiny.gguf --plan tiny.plan -r 1"), 0);
     assert_non_null(strstr(o->out.data, "predicted / measured  prefill 34000.000 / "));
     assert_non_null(strstr(o->out.data, "  decode 1.000 / "));

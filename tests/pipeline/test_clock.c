@@ -6,18 +6,14 @@
  * network takes no time.
  */
 #include "executor/executor.h"
-#include "kernels/ranks/collective.h"
 #include "solver/solver.h"
 #include "tests/executor/harness.h"
-#include "tests/kernels/fork_transport.h"
+#include "tests/pipeline/together.h"
 
 // clang-format off
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <cmocka.h>
 // clang-format on
 
@@ -244,79 +240,10 @@ static void division(struct profile *p)
     p->n_links = 2;
 }
 
-/* What all ranks share: how they send, and what a prompt and a step of decode took each of them. */
-struct together {
-    struct fork_world world;
-    double ns[FORK_RANKS];
-};
-
-static void lost_end(const struct oato_error *err)
-{
-    (void)err;
-    _exit(1);
-}
-
-/* A rank; rank 0 leads. */
-static oato_status rank_run(const struct model *m, const struct plan *p, int rank,
-                            struct together *all, struct oato_error *err)
-{
-    int32_t ids[PROMPT + 1], seq;
-    struct collective *c;
-    struct engine *e;
-    char text[16];
-    snprintf(text, sizeof text, "%d", rank);
-    setenv(FORK_RANK, text, 1);
-    fill_ids(ids, PROMPT + 1, m->shape.vocab, 6);
-    if (collective_open(&c, lost_end, err))
-        return err->status;
-    const struct engine_options o = {.ubatch = PROMPT, .threads = 1, .ranks = c};
-    if (engine_open(m, p, &o, NULL, NULL, &e, err) || engine_join(e, err))
-        return err->status;
-    oato_status status = OATO_OK;
-    if (rank)
-        status = engine_follow(e, err);
-    else if (!(status = engine_seq_create(e, &seq, err)))
-        status = engine_feed(e, seq, ids, PROMPT, LOGITS_LAST, NULL, NULL, err);
-    const struct engine_input in = {rank ? 0 : seq, &ids[PROMPT], 1, LOGITS_LAST, false};
-    if (!rank && !status)
-        status = engine_step(e, &in, 1, err);
-    all->ns[rank] = (double)clock_of(e);
-    engine_close(e);
-    collective_close(c);
-    return status;
-}
-
-static void ranks_run(const struct model *m, const struct plan *p, struct together *all)
-{
-    char text[32];
-    const int n = plan_ranks(p);
-    memset(all, 0, sizeof *all);
-    all->world.ranks = all->world.hosts = n;
-    snprintf(text, sizeof text, "%llx", (unsigned long long)(uintptr_t)&all->world);
-    setenv(FORK_WORLD, text, 1);
-    setenv("OATO_MPI", OATO_FORK_TRANSPORT, 1);
-    for (int rank = 0; rank < n; rank++) {
-        struct oato_error err;
-        const pid_t child = fork();
-        if (!child && rank_run(m, p, rank, all, &err)) {
-            print_error("rank %d: %s\n", rank, err.text);
-            _exit(1);
-        }
-        if (!child)
-            _exit(0);
-        all->world.child[rank] = child;
-    }
-    for (int rank = 0; rank < n; rank++) {
-        int status;
-        assert_int_equal(waitpid(all->world.child[rank], &status, 0), all->world.child[rank]);
-        assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
-    }
-}
-
 /* Where ranks divide every layer equally, all take as long; where each has layers of its own, a
  * step takes as long as all of them together. */
 static void ranks_compare(const struct model *m, const struct profile *profile,
-                          enum rank_split split, int32_t n, struct together *all)
+                          enum rank_split split, int32_t n)
 {
     struct rank_options ranks = {.split = split,
                                  .ranks = n,
@@ -337,10 +264,12 @@ static void ranks_compare(const struct model *m, const struct profile *profile,
     if (ranks_plan(m, &o, &ranks, NULL, &plan, &err))
         fail_msg("%s", err.text);
     assert_int_equal(plan.n_devices, 2 * n);
-    ranks_run(m, &plan, all);
+    struct engine_stats stats[FORK_RANKS];
+    const struct engine_options each = {.ubatch = PROMPT, .threads = 1};
+    together_run(m, &plan, &each, PROMPT, stats);
     for (int32_t r = 0; r < n; r++) {
-        longest = fmax(longest, all->ns[r]);
-        sum += all->ns[r];
+        longest = fmax(longest, (double)stats[r].clock_ns);
+        sum += (double)stats[r].clock_ns;
     }
     simulate(m, &plan, simulated);
     const double real = split == SPLIT_TENSOR ? longest : sum,
@@ -354,18 +283,14 @@ static void ranks_compare(const struct model *m, const struct profile *profile,
 static void the_clocks_of_all_ranks_show_what_was_simulated(void **state)
 {
     (void)state;
-    struct together *all =
-        mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct model *m = wide_model(3, 4);
     struct profile p;
-    assert_true(all != MAP_FAILED);
     division(&p);
     for (int32_t n = 2; n <= 4; n *= 2)
         for (int split = SPLIT_TENSOR; split <= SPLIT_LAYERS; split++)
-            ranks_compare(m, &p, (enum rank_split)split, n, all);
+            ranks_compare(m, &p, (enum rank_split)split, n);
     profile_free(&p);
     model_close(m);
-    munmap(all, sizeof *all);
 }
 
 int main(void)

@@ -1,14 +1,17 @@
 /*
- * test_memory.c - what a plan states is never less than what the engine allocates: for every
- * instruction set that runs here, models of several kinds, placements and steps, by the engine's
- * own account; and the least budget for which there is a plan is one with which the engine runs.
+ * test_memory.c - what a plan states is never less than what the engine allocates, nor more by
+ * 2 % where all was profiled: for every instruction set that runs here, models of several kinds,
+ * placements, ranks and steps, by the engine's own account; and the least budget for which there is
+ * a plan is one with which the engine runs.
  */
 #include "executor/executor.h"
 #include "kernels/device.h"
 #include "solver/solver.h"
 #include "tests/executor/harness.h"
+#include "tests/pipeline/together.h"
 
 // clang-format off
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -159,6 +162,7 @@ struct memory_case {
     int32_t context, ubatch, batch;
     oato_dtype kv;
     uint64_t sim_budget; /* 0: all of it */
+    int32_t expert_cache;
 };
 
 static struct model *model_of(const struct random_model *r)
@@ -181,6 +185,7 @@ static struct planner_options options_of(const struct memory_case *c, uint64_t b
     o.request.ubatch = c->ubatch;
     o.request.batch = c->batch;
     o.request.kv = c->kv;
+    o.expert_cache = c->expert_cache;
     o.time_limit_s = 2;
     o.budgets[o.n_budgets++] = (struct device_budget){.id = "cpu:0", .bytes = budget};
     if (c->sims && c->sim_budget)
@@ -197,6 +202,30 @@ static bool plan_at(const struct memory_case *c, const struct model *m, const st
     if (status && status != OATO_EFIT)
         fail_msg("%s, %s: %s", isa_now, c->name, err.text);
     return !status;
+}
+
+/* What plans state may be more than what is allocated by so much, where the profile is of the very
+ * model and has steps of that size; where it has not, what layouts and kernels take is bounded, not
+ * known. */
+static const double STATED_MOST = 1.02;
+
+static void check_stated(const struct memory_case *c, const struct plan *plan, int32_t rank,
+                         const struct engine_stats *stats)
+{
+    for (int32_t d = 0, own = 0; d < plan->n_devices; d++) {
+        if (plan->devices[d].rank != rank)
+            continue;
+        const struct engine_device_stats *s = &stats->device[own++];
+        const uint64_t stated = plan->devices[d].planned_bytes;
+        const bool known = c->profiled == c->model.dtype && (c->ubatch == 64 || c->ubatch == 512);
+        if (stated && (s->memory_bytes > stated ||
+                       (known && (double)stated > STATED_MOST * (double)s->memory_bytes)))
+            fail_msg("%s, %s: %s takes %" PRIu64 " bytes, of which weights %" PRIu64 ", KV %" PRIu64
+                     ", activations %" PRIu64 ", workspace %" PRIu64 ", staging %" PRIu64
+                     "; the plan states %" PRIu64,
+                     isa_now, c->name, s->info.id, s->memory_bytes, s->weight_bytes, s->kv_bytes,
+                     s->arena_bytes, s->workspace_bytes, s->staging_bytes, stated);
+    }
 }
 
 static void nothing(void *user, const char *text)
@@ -219,16 +248,12 @@ static void runs(const struct memory_case *c, const struct model *m, const struc
                  (unsigned long long)plan->devices[0].budget_bytes,
                  (unsigned long long)plan->devices[0].planned_bytes, err.text);
     engine_get_stats(e, &stats);
-    for (int32_t d = 0; d < plan->n_devices; d++) {
-        const struct engine_device_stats *s = &stats.device[d];
-        if (s->memory_bytes > plan->devices[d].planned_bytes && plan->devices[d].planned_bytes)
-            fail_msg("%s, %s: %s takes %llu bytes, the plan states %llu", isa_now, c->name,
-                     s->info.id, (unsigned long long)s->memory_bytes,
-                     (unsigned long long)plan->devices[d].planned_bytes);
-    }
+    check_stated(c, plan, 0, &stats);
     /* simulated devices take whole pages of the host's, which are not theirs to state */
     const uint64_t beside = stats.device[0].memory_bytes - stats.device[0].weight_bytes;
-    if (!c->sims && pages > beside)
+    if (!c->sims &&
+        (pages > beside ||
+         (double)(beside - pages) > (STATED_MOST - 1) * (double)stats.device[0].memory_bytes))
         fail_msg("%s, %s: %llu bytes are taken beside weights, and %llu stated", isa_now, c->name,
                  (unsigned long long)pages, (unsigned long long)beside);
     int32_t seq, ids[20];
@@ -254,6 +279,7 @@ static void check_case(const struct memory_case *c)
     struct plan plan;
     profile_of(of, c->sims, c->storage, c->kv, &p);
     assert_true(plan_at(c, m, &p, 512 * MIB, &plan));
+    assert_int_equal(plan.n_caches > 0, c->expert_cache > 0);
     runs(c, m, &plan);
     uint64_t fits = plan.devices[0].planned_bytes, below = 0;
     plan_free(&plan);
@@ -271,6 +297,37 @@ static void check_case(const struct memory_case *c)
     plan_free(&plan);
     profile_free(&p);
     model_close(of);
+    model_close(m);
+}
+
+/* Ranks with parts of every layer, and with layers of their own. */
+static void check_ranks(const struct memory_case *c)
+{
+    struct model *m = model_of(&c->model);
+    struct profile p;
+    profile_of(m, c->sims, false, c->kv, &p);
+    for (int split = SPLIT_TENSOR; split <= SPLIT_LAYERS; split++) {
+        struct oato_error err;
+        struct plan plan;
+        struct engine_stats stats[FORK_RANKS];
+        const struct planner_options o = options_of(c, 512 * MIB);
+        const struct rank_options ranks = {.split = (enum rank_split)split,
+                                           .ranks = 2,
+                                           .hosts = 2,
+                                           .profiles = {&p},
+                                           .n_profiles = 1,
+                                           .bytes_per_s = 1e10,
+                                           .network_given = true,
+                                           .wire = DT_F32};
+        const struct engine_options each = {.isa = isa_now, .threads = 1};
+        if (ranks_plan(m, &o, &ranks, NULL, &plan, &err))
+            fail_msg("%s, %s: %s", isa_now, c->name, err.text);
+        together_run(m, &plan, &each, 20, stats);
+        for (int32_t r = 0; r < 2; r++)
+            check_stated(c, &plan, r, &stats[r]);
+        plan_free(&plan);
+    }
+    profile_free(&p);
     model_close(m);
 }
 
@@ -303,37 +360,49 @@ static void check_all(const char *isa)
 {
     const struct memory_case cases[] = {
         {"dense, steps of one size", shape_of("llama", DT_Q4_0), DT_Q4_0, 0, false, "cpu", 256, 64,
-         1, DT_F16, 0},
-        {"dense, many sequences", shape_of("llama", DT_Q8_0), DT_Q8_0, 0, false, "cpu", 2048, 256,
-         6, DT_Q8_0, 0},
+         1, DT_F16, 0, 0},
+        {"dense, many sequences", shape_of("llama", DT_Q8_0), DT_Q8_0, 0, false, "cpu", 2048, 512,
+         6, DT_Q8_0, 0, 0},
         {"a profile of other shapes and types", shape_of("llama", DT_Q8_0), DT_Q4_0, 0, false,
-         "cpu", 512, 100, 2, DT_F16, 0},
+         "cpu", 512, 100, 2, DT_F16, 0, 0},
         {"a type with a codebook that was not profiled", shape_of("llama", DT_IQ3_XXS), DT_F16, 0,
-         false, "cpu", 256, 32, 1, DT_F16, 0},
-        {"experts", shape_of("qwen3moe", DT_Q4_K), DT_Q4_K, 0, false, "cpu", 256, 48, 1, DT_F16, 0},
+         false, "cpu", 256, 32, 1, DT_F16, 0, 0},
+        {"experts", shape_of("qwen3moe", DT_Q4_K), DT_Q4_K, 0, false, "cpu", 256, 64, 1, DT_F16, 0,
+         0},
         {"experts, other types", shape_of("qwen3moe", DT_F16), DT_Q5_K, 0, false, "cpu", 256, 64, 2,
-         DT_F32, 0},
-        {"states", shape_of("lfm2", DT_Q8_0), DT_Q8_0, 0, false, "cpu", 256, 64, 2, DT_F16, 0},
-        {"windows", shape_of("gemma3", DT_Q4_0), DT_Q4_0, 0, false, "cpu", 1024, 64, 2, DT_F16, 0},
+         DT_F32, 0, 0},
+        {"states", shape_of("lfm2", DT_Q8_0), DT_Q8_0, 0, false, "cpu", 256, 64, 2, DT_F16, 0, 0},
+        {"windows", shape_of("gemma3", DT_Q4_0), DT_Q4_0, 0, false, "cpu", 1024, 64, 2, DT_F16, 0,
+         0},
         {"two devices", shape_of("llama", DT_Q4_0), DT_Q4_0, 1, false, "affinity", 256, 64, 1,
-         DT_F16, 2 * MIB},
+         DT_F16, 2 * MIB, 0},
         {"three devices, several sequences", shape_of("llama", DT_Q8_0), DT_Q8_0, 2, false,
-         "affinity", 512, 64, 3, DT_F16, 3 * MIB},
+         "affinity", 512, 64, 3, DT_F16, 3 * MIB, 0},
         {"two devices, experts of a type that was not profiled", shape_of("qwen3moe", DT_Q8_0),
-         DT_Q4_0, 1, false, "affinity", 256, 64, 1, DT_F16, 3 * MIB},
-        {"streaming", shape_of("llama", DT_Q8_0), DT_Q8_0, 0, true, "cpu", 256, 32, 1, DT_F16, 0},
+         DT_Q4_0, 1, false, "affinity", 256, 64, 1, DT_F16, 3 * MIB, 0},
+        {"streaming", shape_of("llama", DT_Q8_0), DT_Q8_0, 0, true, "cpu", 256, 64, 1, DT_F16, 0,
+         0},
         {"streaming, a profile of other shapes", shape_of("llama", DT_Q8_0), DT_Q4_0, 0, true,
-         "cpu", 192, 16, 2, DT_F16, 0},
+         "cpu", 192, 16, 2, DT_F16, 0, 0},
         {"streaming experts, and KV in a file", shape_of("qwen3moe", DT_Q8_0), DT_Q8_0, 0, true,
-         "cpu", 2048, 32, 1, DT_F16, 0},
+         "cpu", 2048, 64, 1, DT_F16, 0, 0},
         {"prompts over KV of the host", shape_of("llama", DT_Q4_0), DT_Q4_0, 1, false, "auto", 2048,
-         32, 1, DT_F16, 8 * MIB},
+         64, 1, DT_F16, 8 * MIB, 0},
         {"streaming to a device", shape_of("llama", DT_Q4_0), DT_Q4_0, 1, true, "auto", 256, 32, 1,
-         DT_F16, 2 * MIB},
+         DT_F16, 2 * MIB, 0},
+    };
+    const struct memory_case ranks[] = {
+        {"ranks", shape_of("llama", DT_Q4_0), DT_Q4_0, 0, false, "auto", 256, 64, 1, DT_F16, 0, 0},
+        {"ranks with a device each", shape_of("llama", DT_Q8_0), DT_Q8_0, 1, false, "auto", 256, 64,
+         1, DT_F16, 8 * MIB, 0},
+        {"ranks, experts", shape_of("qwen3moe", DT_Q4_0), DT_Q4_0, 0, false, "auto", 256, 64, 1,
+         DT_F16, 0, 0},
     };
     isa_now = isa;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
         check_case(&cases[i]);
+    for (size_t i = 0; i < ARRAY_LEN(ranks); i++)
+        check_ranks(&ranks[i]);
 }
 
 static bool runs_here(const char *isa)

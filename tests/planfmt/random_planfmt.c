@@ -206,6 +206,7 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
             row.workspace_bytes = any_u64(r);
             row.median_ns = any_f64(r);
             row.p10_ns = any_f64(r);
+            row.own_ns = any_f64(r);
             row.p90_ns = any_f64(r);
             row.repeats = (int32_t)rng_range(r, 0, INT32_MAX);
             row.disturbed = rng_range(r, 0, 3) == 0;

@@ -39,6 +39,7 @@ static void assert_same_row(const struct profile_row *a, const struct profile_ro
     assert_string_equal(a->numerics, b->numerics);
     assert_true(a->median_ns == b->median_ns);
     assert_true(a->p10_ns == b->p10_ns);
+    assert_true(a->own_ns == b->own_ns);
     assert_true(a->p90_ns == b->p90_ns);
     assert_true(a->prepared_bytes == b->prepared_bytes);
     assert_true(a->workspace_bytes == b->workspace_bytes);

@@ -161,6 +161,7 @@ static void check_rows(const struct rig *gpu, const struct op_case *c)
             fail_msg("%s takes %.0f ns in class %s", oato_op_key(&row.op, &row.size, key),
                      row.median_ns, row.numerics);
         assert_true(row.workspace_bytes > 32 << 20 || !many); /* with room for the library */
+        assert_int_equal(row.own_ns > row.median_ns, library);
     }
     unsetenv("OATO_CUDA_ON_CPU_PRODUCT_NS");
     bench_close(bench);

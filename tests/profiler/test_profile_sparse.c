@@ -134,7 +134,7 @@ static void silent_neurons_are_timed_and_the_times_decide(void **state)
     const struct profile *p = measured(m);
     /* a context of 64 has no long prompts, which would have rows without lists */
     assert_int_equal(sparse_rows(p), 2 * (5 + 1) * (3 + 3 + 0));
-    assert_int_equal(cost_create(p, &c, &err), OATO_OK);
+    assert_int_equal(cost_create(p, NULL, &c, &err), OATO_OK);
     assert_density(c, profile_device_index(p, "sim:0"));
     assert_true(cost(c, 0, &gate_up, NEURONS / 10) > 0);
     cost_free(c);

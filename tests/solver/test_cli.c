@@ -103,8 +103,11 @@ static void types_that_were_never_timed_are_estimates(void **state)
     assert_non_null(strstr(cli_out, "\nnever timed on cuda:0, so scaled from what was: Q4_K"));
     assert_non_null(
         strstr(cli_out, "on that machine: oato-profile MODEL.gguf --devices cpu,cuda -o"));
+    assert_non_null(strstr(cli_out, "\nby estimates prefill may be off by "));
+    assert_non_null(strstr(cli_out, " %; nine in ten are off by less\n"));
     cli_expect("explain k.plan blk.0.ffn_down -m k.gguf --hardware h200", 0, NULL);
     assert_non_null(strstr(cli_out, "is on cuda:0\n"));
+    assert_non_null(strstr(cli_out, ", off by at most 50 %; there, this would time it"));
     assert_null(strstr(cli_out, "does not run it"));
     assert_non_null(strstr(cli_out, "estimate: Q4_K was never timed on cuda:0, which supports it; "
                                     "scaled from mul_mat/Q4_0/"));
@@ -113,6 +116,7 @@ static void types_that_were_never_timed_are_estimates(void **state)
     assert_non_null(strstr(cli_out, "\"estimated_because\":\"Q4_K was never timed"));
     cli_expect_json("show k.plan -m k.gguf --hardware h200 --json", 0);
     assert_non_null(strstr(cli_out, "{\"device\":\"cuda:0\",\"types\":[\"Q4_K\""));
+    assert_non_null(strstr(cli_out, "\"estimates_off\":{\"prefill\":0."));
     cli_expect("simulate k.plan -m k.gguf --hardware h200", 0, NULL);
     assert_non_null(strstr(cli_out, "request"));
     assert_non_null(strstr(cli_out, "1.0000"));

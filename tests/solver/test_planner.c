@@ -276,6 +276,43 @@ static void what_does_not_fit_is_refused_with_what_is_missing(void **state)
     profile_free(&p);
 }
 
+/* A library that is twice as fast, in 3 MiB of scratch memory. */
+static void a_library_is_weighed_against_what_its_memory_could_hold(void **state)
+{
+    (void)state;
+    struct profile p;
+    uint64_t before_ns = UINT64_MAX;
+    int used = 0, left_out = 0;
+    usual_profile(&p);
+    for (int32_t i = 0; i < p.n_rows; i++) {
+        struct profile_row *r = &p.rows[i];
+        if (!r->device || r->size.rows <= NUMERICS_DECODE_ROWS ||
+            op_weight_use(&r->op) != WEIGHT_MATRIX)
+            continue;
+        r->own_ns = r->median_ns;
+        r->median_ns /= 2;
+        r->numerics = "f16.library";
+        r->workspace_bytes = 3 << 20;
+    }
+    for (uint64_t mib = 1; mib <= 16; mib++) {
+        struct plan plan;
+        const struct planner_options o = options_with("auto", mib << 20);
+        make(&p, &o, &plan, NULL);
+        const bool library = plan_classes_have(plan.numerics[PHASE_PREFILL], "f16.library");
+        const uint64_t taken = plan.devices[1].planned_bytes;
+        assert_true(!library || taken > 3 << 20);
+        assert_true(plan.objective_ns <= before_ns);
+        assert_int_equal(solver_price(model, &p, &plan).objective_ns, plan.objective_ns);
+        used += library;
+        left_out += !library && taken;
+        before_ns = plan.objective_ns;
+        plan_free(&plan);
+    }
+    print_message("used in %d plans, left out in %d\n", used, left_out);
+    assert_true(used > 0 && left_out > 0);
+    profile_free(&p);
+}
+
 static void bad_requests_are_refused(void **state)
 {
     (void)state;
@@ -576,6 +613,7 @@ int main(void)
         cmocka_unit_test(every_solver_plans_what_it_is_asked_for),
         cmocka_unit_test(fusions_are_taken_where_they_are_known_and_pay),
         cmocka_unit_test(what_does_not_fit_is_refused_with_what_is_missing),
+        cmocka_unit_test(a_library_is_weighed_against_what_its_memory_could_hold),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(estimates_are_marked),
         cmocka_unit_test(reports_are_json_and_agree_with_the_plan),

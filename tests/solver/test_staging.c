@@ -107,6 +107,10 @@ static bool check_plan(const struct model *m, const struct profile *p,
     programs_of(&plan, m, problem, &graph, &lowered);
     const int32_t host = problem->instance.host;
     const uint64_t streamed = check_streams(&plan, &graph);
+    uint64_t in_file = 0;
+    for (uint32_t i = 0; i < lowered.device[host].n_slots; i++)
+        if (lowered.device[host].slots[i].use == WEIGHT_LOOKUP) /* read where the file is mapped */
+            in_file += lowered.device[host].slots[i].bytes;
     for (int32_t d = 0; d < plan.n_devices; d++) {
         const struct lowered_device *l = &lowered.device[d];
         const bool streams = problem->instance.streams >> d & 1;
@@ -118,13 +122,11 @@ static bool check_plan(const struct model *m, const struct profile *p,
                      (unsigned long long)room, (unsigned long long)l->staging_bytes);
         assert_true(plan.devices[d].planned_bytes <= plan.devices[d].budget_bytes);
         if (plan.devices[d].planned_bytes)
-            assert_true(plan.devices[d].planned_bytes >=
-                        l->weight_bytes + l->arena_bytes + l->staging_bytes);
+            assert_true(plan.devices[d].planned_bytes >= l->weight_bytes -
+                                                             (d == host ? in_file : 0) +
+                                                             l->arena_bytes + l->staging_bytes);
     }
-    uint64_t other = lowered.device[host].weight_bytes + streamed;
-    for (uint32_t i = 0; i < lowered.device[host].n_slots; i++)
-        if (lowered.device[host].slots[i].use == WEIGHT_LOOKUP) /* read where the file is mapped */
-            other -= lowered.device[host].slots[i].bytes;
+    const uint64_t other = lowered.device[host].weight_bytes + streamed - in_file;
     const uint64_t most = plan.devices[host].budget_bytes;
     if (plan.devices[host].planned_bytes + SLACK < (other < most ? other : most))
         fail_msg(
