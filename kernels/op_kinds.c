@@ -223,7 +223,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .in = {W_CHOICE, W_CHOSEN_N, W_CHOSEN_N}, .out = {W_N},
         .flops = 2, .flops_of = W_CHOSEN_N, .fits = experts_fit},
     [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .example = "k4096/n4096/m1024", .in = {W_K}, .out = {W_N, W_N2, W_N2},
-        .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES},
+        .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES, .axes = HEADS},
     [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
         .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = gate_up_fits},

@@ -43,8 +43,9 @@ bool price_equal(const struct price *a, const struct price *b);
 struct option {
     struct price price;             /* of the unit, copies between its parts included */
     uint64_t bytes[SOLVER_DEVICES]; /* resident there */
-    int16_t in[PHASE_COUNT];        /* device that reads the inputs */
-    int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
+    int16_t in[PHASE_COUNT];        /* end that reads the inputs: a device, or a team */
+    int16_t out[PHASE_COUNT]; /* end that has the outputs; differs by phase only if streamed */
+    int16_t team;             /* end of the team that divides the unit by heads; 0: none does */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
     uint64_t staged;          /* bytes of the largest record whose weights are streamed */
@@ -83,8 +84,12 @@ struct edge {
 struct instance {
     int32_t n_devices, host; /* host: where units run unless placed elsewhere */
     bool is_host[SOLVER_DEVICES];
+    /* Where values lie, an end: a device or, behind these, a team, between whose devices, a bit each,
+     * the value is divided by heads */
+    int32_t n_teams;
+    uint32_t team[SOLVER_DEVICES];
     bool direct[SOLVER_DEVICES]
-               [SOLVER_DEVICES];       /* [from][to]: direct link, not through host memory */
+               [SOLVER_DEVICES]; /* [from][to]: ends with direct links, not through host memory */
     bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
     /* Part of the capacity that streaming to the device takes: room for two records, of any option
@@ -99,6 +104,11 @@ struct instance {
     struct edge *edges;
     int32_t *readers;
 };
+
+static inline int32_t instance_ends(const struct instance *in)
+{
+    return in->n_devices + in->n_teams;
+}
 
 /* A placement is the number of an option for each unit: place[n_units]. */
 static inline const struct option *instance_option(const struct instance *in, const int32_t *place,
@@ -271,6 +281,12 @@ struct layer_flow {
     uint64_t matrix_bytes; /* of the other matrices, in file format */
 };
 
+/* Equal accelerators that divide layers' attention by heads (heads.c). */
+struct team {
+    int32_t n, member[SOLVER_DEVICES];
+    const struct cut_op *cut; /* per operator */
+};
+
 /* What an operator skips: a share of its inputs, or of its rows by a list that `guess` has made. */
 struct silence {
     double share;
@@ -308,6 +324,7 @@ struct problem {
     int32_t *first_op;         /* per unit */
     struct division *division; /* per unit */
     struct divided *divided;   /* units whose options others can share (divide.c) */
+    struct team team[SOLVER_DEVICES]; /* the instance's */
     struct layer_flow *flow;   /* per layer, from -1 to n_layers */
     int32_t *edge_of;          /* per value; -1: no other unit reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */

@@ -85,6 +85,9 @@ static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int3
             continue;
         }
         const int32_t heads = cut[x->o->ranks] * group;
+        if (o->op.kind == OP_QKV && op_divides(&o->op, AXIS_HEADS) &&
+            o->op.n2 % cut[x->o->ranks] == 0)
+            op_cut(x, i, AXIS_HEADS, cut, o->op.n2 / cut[x->o->ranks]);
         if (o->op.kind == OP_MUL_MAT && o->op.n % heads == 0)
             op_cut(x, i, AXIS_ROWS, cut, group * (o->op.n / heads));
         return;

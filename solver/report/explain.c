@@ -410,7 +410,8 @@ static void line_of(const struct explain *x, int32_t op)
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
     const bool whole = x->place[unit] < p->n_devices;
-    const struct op_price *there = &p->price[op * p->n_devices + o->in[PHASE_DECODE]];
+    const struct op_price *there =
+        &p->price[op * p->n_devices + (whole ? o->in[PHASE_DECODE] : p->instance.host)];
     /* of parts at the same time: all of the unit */
     const int64_t prefill_ns = whole ? there->prefill_ns : o->price.prefill_ns;
     const int64_t decode_ns = whole ? there->decode_ns : o->price.decode_ns;
