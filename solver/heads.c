@@ -5,16 +5,14 @@
  * shares. What cannot be cut so, such as the one latent head of MLA, has no such options.
  *
  * A value that lies divided on a team lies at an *end* of its own, behind the devices: units of a
- * chain, each with an option to be divided, read where the one before wrote, for nothing. To leave a
- * team or to enter it costs copies like those between devices (instance.h, edges), so that every mix
- * of divided and whole units has its price.
+ * chain, each with an option to be divided, read where the one before wrote, for nothing. To enter a
+ * team costs a copy to each of its devices. What one of a chain makes the next one of it reads there,
+ * so a layer's attention is divided from q, k and v to the sum, or not at all.
  */
 #include "solver/ranks/ranks_internal.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { NEVER_NS = 1000000000 }; /* of a copy that no plan makes, by the step */
 
 /* -------------------------------------------------------------------------------- teams ---- */
 
@@ -38,19 +36,40 @@ static bool equal_devices(const struct problem *p, int32_t a, int32_t b)
     return same;
 }
 
-/* The attention of every layer, cut for so many. */
-static oato_status cuts_make(struct problem *p, int32_t n, const struct cut_op **cuts,
-                             struct oato_error *err)
+/* Whether all of so many have a part of the operator's attention. */
+static bool is_cut(const struct problem *p, const struct cut_op *c, int32_t n, int32_t op)
 {
-    struct rank_options equal = {.ranks = n};
+    const struct graph *g = &p->graph;
+    bool each = c->cut && g->ops[op].out[0] != g->logits;
+    for (int32_t r = 0; r < n && each; r++)
+        each = c->cut[r + 1] > c->cut[r];
+    return each && !divide_pair(g, op) && !(op && divide_pair(g, op - 1));
+}
+
+/* The attention of every layer, cut for so many, and which values are read by columns: of these, a
+ * part reads those that the same device has made. */
+static oato_status cuts_make(struct problem *p, struct team *t, struct oato_error *err)
+{
+    struct rank_options equal = {.ranks = t->n};
     struct dealing x = {.g = &p->graph, .o = &equal, .arena = &p->arena, .err = err};
-    for (int32_t r = 0; r < n; r++)
+    bool *columns = arena_alloc(&p->arena, (size_t)p->graph.n_values + 1, sizeof *columns);
+    for (int32_t r = 0; r < t->n; r++)
         equal.share[r] = 1;
-    if (!dealing_room(&x, &p->arena))
+    if (!columns || !dealing_room(&x, &p->arena))
         return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *x.op, "teams");
     err->status = OATO_OK;
-    *cuts = x.op;
-    return dealing_cut(&x);
+    if (dealing_cut(&x))
+        return err->status;
+    for (int32_t i = 0; i < p->graph.n_ops; i++) {
+        const struct graph_op *o = &p->graph.ops[i];
+        if (!is_cut(p, &x.op[i], t->n, i))
+            x.op[i].cut = NULL;
+        for (int32_t j = 0; x.op[i].cut && j < o->n_in; j++)
+            columns[o->in[j]] = columns[o->in[j]] || op_reads_columns(&o->op, x.op[i].axis);
+    }
+    t->cut = x.op;
+    t->columns = columns;
+    return OATO_OK;
 }
 
 /* The teams of some equal devices: all of them, and blocks of powers of two. */
@@ -58,15 +77,15 @@ static oato_status teams_of(struct problem *p, const int32_t *member, int32_t n,
                             struct oato_error *err)
 {
     for (int32_t size = n; size > 1;) {
-        const struct cut_op *cuts = NULL;
-        if (cuts_make(p, size, &cuts, err))
+        struct team of = {.n = size};
+        if (cuts_make(p, &of, err))
             return err->status;
         for (int32_t at = 0; at + size <= n; at += size) {
             struct instance *in = &p->instance;
             if (instance_ends(in) == SOLVER_DEVICES)
                 return OATO_OK;
             struct team *t = &p->team[in->n_teams];
-            *t = (struct team){.n = size, .cut = cuts};
+            *t = of;
             memcpy(t->member, member + at, (size_t)size * sizeof *member);
             for (int32_t i = 0; i < size; i++)
                 in->team[in->n_teams] |= 1u << t->member[i];
@@ -91,29 +110,9 @@ static const struct team *team_at(const struct problem *p, int32_t end)
 }
 
 /* The cut of an operator of attention; NULL: the team does not divide it. */
-static const struct cut_op *cut_of(const struct problem *p, const struct team *t, int32_t op)
+static const struct cut_op *cut_of(const struct team *t, int32_t op)
 {
-    const struct graph *g = &p->graph;
-    const struct cut_op *c = &t->cut[op];
-    const bool pair = divide_pair(g, op) || (op && divide_pair(g, op - 1));
-    bool each = c->cut && !pair && g->ops[op].out[0] != g->logits;
-    for (int32_t r = 0; r < t->n && each; r++)
-        each = c->cut[r + 1] > c->cut[r];
-    return each ? c : NULL;
-}
-
-/* Whether a member of the team reads only columns of the value: those that it made, for parts along k
- * read no others. */
-static bool by_columns(const struct problem *p, const struct team *t, int32_t value)
-{
-    for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const struct graph_op *o = &p->graph.ops[i];
-        const struct cut_op *c = cut_of(p, t, i);
-        for (int32_t j = 0; c && j < o->n_in; j++)
-            if (o->in[j] == value && op_reads_columns(&o->op, c->axis))
-                return true;
-    }
-    return false;
+    return t->cut[op].cut ? &t->cut[op] : NULL;
 }
 
 /* Whether each of the team can be reached from the device, or the device from each, over direct
@@ -161,8 +160,8 @@ struct price team_copy(const struct problem *p, int32_t value, int32_t from, int
     const struct team *t = team_at(p, is_team(p, from) ? from : to);
     struct graph_value part = *v;
     struct price sum = {0};
-    if (is_team(p, to) && by_columns(p, t, value))
-        return request_price(&p->request, NEVER_NS, NEVER_NS);
+    if (t->columns[value])
+        return (struct price){.objective_ns = NEVER_NS};
     /* each of the team fetches its own copy meanwhile; what comes together does so one by one */
     const int32_t last = is_team(p, from) && d != p->instance.host ? t->n : 1;
     for (int32_t i = 0, n = 0; i < t->n && n < last; i++) {
@@ -195,7 +194,7 @@ static bool unit_divides(const struct problem *p, const struct team *t, int32_t 
     for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && all; i++) {
         if (p->unit_of[i] != unit)
             continue;
-        const struct cut_op *c = cut_of(p, t, i);
+        const struct cut_op *c = cut_of(t, i);
         all = c && p->price[i * p->n_devices + t->member[0]].supported;
         *summed = all && c->axis == AXIS_K;
         any = true;
@@ -247,7 +246,7 @@ static struct option option_of(const struct problem *p, int32_t unit, int32_t en
     for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++) {
         if (p->unit_of[i] != unit)
             continue;
-        const struct cut_op *c = cut_of(p, t, i);
+        const struct cut_op *c = cut_of(t, i);
         double most = 0;
         for (int32_t r = 0; r < t->n; r++) {
             const struct op_price *price = &p->price[i * p->n_devices + t->member[r]];
@@ -271,7 +270,7 @@ bool heads_alike(const struct problem *p, int32_t a, int32_t b)
 {
     bool same = true;
     for (int32_t i = 0; i < p->instance.n_teams && same; i++) {
-        const struct cut_op *x = cut_of(p, &p->team[i], a), *y = cut_of(p, &p->team[i], b);
+        const struct cut_op *x = cut_of(&p->team[i], a), *y = cut_of(&p->team[i], b);
         same = !x == !y && (!x || (x->axis == y->axis && x->each == y->each));
         for (int32_t r = 0; x && same && r <= p->team[i].n; r++)
             same = x->cut[r] == y->cut[r];
@@ -301,7 +300,7 @@ enum op_axis heads_range(const struct problem *p, int32_t op, const struct optio
                          int64_t *begin, int64_t *end)
 {
     const struct team *t = team_at(p, o->team);
-    const struct cut_op *c = cut_of(p, t, op);
+    const struct cut_op *c = cut_of(t, op);
     *begin = *end = 0;
     for (int32_t r = 0; r < t->n; r++)
         if (t->member[r] == d) {
@@ -315,7 +314,7 @@ bool heads_op_cost(const struct problem *p, int32_t op, const struct option *o,
                    struct plan_cost *row)
 {
     const struct team *t = team_at(p, o->team);
-    const struct cut_op *c = cut_of(p, t, op);
+    const struct cut_op *c = cut_of(t, op);
     const bool decode = row->phase == PHASE_DECODE;
     for (int32_t r = 0; r < t->n; r++) {
         if (t->member[r] != row->device)

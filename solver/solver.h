@@ -72,6 +72,8 @@ struct unit {
  * memory at most once (leave), and from there to each other device that reads it at most once
  * (enter); both cost nothing for host devices. Accelerators with a direct link copy it directly
  * instead. */
+static const int64_t NEVER_NS = INT64_C(1) << 50; /* of a copy that no plan makes: 13 days */
+
 struct edge {
     int32_t producer;
     int32_t first_reader, n_readers; /* in instance.readers; no duplicates, producer left out */
@@ -284,7 +286,8 @@ struct layer_flow {
 /* Equal accelerators that divide layers' attention by heads (heads.c). */
 struct team {
     int32_t n, member[SOLVER_DEVICES];
-    const struct cut_op *cut; /* per operator */
+    const struct cut_op *cut; /* per operator; without a cut: all do all of it */
+    const bool *columns;      /* per value: parts read only the columns that their device made */
 };
 
 /* What an operator skips: a share of its inputs, or of its rows by a list that `guess` has made. */
