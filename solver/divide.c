@@ -559,6 +559,20 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
 }
 
+double option_share(const struct problem *p, int32_t op, const struct option *o, int32_t d)
+{
+    const int32_t unit = p->unit_of[op];
+    int64_t begin, end;
+    if (o->team) {
+        const enum op_axis axis = heads_range(p, op, o, d, &begin, &end);
+        return part_share(&p->graph.ops[op].op, axis, begin, end);
+    }
+    if (!option_divided(o))
+        return d == problem_op_device(p, op, o, PHASE_DECODE);
+    divide_range(p, unit, o, d, &begin, &end);
+    return (double)(end - begin) / p->division[unit].extent;
+}
+
 /* The share of the dense operator that a range of rows, neurons or experts is and, of it, does in a
  * phase. */
 static double part_of_range(const struct problem *p, int32_t unit, int64_t begin, int64_t end,

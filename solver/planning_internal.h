@@ -198,6 +198,8 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
  * on the row's device in its phase. False: none. */
 bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
                     struct plan_cost *row);
+/* The share of an operator that an option puts on a device, in decode. */
+double option_share(const struct problem *p, int32_t op, const struct option *o, int32_t d);
 /* The range of the unit's rows, neurons or experts that an option puts on a device. */
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);

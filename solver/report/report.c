@@ -92,7 +92,7 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
             *(stored ? &s.stored_bytes : &s.weight_bytes) +=
                 (uint64_t)((double)price->weight_bytes * share * read);
             s.stored += stored;
-            s.kv_bytes += price->kv_bytes;
+            s.kv_bytes += (uint64_t)((double)price->kv_bytes * share);
         }
     }
     for (int32_t i = 0; problem && i < p->n_caches; i++)
