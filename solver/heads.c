@@ -21,18 +21,15 @@ static bool same_text(const char *a, const char *b)
     return a && b && !strcmp(a, b);
 }
 
-/* Whether all operators cost and take the same on both. */
+/* Whether both are the same device twice, though what was measured of them may differ. */
 static bool equal_devices(const struct problem *p, int32_t a, int32_t b)
 {
     const struct profile_device *x = &p->profile->devices[p->device[a]],
                                 *y = &p->profile->devices[p->device[b]];
     bool same = !x->is_host && !y->is_host && same_text(x->kind, y->kind) &&
                 same_text(x->model, y->model);
-    for (int32_t i = 0; i < p->graph.n_ops && same; i++) {
-        const struct op_price *at = &p->price[i * p->n_devices];
-        same = at[a].supported == at[b].supported && at[a].prefill_ns == at[b].prefill_ns &&
-               at[a].decode_ns == at[b].decode_ns && at[a].weight_bytes == at[b].weight_bytes;
-    }
+    for (int32_t i = 0; i < p->graph.n_ops && same; i++)
+        same = p->price[i * p->n_devices + a].supported == p->price[i * p->n_devices + b].supported;
     return same;
 }
 
@@ -247,16 +244,22 @@ static struct option option_of(const struct problem *p, int32_t unit, int32_t en
         if (p->unit_of[i] != unit)
             continue;
         const struct cut_op *c = cut_of(t, i);
-        double most = 0;
+        const struct op_price *price = &p->price[i * p->n_devices];
+        int64_t most[PHASE_COUNT] = {0};
         for (int32_t r = 0; r < t->n; r++) {
-            const struct op_price *price = &p->price[i * p->n_devices + t->member[r]];
-            most = fmax(most, share_at(t, c, r));
-            o.bytes[t->member[r]] += (uint64_t)ceil(
-                (double)(price->weight_bytes + price->kv_bytes) * share_at(t, c, r));
+            const int32_t d = t->member[r], before = t->member[r ? r - 1 : 0];
+            const double share = share_at(t, c, r);
+            o.bytes[d] += (uint64_t)ceil((double)(price[d].weight_bytes + price[d].kv_bytes) * share);
+            if (r && share == share_at(t, c, r - 1) &&
+                price[d].prefill_ns == price[before].prefill_ns &&
+                price[d].decode_ns == price[before].decode_ns)
+                continue; /* as the one before */
+            const struct op_price part = request_share(p, i, d, share);
+            most[PHASE_PREFILL] = max_i64(most[PHASE_PREFILL], part.prefill_ns);
+            most[PHASE_DECODE] = max_i64(most[PHASE_DECODE], part.decode_ns);
         }
-        const struct op_price part = request_share(p, i, t->member[0], most);
-        prefill += part.prefill_ns;
-        decode += part.decode_ns;
+        prefill += most[PHASE_PREFILL];
+        decode += most[PHASE_DECODE];
     }
     o.price = request_price(&p->request, prefill, decode);
     if (summed) {

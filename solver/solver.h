@@ -72,7 +72,7 @@ struct unit {
  * memory at most once (leave), and from there to each other device that reads it at most once
  * (enter); both cost nothing for host devices. Accelerators with a direct link copy it directly
  * instead. */
-static const int64_t NEVER_NS = INT64_C(1) << 50; /* of a copy that no plan makes: 13 days */
+static const int64_t NEVER_NS = NS_MAX / 2; /* of a copy that no plan makes */
 
 struct edge {
     int32_t producer;
