@@ -208,7 +208,7 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
     f->record[0].kind = RECORD_SWAP + 1;
-    check_refused(f, "kind 10");
+    check_refused(f, "kind 11");
     f->record[0].kind = RECORD_SWAP;
     check_refused(f, "a swap has one input, one output, or both, and no weight");
     f->record[0].kind = RECORD_SEND;
