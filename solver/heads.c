@@ -269,6 +269,14 @@ static struct option option_of(const struct problem *p, int32_t unit, int32_t en
     return o;
 }
 
+bool heads_divide(const struct problem *p, int32_t op)
+{
+    bool divide = false;
+    for (int32_t i = 0; i < p->instance.n_teams; i++)
+        divide = divide || cut_of(&p->team[i], op);
+    return divide;
+}
+
 bool heads_alike(const struct problem *p, int32_t a, int32_t b)
 {
     bool same = true;

@@ -225,6 +225,8 @@ struct price team_copy(const struct problem *p, int32_t value, int32_t from, int
                        enum plan_phase phase);
 /* Writes the options that a unit has to be divided by a team; out may be NULL. Returns how many. */
 int32_t heads_options(const struct problem *p, int32_t unit, struct option *out);
+/* Whether any team can divide the operator by heads. */
+bool heads_divide(const struct problem *p, int32_t op);
 /* Whether teams would divide both operators alike. */
 bool heads_alike(const struct problem *p, int32_t a, int32_t b);
 /* The range of the operator that device d has by such an option, and the axis. */

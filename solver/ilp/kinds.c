@@ -121,6 +121,8 @@ static bool counts(const struct kinds *k, const struct option *o, int32_t *n, bo
 {
     *n = 0;
     *first = true;
+    if (o->team && k->of[o->team] < 0)
+        return false;
     for (int32_t d = 0; d < SOLVER_DEVICES; d++) {
         if (o->uses >> d & 1 && k->of[d] < 0)
             return false;

@@ -387,6 +387,14 @@ static void explain_op(const struct explain *x, int32_t op)
         if (together.len)
             text_printf(out, "  placed as one with %s: they share %s, and take %.2f MiB together\n",
                         together.data, what_is_shared(p, op), as_mib((double)unit_bytes(x, op)));
+        if (instance_option(&p->instance, x->place, p->unit_of[op])->team)
+            text_printf(out, "  divided by heads with its layer's attention, from q, k and v to the "
+                             "sum: all of that is what would be elsewhere\n");
+        else if (p->instance.n_teams && o->kv_layer >= 0 && !heads_divide(p, op))
+            text_printf(out, "  its heads cannot be divided between accelerators: %s\n",
+                        op_divides(&o->op, AXIS_HEADS)
+                            ? "there are too few, or other operators stand between them"
+                            : "all of the layer's share one of K and V");
         text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
