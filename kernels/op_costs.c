@@ -141,10 +141,8 @@ int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
 {
     const bool by_head = op->kind == OP_ROPE || op->kind == OP_HEAD_NORM;
     const int64_t heads = op->kind == OP_QKV ? op->n2 : by_head ? op->heads : op->kv_heads;
-    const int64_t extent[AXIS_COUNT] = {[AXIS_ROWS] = op->n,
-                                        [AXIS_K] = op->k,
-                                        [AXIS_HEADS] = heads,
-                                        [AXIS_EXPERTS] = op->experts};
+    const int64_t extent[AXIS_COUNT] = {
+        [AXIS_ROWS] = op->n, [AXIS_K] = op->k, [AXIS_HEADS] = heads, [AXIS_EXPERTS] = op->experts};
     return axis == AXIS_ROWS || op_divides(op, axis) ? extent[axis] : 0;
 }
 

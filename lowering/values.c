@@ -155,8 +155,7 @@ struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t w
                       struct home from, int32_t to)
 {
     const int32_t host = l->in->facts->host, from_device = l->buffers[from.buffer].device;
-    const bool pushed =
-        from_device != host && to != host && is_pushed(l, value, from_device, to);
+    const bool pushed = from_device != host && to != host && is_pushed(l, value, from_device, to);
     const int32_t worker = to == host || pushed ? from_device : to;
     struct queued *r = record_add(l, worker,
                                   from_device == host ? RECORD_UPLOAD

@@ -318,7 +318,8 @@ static void divide_among_three(struct dividing *x, int32_t a, int32_t b)
         }
 }
 
-/* Equal shares for all of a team, summed by one of them or the host; pairs have their cut points. */
+/* Equal shares for all of a team, summed by one of them or the host; pairs have their cut points.
+ */
 static void divide_among_teams(struct dividing *x)
 {
     const struct problem *p = x->p;

@@ -5,9 +5,9 @@
  * shares. What cannot be cut so, such as the one latent head of MLA, has no such options.
  *
  * A value that lies divided on a team lies at an *end* of its own, behind the devices: units of a
- * chain, each with an option to be divided, read where the one before wrote, for nothing. To enter a
- * team costs a copy to each of its devices. What one of a chain makes the next one of it reads there,
- * so a layer's attention is divided from q, k and v to the sum, or not at all.
+ * chain, each with an option to be divided, read where the one before wrote, for nothing. To enter
+ * a team costs a copy to each of its devices. What one of a chain makes the next one of it reads
+ * there, so a layer's attention is divided from q, k and v to the sum, or not at all.
  */
 #include "solver/ranks/ranks_internal.h"
 
@@ -26,8 +26,8 @@ static bool equal_devices(const struct problem *p, int32_t a, int32_t b)
 {
     const struct profile_device *x = &p->profile->devices[p->device[a]],
                                 *y = &p->profile->devices[p->device[b]];
-    bool same = !x->is_host && !y->is_host && same_text(x->kind, y->kind) &&
-                same_text(x->model, y->model);
+    bool same =
+        !x->is_host && !y->is_host && same_text(x->kind, y->kind) && same_text(x->model, y->model);
     for (int32_t i = 0; i < p->graph.n_ops && same; i++)
         same = p->price[i * p->n_devices + a].supported == p->price[i * p->n_devices + b].supported;
     return same;
@@ -166,8 +166,8 @@ struct price team_copy(const struct problem *p, int32_t value, int32_t from, int
         if (m == d)
             continue;
         part.width = is_team(p, from) ? (v->width + t->n - 1) / t->n : v->width;
-        const struct price one = request_copy(p, &part, is_team(p, from) ? m : d,
-                                              is_team(p, from) ? d : m, phase);
+        const struct price one =
+            request_copy(p, &part, is_team(p, from) ? m : d, is_team(p, from) ? d : m, phase);
         price_add(&sum, &one);
         n++;
     }
@@ -224,9 +224,9 @@ static struct price sum_price(const struct problem *p, const struct team *t, int
     const struct op_price one = request_op(p, g, op, &add, base);
     const double steps = request_prefill_total(&p->request).steps;
     const int32_t more = t->n - 1;
-    const struct price added =
-        request_price(&p->request, (int64_t)((double)one.prefill_ns * more - record * steps * (more - 1)),
-                      (int64_t)((double)one.decode_ns * more - record * (more - 1)));
+    const struct price added = request_price(
+        &p->request, (int64_t)((double)one.prefill_ns * more - record * steps * (more - 1)),
+        (int64_t)((double)one.decode_ns * more - record * (more - 1)));
     price_add(&sum, &added);
     return sum;
 }
@@ -236,8 +236,11 @@ static struct option option_of(const struct problem *p, int32_t unit, int32_t en
                                bool summed)
 {
     const struct team *t = team_at(p, end);
-    struct option o = {.stream = -1, .allowed = true, .team = (int16_t)end,
-                       .dense = UINT32_MAX, .uses = p->instance.team[end - p->n_devices]};
+    struct option o = {.stream = -1,
+                       .allowed = true,
+                       .team = (int16_t)end,
+                       .dense = UINT32_MAX,
+                       .uses = p->instance.team[end - p->n_devices]};
     int64_t prefill = 0, decode = 0;
     option_lie(&o, end, summed ? base : end);
     for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++) {
@@ -249,7 +252,8 @@ static struct option option_of(const struct problem *p, int32_t unit, int32_t en
         for (int32_t r = 0; r < t->n; r++) {
             const int32_t d = t->member[r], before = t->member[r ? r - 1 : 0];
             const double share = share_at(t, c, r);
-            o.bytes[d] += (uint64_t)ceil((double)(price[d].weight_bytes + price[d].kv_bytes) * share);
+            o.bytes[d] +=
+                (uint64_t)ceil((double)(price[d].weight_bytes + price[d].kv_bytes) * share);
             if (r && share == share_at(t, c, r - 1) &&
                 price[d].prefill_ns == price[before].prefill_ns &&
                 price[d].decode_ns == price[before].decode_ns)
@@ -299,8 +303,8 @@ int32_t heads_options(const struct problem *p, int32_t unit, struct option *out)
             continue;
         for (int32_t i = 0; i < (summed ? t->n + 1 : 1); i++, n++)
             if (out)
-                out[n] = option_of(p, unit, end, i < t->n ? t->member[i] : p->instance.host,
-                                   summed);
+                out[n] =
+                    option_of(p, unit, end, i < t->n ? t->member[i] : p->instance.host, summed);
     }
     return n;
 }

@@ -31,9 +31,10 @@ void option_lie(struct option *o, int32_t in, int32_t out)
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
-    bool allowed = o->allowed && (!o->team || in->n_teams) && (o->stream < 0 || (in->streams >> o->stream & 1 &&
-                                                    2 * o->staged <= in->staging[o->stream] &&
-                                                    o->rooms <= in->rooms[o->stream]));
+    bool allowed = o->allowed && (!o->team || in->n_teams) &&
+                   (o->stream < 0 ||
+                    (in->streams >> o->stream & 1 && 2 * o->staged <= in->staging[o->stream] &&
+                     o->rooms <= in->rooms[o->stream]));
     for (int32_t d = 0; allowed && d < in->n_devices; d++)
         allowed = (in->usable[d] || !(o->uses >> d & 1)) && o->bytes[d] <= in->capacity[d];
     return allowed;

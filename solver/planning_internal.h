@@ -217,8 +217,8 @@ int32_t attend_of_plan(const struct problem *p, const struct plan *plan, int32_t
 bool attend_op_cost(const struct problem *p, int32_t op, const struct option *o,
                     struct plan_cost *row);
 
-/* heads.c: finds the teams of equal accelerators, whose ends follow the devices; operators must have
- * their prices. */
+/* heads.c: finds the teams of equal accelerators, whose ends follow the devices; operators must
+ * have their prices. */
 oato_status teams_find(struct problem *p, struct oato_error *err);
 /* request_copy, where one of the two ends is a team. */
 struct price team_copy(const struct problem *p, int32_t value, int32_t from, int32_t to,

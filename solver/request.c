@@ -98,13 +98,14 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
                                 const struct request_step *s)
 {
     const bool same = op->kind == g->ops[index].op.kind;
-    struct part part = {.graph = g,
-                        .index = index,
-                        .op = *op,
-                        .device = p->device[d],
-                        .share = share,
-                        .active = share,
-                        .joins = same && share >= 1}; /* where the neighbours are elsewhere, copies cost more */
+    struct part part = {
+        .graph = g,
+        .index = index,
+        .op = *op,
+        .device = p->device[d],
+        .share = share,
+        .active = share,
+        .joins = same && share >= 1}; /* where the neighbours are elsewhere, copies cost more */
     if (same && p->silent)
         part_silence(&part, &p->silent[index], p->neurons, s->tokens);
     return part_cost(p->cost, &part, s);

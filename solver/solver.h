@@ -86,13 +86,13 @@ struct edge {
 struct instance {
     int32_t n_devices, host; /* host: where units run unless placed elsewhere */
     bool is_host[SOLVER_DEVICES];
-    /* Where values lie, an end: a device or, behind these, a team, between whose devices, a bit each,
-     * the value is divided by heads */
+    /* Where values lie, an end: a device or, behind these, a team, between whose devices, a bit
+     * each, the value is divided by heads */
     int32_t n_teams;
     uint32_t team[SOLVER_DEVICES];
     bool direct[SOLVER_DEVICES]
                [SOLVER_DEVICES]; /* [from][to]: ends with direct links, not through host memory */
-    bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
+    bool usable[SOLVER_DEVICES]; /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
     /* Part of the capacity that streaming to the device takes: room for two records, of any option
      * that is allowed */
@@ -322,14 +322,14 @@ struct problem {
     uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
-    uint64_t ring_bytes;       /* for that, part of the host's reserve */
-    int32_t *unit_of;          /* per operator */
-    int32_t *first_op;         /* per unit */
-    struct division *division; /* per unit */
-    struct divided *divided;   /* units whose options others can share (divide.c) */
+    uint64_t ring_bytes;              /* for that, part of the host's reserve */
+    int32_t *unit_of;                 /* per operator */
+    int32_t *first_op;                /* per unit */
+    struct division *division;        /* per unit */
+    struct divided *divided;          /* units whose options others can share (divide.c) */
     struct team team[SOLVER_DEVICES]; /* the instance's */
-    struct layer_flow *flow;   /* per layer, from -1 to n_layers */
-    int32_t *edge_of;          /* per value; -1: no other unit reads it */
+    struct layer_flow *flow;          /* per layer, from -1 to n_layers */
+    int32_t *edge_of;                 /* per value; -1: no other unit reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
     struct op_price *price;                                 /* [operator * n_devices + device] */
     struct price planned;                          /* of the plan that planner_make made of it */

@@ -151,8 +151,7 @@ static bool can_add(const struct cuda_device *d, const struct program *p,
  * RECORD_PUSH's in another GPU's. */
 static bool reads(const struct program *p, const struct program_record *r, struct range range)
 {
-    const bool here =
-        r->kind == RECORD_RUN || r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH;
+    const bool here = r->kind == RECORD_RUN || r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH;
     for (int i = 0; here && i < r->n_in; i++)
         if (overlap(range_of(p, r->in[i], r->in_width[i]), range))
             return true;

@@ -159,9 +159,8 @@ static struct option fold_option(const struct kinds *k, const struct option *o)
 static bool same_image(const struct option *a, const struct option *b)
 {
     return price_equal(&a->price, &b->price) && a->uses == b->uses && a->stream == b->stream &&
-           a->team == b->team &&
-           a->staged == b->staged && a->rooms == b->rooms && option_lies_as(a, b) &&
-           !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
+           a->team == b->team && a->staged == b->staged && a->rooms == b->rooms &&
+           option_lies_as(a, b) && !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
            !memcmp(a->share, b->share, sizeof a->share);
 }
 

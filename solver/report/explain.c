@@ -66,6 +66,7 @@ static struct move price_move(const struct explain *x, int32_t unit, int32_t d)
     m.delta_ns = instance_price(in, x->place).objective_ns - x->objective_ns;
     for (int32_t i = 0; i < n; i++)
         x->place[moved[i]] = before[i];
+    m.allowed = m.delta_ns < NEVER_NS / 2; /* other layers that read its KV would stay */
     uint64_t need = x->problem->reserve[d] + x->used[d] - here + m.bytes;
     m.fits = need <= x->problem->budget[d];
     m.missing = m.fits ? 0 : need - x->problem->budget[d];
@@ -105,7 +106,9 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
     double ms = as_ms((double)llabs(m->delta_ns));
     int64_t copies_ns = m->delta_ns - (m->own_ns - m->here_ns);
     const char *refused = refused_of(x->problem, unit, d);
-    if (!m->allowed)
+    if (!m->allowed && m->delta_ns)
+        snprintf(text, n, "its heads are divided with those of another layer, which would stay");
+    else if (!m->allowed)
         snprintf(text, n, "%s does not run %s%s", id, refused ? refused : "it",
                  refused ? ", says the profile" : "");
     else if (m->delta_ns < 0 && !m->fits)
@@ -388,8 +391,9 @@ static void explain_op(const struct explain *x, int32_t op)
             text_printf(out, "  placed as one with %s: they share %s, and take %.2f MiB together\n",
                         together.data, what_is_shared(p, op), as_mib((double)unit_bytes(x, op)));
         if (instance_option(&p->instance, x->place, p->unit_of[op])->team)
-            text_printf(out, "  divided by heads with its layer's attention, from q, k and v to the "
-                             "sum: all of that is what would be elsewhere\n");
+            text_printf(out,
+                        "  divided by heads with its layer's attention, from q, k and v to the "
+                        "sum: all of that is what would be elsewhere\n");
         else if (p->instance.n_teams && o->kv_layer >= 0 && !heads_divide(p, op))
             text_printf(out, "  its heads cannot be divided between accelerators: %s\n",
                         op_divides(&o->op, AXIS_HEADS)

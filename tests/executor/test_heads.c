@@ -58,7 +58,7 @@ static enum op_axis axis_of(const struct graph *g, const struct graph_op *o)
     if (o->op.kind == OP_GATE_UP)
         return AXIS_ROWS;
     return o->op.kind == OP_MUL_MAT && (kind == OP_ATTENTION || kind == OP_GATE_UP) ? AXIS_K
-                                                                                   : AXIS_COUNT;
+                                                                                    : AXIS_COUNT;
 }
 
 /* Layers divided between n devices beside the host, all else on the first one. */
@@ -210,8 +210,7 @@ static void tokens_are_those_of_one_device_and_each_keeps_its_share(void **state
         answer(m, &x.p, options_of(c), expected, got, &divided);
         assert_memory_equal(expected, got, sizeof got);
         for (int32_t d = 1; d <= c->n; d++)
-            assert_int_equal(divided.device[d].kv_bytes * (uint64_t)c->n,
-                             whole.device[1].kv_bytes);
+            assert_int_equal(divided.device[d].kv_bytes * (uint64_t)c->n, whole.device[1].kv_bytes);
         for (int32_t d = 2; d <= c->n; d++) /* embeddings, norms and the output are the first's */
             assert_true(divided.device[d].weight_bytes * (uint64_t)c->n <
                         whole.device[1].weight_bytes);

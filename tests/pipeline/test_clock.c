@@ -128,8 +128,7 @@ static void divide(struct plan *p, const struct graph *g, int32_t base)
             const int64_t begin = extent * (d - 1) / n, end = extent * d / n;
             put(p, o->name, axis, begin, end, BOTH, d, d);
             if (o->op.kind == OP_KV_STORE)
-                p->kv[p->n_kv++] =
-                    (struct plan_kv){o->kv_layer, (int32_t)begin, (int32_t)end, d};
+                p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, (int32_t)begin, (int32_t)end, d};
         }
         if (whole)
             put(p, o->name, axis, 0, extent, BOTH, base, base);
