@@ -134,7 +134,8 @@ bool op_divides(const struct oato_op *op, enum op_axis axis)
 
 bool op_reads_columns(const struct oato_op *op, enum op_axis axis)
 {
-    return axis == AXIS_K || (axis == AXIS_HEADS && op->kind != OP_QKV);
+    return axis == AXIS_K || (axis == AXIS_HEADS && op->kind != OP_QKV) ||
+           (axis == AXIS_ROWS && op->kind == OP_BIAS);
 }
 
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)

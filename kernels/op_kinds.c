@@ -184,7 +184,7 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N}, .weight = {{W_N, W_K}},
         .traffic = MATRICES, .axes = ROWS | K, .fits = sparse_fits},
     [OP_BIAS] = {"bias", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
-        .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K},
+        .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K, .axes = ROWS},
     [OP_SCALE] = {"scale", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_FACTORS}}, .optional = 1, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .example = "h32/d128/r128/p0", .k = W_HEADS,

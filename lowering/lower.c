@@ -66,8 +66,9 @@ static void vector_cut(const struct graph_op *o, struct record_part part, struct
     slot->end = slot->tensor->ne[1] * slot->tensor->ne[2];
     slot->members = part.placement->order;
     slot->each = slot->end > 1;
-    if (part.axis == AXIS_HEADS && o->op.kind == OP_ATTENTION) {
-        const int32_t group = head_group(&o->op);
+    const bool heads = part.axis == AXIS_HEADS && o->op.kind == OP_ATTENTION;
+    if (heads || (part.axis == AXIS_ROWS && o->op.kind == OP_BIAS)) {
+        const int32_t group = heads ? head_group(&o->op) : 1;
         slot->col_begin = (int64_t)part.placed->begin * group;
         slot->col_end = (int64_t)part.placed->end * group;
     }
@@ -200,8 +201,12 @@ static int32_t columns_of(const struct lowering *l, const struct graph_op *o,
 {
     if (part.axis == axis)
         return part_length(part);
-    if (part.axis == AXIS_HEADS && (axis == AXIS_ROWS || op_reads_columns(&o->op, part.axis)))
+    if (axis == AXIS_K && !op_reads_columns(&o->op, part.axis))
+        return l->graph->values[value].width;
+    if (part.axis == AXIS_HEADS)
         return part_length(part) * head_columns(o, value);
+    if (axis == AXIS_K && part.axis == AXIS_ROWS)
+        return part_length(part);
     return l->graph->values[value].width;
 }
 
@@ -219,6 +224,8 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     struct oato_op op = graph_op_with_kv(o, l->in->kv);
     if (part.axis == AXIS_ROWS)
         op.n = length;
+    if (part.axis == AXIS_ROWS && op.kind == OP_BIAS)
+        op.k = length;
     if (part.axis == AXIS_K) {
         op.k = length;
         if (reads_columns(part, &op) && !op.sparse) {

@@ -55,7 +55,8 @@ static enum op_axis axis_of(const struct graph *g, const struct graph_op *o)
     if (o->op.kind == OP_QKV || o->op.kind == OP_ROPE || o->op.kind == OP_HEAD_NORM ||
         o->kv_layer >= 0)
         return AXIS_HEADS;
-    if (o->op.kind == OP_GATE_UP)
+    if (o->op.kind == OP_GATE_UP || o->op.kind == OP_BIAS || strstr(o->name, "attn_q") ||
+        strstr(o->name, "attn_k") || strstr(o->name, "attn_v"))
         return AXIS_ROWS;
     return o->op.kind == OP_MUL_MAT && (kind == OP_ATTENTION || kind == OP_GATE_UP) ? AXIS_K
                                                                                     : AXIS_COUNT;
@@ -116,6 +117,7 @@ static const struct divided_case {
     {"llama", "vram=64MiB,peer=50GB/s", 8, 4, DT_Q8_0, DT_Q8_0},
     {"llama", "vram=64MiB", 8, 4, DT_F32, DT_F32},
     {"llama", "vram=64MiB,peer=50GB/s", 2, 2, DT_Q4_0, DT_Q8_0},
+    {"qwen2", "vram=64MiB,peer=50GB/s", 8, 4, DT_Q4_0, DT_F16},
     {"qwen3", "vram=64MiB", 2, 2, DT_F16, DT_F16},
     {"qwen3", "vram=64MiB,peer=50GB/s", 8, 4, DT_Q8_0, DT_F16},
 };
