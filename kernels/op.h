@@ -392,6 +392,8 @@ bool op_valid(const struct oato_op *op);
 /* Whether the operator can be split along an axis, and the length of the axis; 0: it has no such
  * axis. Every operator has rows, even where they cannot be split. */
 bool op_divides(const struct oato_op *op, enum op_axis axis);
+/* Whether a part along the axis reads only its own columns of the inputs. */
+bool op_reads_columns(const struct oato_op *op, enum op_axis axis);
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
 /* Whether a run's cost depends on op_size.seqs. */
 bool op_has_seqs(int kind);

@@ -127,17 +127,23 @@ bool op_divides(const struct oato_op *op, enum op_axis axis)
     /* no cut of such heads, nor of gains that each head has for itself */
     const bool unequal =
         op->v_dim || op->v_in_k || op->k_tail ||
+        (op->kind == OP_QKV && (op->n2 <= 0 || op->n % op->n2)) ||
         (op->kind == OP_HEAD_NORM && op->norm & (NORM_OWN_HEADS | NORM_HEAD_GAINS));
     return op_kind_row(op->kind)->axes >> axis & 1 && !(axis == AXIS_HEADS && unequal);
+}
+
+bool op_reads_columns(const struct oato_op *op, enum op_axis axis)
+{
+    return axis == AXIS_K || (axis == AXIS_HEADS && op->kind != OP_QKV) ||
+           (axis == AXIS_ROWS && op->kind == OP_BIAS);
 }
 
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis)
 {
     const bool by_head = op->kind == OP_ROPE || op->kind == OP_HEAD_NORM;
-    const int64_t extent[AXIS_COUNT] = {[AXIS_ROWS] = op->n,
-                                        [AXIS_K] = op->k,
-                                        [AXIS_HEADS] = by_head ? op->heads : op->kv_heads,
-                                        [AXIS_EXPERTS] = op->experts};
+    const int64_t heads = op->kind == OP_QKV ? op->n2 : by_head ? op->heads : op->kv_heads;
+    const int64_t extent[AXIS_COUNT] = {
+        [AXIS_ROWS] = op->n, [AXIS_K] = op->k, [AXIS_HEADS] = heads, [AXIS_EXPERTS] = op->experts};
     return axis == AXIS_ROWS || op_divides(op, axis) ? extent[axis] : 0;
 }
 

@@ -25,6 +25,7 @@ enum record_kind {
      * host's cache to the room kv_layer of this device's. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
+    RECORD_PUSH, /* this device's arena -> that of another, which it reaches */
     /* Of the host's queue, with ranks (ranks/collective.h): the sum of in[0] over the ranks that
      * have one, and rows put together from the columns in[0] of each. No input: this rank has none.
      */
@@ -51,8 +52,8 @@ struct program_record {
     uint8_t rows; /* enum row_class of the first output; of the value for copies */
     uint8_t n_in, n_out, n_weights, n_waits;
     uint8_t numerics; /* enum numerics_choice */
-    uint8_t peer; /* PEER: index in the engine of the device whose arena in[0] is in; SEND, RECEIVE,
-                     SWAP: the other rank */
+    uint8_t peer; /* PEER: index in the engine of the device whose arena in[0] is in; PUSH: out[0];
+                     SEND, RECEIVE, SWAP: the other rank */
     uint8_t part, parts; /* of the operator, or of the value that is copied; parts 1: all of it */
     bool to_first;       /* GATHER: rank 0 alone gets the rows */
     int32_t kv_layer;    /* KV_STORE, ATTENTION, kinds with a state: slot among this device's KV
@@ -66,7 +67,8 @@ struct program_record {
     int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
     uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's,
                                         PEER: the other device's */
-    uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's */
+    uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's, PUSH: the
+                                        other device's */
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
@@ -85,7 +87,13 @@ struct oato_weight; /* prepared by a device, see device.h */
 struct oato_device;
 struct collective; /* ranks/collective.h */
 
-/* Another device whose arena RECORD_PEERs read. */
+/* Whether the record copies between the arenas of two accelerators. */
+static inline bool record_is_peer(int kind)
+{
+    return kind == RECORD_PEER || kind == RECORD_PUSH;
+}
+
+/* Another device whose arena RECORD_PEERs read and RECORD_PUSHes write. */
 struct program_peer {
     struct oato_device *device; /* NULL: not reachable */
     void *arena;                /* the arena of its own program */

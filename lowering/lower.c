@@ -42,9 +42,12 @@ static int32_t head_group(const struct oato_op *op)
     return op->kind == OP_ATTENTION ? op->heads / op->kv_heads : 1;
 }
 
-/* Columns per KV head: of q, of k and v, or of attention's output. */
-static int32_t head_columns(const struct graph_op *o)
+/* Columns per KV head: of q, of k and v, or of attention's output. QKV counts rows of k, of which
+ * each goes with as many of q. */
+static int32_t head_columns(const struct graph_op *o, int32_t value)
 {
+    if (o->op.kind == OP_QKV)
+        return value == o->out[0] ? o->op.n / o->op.n2 : 1;
     return head_group(&o->op) * o->op.head_dim;
 }
 
@@ -63,15 +66,17 @@ static void vector_cut(const struct graph_op *o, struct record_part part, struct
     slot->end = slot->tensor->ne[1] * slot->tensor->ne[2];
     slot->members = part.placement->order;
     slot->each = slot->end > 1;
-    if (part.axis == AXIS_HEADS && o->op.kind == OP_ATTENTION) {
-        const int32_t group = head_group(&o->op);
+    const bool heads = part.axis == AXIS_HEADS && o->op.kind == OP_ATTENTION;
+    if (heads || (part.axis == AXIS_ROWS && o->op.kind == OP_BIAS)) {
+        const int32_t group = heads ? head_group(&o->op) : 1;
         slot->col_begin = (int64_t)part.placed->begin * group;
         slot->col_end = (int64_t)part.placed->end * group;
     }
 }
 
-/* What a part needs of a matrix; slot: all of it. */
-static void matrix_cut(const struct graph_op *o, struct record_part part, struct weight_slot *slot)
+/* What a part needs of a matrix, the i-th; slot: all of it. */
+static void matrix_cut(const struct graph_op *o, struct record_part part, int i,
+                       struct weight_slot *slot)
 {
     const int64_t begin = part.placed->begin, end = part.placed->end;
     slot->members = part.placed->members;
@@ -82,6 +87,9 @@ static void matrix_cut(const struct graph_op *o, struct record_part part, struct
         slot->each = part.axis == AXIS_ROWS ? 1 : slot->end / o->op.experts;
         slot->begin = begin * slot->each;
         slot->end = end * slot->each;
+    } else if (part.axis == AXIS_HEADS) { /* QKV */
+        slot->begin = begin * head_columns(o, o->out[i]);
+        slot->end = end * head_columns(o, o->out[i]);
     }
 }
 
@@ -119,7 +127,7 @@ static void weights_add(struct lowering *l, const struct graph_op *o, struct que
         if (slot.use == WEIGHT_VECTOR)
             vector_cut(o, part, &slot);
         else
-            matrix_cut(o, part, &slot);
+            matrix_cut(o, part, i, &slot);
         if (part.slots > 0 && slot.use == WEIGHT_MATRIX) {
             slot.cached = true;
             slot.end = slot.begin + part.slots * (rows / o->op.experts);
@@ -150,10 +158,10 @@ static struct home input_read(struct lowering *l, const struct graph_op *o, stru
                               int i)
 {
     const struct placed_part *p = part.placed;
-    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o, o->in[i]) : 1;
     if (part.axis == AXIS_K && p->members)
         return members_read(l, o->in[i], PARTS_NEURONS, p->begin, p->end, p->device);
-    if (part.axis == AXIS_K || part.axis == AXIS_HEADS)
+    if (op_reads_columns(&o->op, part.axis))
         return columns_read(l, o->in[i], p->begin * columns, p->end * columns, p->device);
     if (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0)
         return members_read(l, o->in[i], PARTS_EXPERTS, p->begin, p->end, p->device);
@@ -165,11 +173,11 @@ static bool needs_ranks(const struct lowering *l, const struct graph_op *o, stru
                         int i)
 {
     const struct placed_part *p = part.placed;
-    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o, o->in[i]) : 1;
     if ((part.axis == AXIS_K && p->members) ||
         (part.axis == AXIS_EXPERTS && o->op.kind == OP_EXPERT_DOWN && i == 0))
         return false;
-    return (part.axis != AXIS_K && part.axis != AXIS_HEADS) ||
+    return !op_reads_columns(&o->op, part.axis) ||
            rank_part_find(l, o->in[i], p->begin * columns, p->end * columns, p->rank) < 0;
 }
 
@@ -193,8 +201,12 @@ static int32_t columns_of(const struct lowering *l, const struct graph_op *o,
 {
     if (part.axis == axis)
         return part_length(part);
+    if (axis == AXIS_K && !op_reads_columns(&o->op, part.axis))
+        return l->graph->values[value].width;
     if (part.axis == AXIS_HEADS)
-        return part_length(part) * head_columns(o);
+        return part_length(part) * head_columns(o, value);
+    if (axis == AXIS_K && part.axis == AXIS_ROWS)
+        return part_length(part);
     return l->graph->values[value].width;
 }
 
@@ -212,6 +224,8 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     struct oato_op op = graph_op_with_kv(o, l->in->kv);
     if (part.axis == AXIS_ROWS)
         op.n = length;
+    if (part.axis == AXIS_ROWS && op.kind == OP_BIAS)
+        op.k = length;
     if (part.axis == AXIS_K) {
         op.k = length;
         if (reads_columns(part, &op) && !op.sparse) {
@@ -221,12 +235,15 @@ static struct oato_op part_op(const struct lowering *l, const struct graph_op *o
     }
     if (op.sparse == SPARSE_PREDICT && !part.placement->predictor)
         op.sparse = SPARSE_BY_ROWS;
-    if (part.axis == AXIS_HEADS) {
+    if (part.axis == AXIS_HEADS && op.kind == OP_QKV) {
+        op.n = length * (op.n / op.n2);
+        op.n2 = length;
+    } else if (part.axis == AXIS_HEADS) {
         if (op.kind == OP_ATTENTION)
             op.first += op.heads / op.kv_heads * part.placed->begin;
         op.heads = op.kind == OP_KV_STORE ? op.heads : head_group(&o->op) * length;
         op.kv_heads = op_has_kv(&op) ? length : op.kv_heads;
-        op.k = op.n = length * head_columns(o);
+        op.k = op.n = length * head_columns(o, -1);
     }
     if (part.axis == AXIS_EXPERTS) {
         op.expert_first = part.placed->begin;
@@ -251,7 +268,7 @@ static void part_made(struct lowering *l, const struct graph_op *o, struct recor
 {
     struct lowered_value *v = &l->values[value];
     const int32_t p = v->n_parts++, device = part.placed->device;
-    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o) : 1;
+    const int32_t columns = part.axis == AXIS_HEADS ? head_columns(o, value) : 1;
     const bool whole = part.axis == AXIS_COUNT;
     v->parts = parts_made(o, part);
     v->part_begin[p] = whole ? 0 : part.placed->begin * columns;
@@ -294,7 +311,7 @@ static struct home list_read(struct lowering *l, const struct graph_op *o, struc
 {
     struct weight_slot gate = {
         .tensor = o->weight[0], .end = o->weight[0]->ne[1], .col_end = o->weight[0]->ne[0]};
-    matrix_cut(o, part, &gate);
+    matrix_cut(o, part, 0, &gate);
     return list_emit(l, part.placement->predictor, o, op, &gate, part.placed->device, x);
 }
 

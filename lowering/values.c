@@ -139,19 +139,34 @@ struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int3
 
 /* ------------------------------------------------------------------------------- copies */
 
-/* Runs on the accelerator's queue, or between two accelerators on the reader's. */
+/* Whether a part of a value leaves on its maker's queue for another accelerator: of three and more
+ * that come together, so that they come at the same time. */
+static bool is_pushed(const struct lowering *l, int32_t value, int32_t from, int32_t to)
+{
+    const struct lowered_value *v = &l->values[value];
+    int32_t here = 0;
+    for (int32_t i = 0; i < v->n_parts; i++)
+        here += v->part_device[i] >= 0 && v->part_device[i] != l->in->facts->host;
+    return here > 2 && l->in->facts->reaches[from][to];
+}
+
+/* Runs on the accelerator's queue; between two accelerators on the reader's, or the maker's. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to)
 {
     const int32_t host = l->in->facts->host, from_device = l->buffers[from.buffer].device;
-    const int32_t worker = to == host ? from_device : to;
+    const bool pushed = from_device != host && to != host && is_pushed(l, value, from_device, to);
+    const int32_t worker = to == host || pushed ? from_device : to;
     struct queued *r = record_add(l, worker,
                                   from_device == host ? RECORD_UPLOAD
                                   : to == host        ? RECORD_DOWNLOAD
+                                  : pushed            ? RECORD_PUSH
                                                       : RECORD_PEER);
     if (!r)
         return from;
-    r->record.peer = r->record.kind == RECORD_PEER ? (uint8_t)from_device : 0;
+    r->record.peer = (uint8_t)(r->record.kind == RECORD_PEER   ? from_device
+                               : r->record.kind == RECORD_PUSH ? to
+                                                               : 0);
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
     r->record.part = (uint8_t)part;
     r->record.parts = (uint8_t)l->values[value].n_parts;

@@ -136,7 +136,7 @@ static const char *const axis_lacks[AXIS_COUNT] = {
 static int64_t axis_multiple(const struct oato_op *op, enum op_axis axis)
 {
     const struct dtype_info *d = dtype_info(op->dtype);
-    if (axis == AXIS_HEADS || axis == AXIS_EXPERTS)
+    if ((axis == AXIS_HEADS && op->kind != OP_QKV) || axis == AXIS_EXPERTS)
         return 1;
     return axis == AXIS_K && d ? max_i64(PART_MULTIPLE, d->block_elems) : PART_MULTIPLE;
 }

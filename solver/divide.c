@@ -318,6 +318,26 @@ static void divide_among_three(struct dividing *x, int32_t a, int32_t b)
         }
 }
 
+/* Equal shares for all of a team, summed by one of them or the host; pairs have their cut points.
+ */
+static void divide_among_teams(struct dividing *x)
+{
+    const struct problem *p = x->p;
+    for (int32_t i = 0; i < p->instance.n_teams; i++) {
+        const struct team *t = &p->team[i];
+        uint16_t groups[SOLVER_DEVICES] = {0};
+        bool each = x->runs[p->instance.host];
+        for (int32_t r = 0; r < t->n && each; r++) {
+            groups[t->member[r]] = (uint16_t)(x->groups * (r + 1) / t->n - x->groups * r / t->n);
+            each = groups[t->member[r]] && x->runs[t->member[r]];
+        }
+        if (each)
+            divide_add(x, groups, p->instance.host, -1);
+        if (each && t->n > 2)
+            add_shares(x, groups);
+    }
+}
+
 static void divide(struct dividing *x)
 {
     const struct problem *p = x->p;
@@ -335,6 +355,7 @@ static void divide(struct dividing *x)
                 divide_among_three(x, a, b);
         }
     }
+    divide_among_teams(x);
     /* weights that a step reads for a row or two are not worth the copy */
     const bool few = p->graph.values[p->graph.ops[x->op[0]].out[0]].rows != ROWS_TOKENS;
     for (int32_t d = 0; d < n && x->n_kinds > 1 && x->runs[host] && !few; d++)
@@ -423,7 +444,8 @@ static bool same_operators(const struct problem *p, const struct dividing *a,
         same = !strcmp(oato_op_key(&p->graph.ops[a->op[i]].op, NULL, x),
                        oato_op_key(&p->graph.ops[b->op[i]].op, NULL, y)) &&
                same_op_prices(&p->price[a->op[i] * p->n_devices],
-                              &p->price[b->op[i] * p->n_devices], p->n_devices);
+                              &p->price[b->op[i] * p->n_devices], p->n_devices) &&
+               heads_alike(p, a->op[i], b->op[i]);
     return same;
 }
 
@@ -492,15 +514,17 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
         divide(&x);
         add_apart(&x);
     }
-    const int32_t attends = divides ? 0 : attend_options(p, unit, whole, NULL);
-    u->options =
-        arena_alloc(&p->arena, (size_t)(p->n_devices + x.n + attends) + 1, sizeof *u->options);
+    const int32_t attends = divides ? 0 : attend_options(p, unit, whole, NULL),
+                  teams = heads_options(p, unit, NULL);
+    u->options = arena_alloc(&p->arena, (size_t)(p->n_devices + x.n + attends + teams) + 1,
+                             sizeof *u->options);
     if (!u->options)
         return oato_fail_memory(err, (size_t)x.n * sizeof *u->options, "the options of a unit");
     memcpy(u->options, whole, sizeof *whole * (size_t)p->n_devices);
     u->n_options = p->n_devices + attends;
     if (!divides) {
         attend_options(p, unit, whole, u->options + p->n_devices);
+        u->n_options += heads_options(p, unit, u->options + u->n_options);
         return OATO_OK;
     }
     p->division[unit] = (struct division){x.group, x.groups, x.extent, x.active[x.n_kinds - 1]};
@@ -514,6 +538,7 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
     for (const struct option *o = u->options + p->n_devices; o < x.out; o++)
         if (o->stream >= 0 && 2 * o->staged > p->instance.staging[o->stream])
             p->instance.staging[o->stream] = 2 * o->staged;
+    u->n_options += heads_options(p, unit, x.out);
     return OATO_OK;
 }
 
@@ -533,6 +558,20 @@ void divide_range(const struct problem *p, int32_t unit, const struct option *o,
     *begin = (int64_t)s.begin[d] * v->group;
     *end =
         s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
+}
+
+double option_share(const struct problem *p, int32_t op, const struct option *o, int32_t d)
+{
+    const int32_t unit = p->unit_of[op];
+    int64_t begin, end;
+    if (o->team) {
+        const enum op_axis axis = heads_range(p, op, o, d, &begin, &end);
+        return part_share(&p->graph.ops[op].op, axis, begin, end);
+    }
+    if (!option_divided(o))
+        return d == problem_op_device(p, op, o, PHASE_DECODE);
+    divide_range(p, unit, o, d, &begin, &end);
+    return (double)(end - begin) / p->division[unit].extent;
 }
 
 /* The share of the dense operator that a range of rows, neurons or experts is and, of it, does in a

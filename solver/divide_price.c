@@ -96,8 +96,8 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
                           const struct option *o)
 {
     const int32_t host = x->p->instance.host;
-    double slowest = 0, own = 0;
-    int parts = 0;
+    double slowest = 0, own = 0, last = 0;
+    int parts = 0, others = 0;
     for (int32_t d = 0; d < x->p->n_devices; d++) {
         if (s->begin[d] == s->end[d])
             continue;
@@ -106,7 +106,14 @@ static double parallel_ns(const struct dividing *x, const struct share *s, int32
         ns += x->enter[k][base][d] + x->leave[k][d][base];
         slowest = fmax(slowest, ns);
         own = d == base ? ns : own;
+        if (d == base || d == host || x->p->instance.direct[d][base])
+            continue;
+        others++;
+        last = x->leave[k][host][base];
     }
+    /* what comes from several by way of the host comes one after the other */
+    if (others > 1)
+        slowest += last * (others - 1);
     /* an accelerator's own queue makes its copies: it sends before it computes, and fetches after
      */
     if (base != host && s->begin[host] < s->end[host])

@@ -31,9 +31,10 @@ void option_lie(struct option *o, int32_t in, int32_t out)
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
-    bool allowed = o->allowed && (o->stream < 0 || (in->streams >> o->stream & 1 &&
-                                                    2 * o->staged <= in->staging[o->stream] &&
-                                                    o->rooms <= in->rooms[o->stream]));
+    bool allowed = o->allowed && (!o->team || in->n_teams) &&
+                   (o->stream < 0 ||
+                    (in->streams >> o->stream & 1 && 2 * o->staged <= in->staging[o->stream] &&
+                     o->rooms <= in->rooms[o->stream]));
     for (int32_t d = 0; allowed && d < in->n_devices; d++)
         allowed = (in->usable[d] || !(o->uses >> d & 1)) && o->bytes[d] <= in->capacity[d];
     return allowed;
@@ -176,6 +177,8 @@ bool instance_fits(const struct instance *in, const int32_t *place, uint64_t *us
 /* Options that deal out the groups alike, but read and write elsewhere. */
 static bool same_division(const struct option *a, const struct option *b)
 {
+    if (a->team || b->team)
+        return a->team == b->team;
     return a->stream == b->stream && a->in[PHASE_DECODE] == a->out[PHASE_DECODE] &&
            b->in[PHASE_DECODE] == b->out[PHASE_DECODE] &&
            !memcmp(a->share, b->share, sizeof a->share);
@@ -193,7 +196,7 @@ void instance_settle(const struct instance *in, int32_t *place)
         const struct unit *unit = &in->units[u];
         const struct option *was = instance_option(in, place, u);
         int32_t best = place[u];
-        if (!option_divided(was))
+        if (!option_divided(was) && !was->team)
             continue;
         int64_t best_ns = instance_price(in, place).objective_ns;
         for (int32_t i = in->n_devices; i < unit->n_options; i++) {

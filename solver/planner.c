@@ -108,7 +108,7 @@ static bool alloc_plan(struct plan *plan, const struct problem *p)
     const size_t devices = (size_t)p->n_devices, n = (size_t)p->graph.n_ops, all = n * devices;
     plan->devices = arena_alloc(a, devices, sizeof *plan->devices);
     plan->parts = arena_alloc(a, all * PARTS_PER_DEVICE, sizeof *plan->parts);
-    plan->kv = arena_alloc(a, n, sizeof *plan->kv);
+    plan->kv = arena_alloc(a, all, sizeof *plan->kv);
     plan->fusions = arena_alloc(a, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
     plan->costs = arena_alloc(a, all * PHASE_COUNT, sizeof *plan->costs);
     plan->baselines = arena_alloc(a, CANDIDATES, sizeof *plan->baselines);
@@ -163,7 +163,9 @@ static void add_parts(struct plan *plan, const struct problem *p, int32_t index,
             enum op_axis axis = AXIS_ROWS;
             if (p->instance.is_host[d] != (pass == 1))
                 continue;
-            if (option_divided(o)) {
+            if (o->team) {
+                axis = heads_range(p, index, o, d, &begin, &end);
+            } else if (option_divided(o)) {
                 divide_range(p, unit, o, d, &begin, &end);
                 axis = axis_of(&p->graph.ops[index], p, index);
             }
@@ -191,9 +193,16 @@ static oato_status fill_parts(struct plan *plan, const struct problem *p, const 
         if (!name)
             return oato_fail_memory(err, strlen(op->name), "the plan");
         add_parts(plan, p, i, name, o);
-        if (op->op.kind == OP_KV_STORE)
-            plan->kv[plan->n_kv++] = (struct plan_kv){
-                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = o->out[PHASE_DECODE]};
+        for (int32_t d = 0; d < p->n_devices && op->op.kind == OP_KV_STORE; d++) {
+            int64_t begin = 0, end = d == o->out[PHASE_DECODE] ? op->op.kv_heads : 0;
+            if (o->team)
+                heads_range(p, i, o, d, &begin, &end);
+            if (begin < end)
+                plan->kv[plan->n_kv++] = (struct plan_kv){.layer = op->kv_layer,
+                                                          .head_begin = (int32_t)begin,
+                                                          .head_end = (int32_t)end,
+                                                          .device = d};
+        }
     }
     return OATO_OK;
 }
@@ -233,6 +242,8 @@ static bool fill_cost(const struct problem *p, int32_t index, const struct optio
     const struct op_price *price = &p->price[index * p->n_devices + row->device];
     const int32_t unit = p->unit_of[index];
     const bool whole = o - p->instance.units[unit].options < p->n_devices || o->filed;
+    if (o->team)
+        return heads_op_cost(p, index, o, row);
     if (o->in[row->phase] == o->out[row->phase] &&
         (!whole || (p->neurons && p->division[unit].groups)))
         return divide_op_cost(p, index, o, row);

@@ -159,6 +159,8 @@ double activity_share(const struct activity *a, int64_t begin, int64_t end, int3
  * graph's own (a fused operator for its first member). Bytes are not set. */
 struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
                            const struct oato_op *op, int32_t d);
+/* The same of a share of one of the problem's operators, a part among others. */
+struct op_price request_share(const struct problem *p, int32_t index, int32_t d, double share);
 /* The same in one step. */
 struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
                                  const struct oato_op *op, int32_t d, const struct request_step *s);
@@ -196,6 +198,8 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
  * on the row's device in its phase. False: none. */
 bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
                     struct plan_cost *row);
+/* The share of an operator that an option puts on a device, in decode. */
+double option_share(const struct problem *p, int32_t op, const struct option *o, int32_t d);
 /* The range of the unit's rows, neurons or experts that an option puts on a device. */
 void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
                   int64_t *begin, int64_t *end);
@@ -215,6 +219,27 @@ int32_t attend_of_plan(const struct problem *p, const struct plan *plan, int32_t
 /* divide_op_cost for such an option. */
 bool attend_op_cost(const struct problem *p, int32_t op, const struct option *o,
                     struct plan_cost *row);
+
+/* heads.c: finds the teams of equal accelerators, whose ends follow the devices; operators must
+ * have their prices. */
+oato_status teams_find(struct problem *p, struct oato_error *err);
+/* request_copy, where one of the two ends is a team. */
+struct price team_copy(const struct problem *p, int32_t value, int32_t from, int32_t to,
+                       enum plan_phase phase);
+/* Writes the options that a unit has to be divided by a team; out may be NULL. Returns how many. */
+int32_t heads_options(const struct problem *p, int32_t unit, struct option *out);
+/* Whether any team can divide the operator by heads. */
+bool heads_divide(const struct problem *p, int32_t op);
+/* Whether teams would divide both operators alike. */
+bool heads_alike(const struct problem *p, int32_t a, int32_t b);
+/* The range of the operator that device d has by such an option, and the axis. */
+enum op_axis heads_range(const struct problem *p, int32_t op, const struct option *o, int32_t d,
+                         int64_t *begin, int64_t *end);
+/* divide_op_cost for such an option. */
+bool heads_op_cost(const struct problem *p, int32_t op, const struct option *o,
+                   struct plan_cost *row);
+/* The number of the unit's option of that kind that the plan has; -1: none. */
+int32_t heads_of_plan(const struct problem *p, const struct plan *plan, int32_t unit);
 
 /* The device that runs an operator of a unit that is not split. */
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,

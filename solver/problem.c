@@ -13,6 +13,8 @@
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase)
 {
+    if (o->team)
+        return -1;
     return p->first_op[p->unit_of[op]] == op ? o->in[phase] : o->out[phase];
 }
 
@@ -209,6 +211,14 @@ static void add_reader(struct instance *in, struct edge *e, int32_t unit)
     in->n_readers++;
 }
 
+static struct price end_copy(const struct problem *p, int32_t value, int32_t from, int32_t to,
+                             enum plan_phase phase)
+{
+    return from < p->n_devices && to < p->n_devices
+               ? request_copy(p, &p->graph.values[value], from, to, phase)
+               : team_copy(p, value, from, to, phase);
+}
+
 static void add_edge(struct problem *p, int32_t value, int32_t producer)
 {
     const struct graph *g = &p->graph;
@@ -225,13 +235,13 @@ static void add_edge(struct problem *p, int32_t value, int32_t producer)
                 add_reader(in, e, p->unit_of[i]);
     if (!e->n_readers && !e->host_reads)
         return;
-    for (int32_t d = 0; d < p->n_devices; d++) {
+    for (int32_t d = 0; d < instance_ends(in); d++) {
         for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
-            e->leave[phase][d] = request_copy(p, &g->values[value], d, in->host, phase);
-            e->enter[phase][d] = request_copy(p, &g->values[value], in->host, d, phase);
-            for (int32_t f = 0; f < p->n_devices; f++)
+            e->leave[phase][d] = end_copy(p, value, d, in->host, phase);
+            e->enter[phase][d] = end_copy(p, value, in->host, d, phase);
+            for (int32_t f = 0; f < instance_ends(in); f++)
                 if (e->direct && in->direct[d][f])
-                    e->direct[phase][d][f] = request_copy(p, &g->values[value], d, f, phase);
+                    e->direct[phase][d][f] = end_copy(p, value, d, f, phase);
         }
     }
     p->edge_of[value] = in->n_edges++;
@@ -344,7 +354,7 @@ oato_status problem_price(struct problem *p, struct oato_error *err)
     if (!p->silent)
         return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *p->silent, "operators");
     sparse_silences(&p->graph, &skipping, p->silent);
-    if (price_operators(p, err) || make_units(p, err) || make_edges(p, err))
+    if (price_operators(p, err) || teams_find(p, err) || make_units(p, err) || make_edges(p, err))
         return err->status;
     return reserve_memory(p, err);
 }

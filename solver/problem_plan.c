@@ -111,6 +111,9 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
     const int32_t attends = attend_of_plan(p, plan, unit);
     if (attends >= 0)
         return attends;
+    const int32_t divided = heads_of_plan(p, plan, unit);
+    if (divided >= 0)
+        return divided;
     if (p->whole_only || u->n_options == p->n_devices || u->options[p->n_devices].rooms)
         return last;
     shares planned;

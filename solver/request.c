@@ -93,24 +93,32 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
-struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
-                                 const struct oato_op *op, int32_t d, const struct request_step *s)
+static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,
+                                const struct oato_op *op, int32_t d, double share,
+                                const struct request_step *s)
 {
     const bool same = op->kind == g->ops[index].op.kind;
-    struct part part = {.graph = g,
-                        .index = index,
-                        .op = *op,
-                        .device = p->device[d],
-                        .share = 1,
-                        .active = 1,
-                        .joins = same}; /* where the neighbours are elsewhere, copies cost more */
+    struct part part = {
+        .graph = g,
+        .index = index,
+        .op = *op,
+        .device = p->device[d],
+        .share = share,
+        .active = share,
+        .joins = same && share >= 1}; /* where the neighbours are elsewhere, copies cost more */
     if (same && p->silent)
         part_silence(&part, &p->silent[index], p->neurons, s->tokens);
     return part_cost(p->cost, &part, s);
 }
 
-struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
-                           const struct oato_op *op, int32_t d)
+struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
+                                 const struct oato_op *op, int32_t d, const struct request_step *s)
+{
+    return step_cost(p, g, index, op, d, 1, s);
+}
+
+static struct op_price op_price(const struct problem *p, const struct graph *g, int32_t index,
+                                const struct oato_op *op, int32_t d, double share)
 {
     struct op_price r = {.supported = cost_supports(p->cost, p->device[d], op)};
     if (!r.supported)
@@ -118,14 +126,14 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
         struct request_step s = request_prefill_kind(&p->request, i);
-        struct op_cost c = request_step_cost(p, g, index, op, d, &s);
+        struct op_cost c = step_cost(p, g, index, op, d, share, &s);
         prefill_ns += c.ns * (double)s.times;
         r.estimate = r.estimate || c.estimate;
         if (c.numerics)
             r.numerics[PHASE_PREFILL] = c.numerics;
     }
     struct request_step s = request_decode_step(&p->request);
-    struct op_cost c = request_step_cost(p, g, index, op, d, &s);
+    struct op_cost c = step_cost(p, g, index, op, d, share, &s);
     r.estimate = r.estimate || c.estimate;
     r.numerics[PHASE_DECODE] = c.numerics;
     if (p->request.deterministic && c.numerics && r.numerics[PHASE_PREFILL] &&
@@ -136,6 +144,17 @@ struct op_price request_op(const struct problem *p, const struct graph *g, int32
     r.prefill_ns = whole_ns(prefill_ns);
     r.decode_ns = whole_ns(c.ns);
     return r;
+}
+
+struct op_price request_op(const struct problem *p, const struct graph *g, int32_t index,
+                           const struct oato_op *op, int32_t d)
+{
+    return op_price(p, g, index, op, d, 1);
+}
+
+struct op_price request_share(const struct problem *p, int32_t index, int32_t d, double share)
+{
+    return op_price(p, &p->graph, index, &p->graph.ops[index].op, d, share);
 }
 
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,

@@ -85,10 +85,9 @@ static struct home copy_run(struct stepping *x, int32_t d, const struct program_
 {
     const struct sim_rank *own = sim_rank_of(x->s, d);
     const int32_t host = own->host;
-    const int32_t from = r->kind == RECORD_UPLOAD ? host
-                         : r->kind == RECORD_PEER ? own->first + r->peer
-                                                  : d;
-    const int32_t to = r->kind == RECORD_DOWNLOAD ? host : d;
+    const int32_t peer = own->first + r->peer;
+    const int32_t from = r->kind == RECORD_UPLOAD ? host : r->kind == RECORD_PEER ? peer : d;
+    const int32_t to = r->kind == RECORD_DOWNLOAD ? host : r->kind == RECORD_PUSH ? peer : d;
     if (from == to || !rows_of(x, r))
         return event_pass(x, d, reads, n);
     const struct event e = {.kind = r->kind == RECORD_UPLOAD     ? EVENT_UPLOAD

@@ -43,8 +43,9 @@ bool price_equal(const struct price *a, const struct price *b);
 struct option {
     struct price price;             /* of the unit, copies between its parts included */
     uint64_t bytes[SOLVER_DEVICES]; /* resident there */
-    int16_t in[PHASE_COUNT];        /* device that reads the inputs */
-    int16_t out[PHASE_COUNT]; /* device that has the outputs; differs by phase only if streamed */
+    int16_t in[PHASE_COUNT];        /* end that reads the inputs: a device, or a team */
+    int16_t out[PHASE_COUNT]; /* end that has the outputs; differs by phase only if streamed */
+    int16_t team;             /* end of the team that divides the unit by heads; 0: none does */
     int16_t stream;           /* device that runs prefill of the host's share, its weights copied
                                 over the link each time; -1: it runs on the host */
     uint64_t staged;          /* bytes of the largest record whose weights are streamed */
@@ -71,6 +72,8 @@ struct unit {
  * memory at most once (leave), and from there to each other device that reads it at most once
  * (enter); both cost nothing for instance.host. Accelerators with a direct link copy it directly
  * instead. */
+static const int64_t NEVER_NS = NS_MAX / 2; /* of a copy that no plan makes */
+
 struct edge {
     int32_t producer;
     int32_t first_reader, n_readers; /* in instance.readers; no duplicates, producer left out */
@@ -83,9 +86,13 @@ struct edge {
 struct instance {
     int32_t n_devices, host; /* host: where units run unless placed elsewhere */
     bool is_host[SOLVER_DEVICES];
+    /* Where values lie, an end: a device or, behind these, a team, between whose devices, a bit
+     * each, the value is divided by heads */
+    int32_t n_teams;
+    uint32_t team[SOLVER_DEVICES];
     bool direct[SOLVER_DEVICES]
-               [SOLVER_DEVICES];       /* [from][to]: direct link, not through host memory */
-    bool usable[SOLVER_DEVICES];       /* false: nothing may be placed there */
+               [SOLVER_DEVICES]; /* [from][to]: ends with direct links, not through host memory */
+    bool usable[SOLVER_DEVICES]; /* false: nothing may be placed there */
     uint64_t capacity[SOLVER_DEVICES]; /* for units: budget minus reserve of a used device */
     /* Part of the capacity that streaming to the device takes: room for two records, of any option
      * that is allowed */
@@ -99,6 +106,11 @@ struct instance {
     struct edge *edges;
     int32_t *readers;
 };
+
+static inline int32_t instance_ends(const struct instance *in)
+{
+    return in->n_devices + in->n_teams;
+}
 
 /* A placement is the number of an option for each unit: place[n_units]. */
 static inline const struct option *instance_option(const struct instance *in, const int32_t *place,
@@ -276,6 +288,13 @@ struct layer_flow {
     uint64_t matrix_bytes; /* of the other matrices, in file format */
 };
 
+/* Equal accelerators that divide layers' attention by heads (heads.c). */
+struct team {
+    int32_t n, member[SOLVER_DEVICES];
+    const struct cut_op *cut; /* per operator; without a cut: all do all of it */
+    const bool *columns;      /* per value: parts read only the columns that their device made */
+};
+
 /* What an operator skips: a share of its inputs, or of its rows what predictors do not list. */
 struct silence {
     double share;
@@ -309,14 +328,15 @@ struct problem {
     uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
     bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
                      option is `filed`; NULL: nothing does */
-    uint64_t ring_bytes;          /* for that, part of the host's reserve */
-    struct device_memory *memory; /* per device, of the plan's programs; NULL: not known */
-    int32_t *unit_of;             /* per operator */
-    int32_t *first_op;            /* per unit */
-    struct division *division;    /* per unit */
-    struct divided *divided;      /* units whose options others can share (divide.c) */
-    struct layer_flow *flow;      /* per layer, from -1 to n_layers */
-    int32_t *edge_of;             /* per value; -1: no other unit reads it */
+    uint64_t ring_bytes;              /* for that, part of the host's reserve */
+    struct device_memory *memory;     /* per device, of the plan's programs; NULL: not known */
+    int32_t *unit_of;                 /* per operator */
+    int32_t *first_op;                /* per unit */
+    struct division *division;        /* per unit */
+    struct divided *divided;          /* units whose options others can share (divide.c) */
+    struct team team[SOLVER_DEVICES]; /* the instance's */
+    struct layer_flow *flow;          /* per layer, from -1 to n_layers */
+    int32_t *edge_of;                 /* per value; -1: no other unit reads it */
     struct price (*direct)[SOLVER_DEVICES][SOLVER_DEVICES]; /* of edges, [edge * PHASE_COUNT] */
     struct op_price *price;                                 /* [operator * n_devices + device] */
     struct price planned;                          /* of the plan that planner_make made of it */

@@ -84,19 +84,20 @@ static oato_status check_peer(const struct check *c, const struct program_record
     if (r->peer >= DEVICES_MAX || r->peer == c->self || !c->p->peers ||
         !c->p->peers[r->peer].device)
         return refuse(c, "device %d is not reachable", r->peer);
-    return check_inside(c, r->in[0], r->in_width[0], r->rows, c->p->peers[r->peer].arena_bytes);
+    return check_inside(c, r->kind == RECORD_PUSH ? r->out[0] : r->in[0], r->in_width[0], r->rows,
+                        c->p->peers[r->peer].arena_bytes);
 }
 
 static oato_status check_copy(const struct check *c, const struct program_record *r)
 {
     if (r->n_in != 1 || r->n_out != 1 || r->n_weights)
         return refuse(c, "a copy must have one input, one output and no weight");
-    if (r->kind == RECORD_PEER && check_peer(c, r))
+    const bool leaves = r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH;
+    if (record_is_peer(r->kind) && check_peer(c, r))
         return c->err->status;
-    if (r->kind != RECORD_PEER && !c->p->host_arena)
+    if (!record_is_peer(r->kind) && !c->p->host_arena)
         return refuse(c, "a copy needs a host arena");
-    return check_value(c, r->kind == RECORD_DOWNLOAD ? r->in[0] : r->out[0], r->in_width[0],
-                       r->rows);
+    return check_value(c, leaves ? r->in[0] : r->out[0], r->in_width[0], r->rows);
 }
 
 /* History of a layer of the host, to a room of its shape. */
@@ -341,7 +342,7 @@ static void print_outputs(const struct program_record *r, FILE *out)
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
 {
-    static const char *const names[] = {"run",    "upload", "download", "stream",  "peer",
+    static const char *const names[] = {"run",    "upload", "download", "stream",  "peer", "push",
                                         "reduce", "gather", "send",     "receive", "swap"};
     static const char *const rows[] = {"", " [rows]", " [picked rows]", " [whole rows]"};
     const struct program_record *r = &p->records[index];
@@ -368,8 +369,8 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         fprintf(out, " of %" PRId32 "%s%s%s", r->op.n, r->to_first ? " to rank 0" : "",
                 r->op.dtype == DT_F32 ? "" : " as ",
                 r->op.dtype == DT_F32 ? "" : dtype_name((oato_dtype)r->op.dtype));
-    if (r->kind == RECORD_PEER) {
-        fputs(" of ", out);
+    if (record_is_peer(r->kind)) {
+        fputs(r->kind == RECORD_PUSH ? " to " : " of ", out);
         print_device(p, r->peer, out);
     }
     fputs(rows[r->rows], out);

@@ -420,7 +420,7 @@ static oato_status compiled_size(const struct cpu_device *d, const struct progra
                 err, OATO_EDEVICE,
                 "%s: record %u: weights cannot be streamed to the host unless they were staged",
                 d->id, (unsigned)i);
-        if (r->kind == RECORD_PEER || r->kind == RECORD_SWAP)
+        if (record_is_peer(r->kind) || r->kind == RECORD_SWAP)
             return oato_fail(err, OATO_EDEVICE,
                              "%s: record %u: the host cannot copy from other devices", d->id,
                              (unsigned)i);

@@ -147,10 +147,11 @@ static bool can_add(const struct cuda_device *d, const struct program *p,
 
 /* Rotated K goes nowhere but to the store; so nobody else may want it before something else comes
  * to lie there. Copies read or write elsewhere: an upload's input is in the host's arena, a
- * RECORD_PEER's in another GPU's, a download's output in the host's. */
+ * RECORD_PEER's in another GPU's, a download's output in the host's, a
+ * RECORD_PUSH's in another GPU's. */
 static bool reads(const struct program *p, const struct program_record *r, struct range range)
 {
-    const bool here = r->kind == RECORD_RUN || r->kind == RECORD_DOWNLOAD;
+    const bool here = r->kind == RECORD_RUN || r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH;
     for (int i = 0; here && i < r->n_in; i++)
         if (overlap(range_of(p, r->in[i], r->in_width[i]), range))
             return true;
@@ -161,7 +162,7 @@ static bool reads(const struct program *p, const struct program_record *r, struc
 static struct range left_by(const struct program *p, const struct program_record *r,
                             struct range range)
 {
-    if (r->kind == RECORD_DOWNLOAD || r->rows != ROWS_TOKENS)
+    if (r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH || r->rows != ROWS_TOKENS)
         return range;
     for (int i = 0; i < r->n_out; i++) {
         const int32_t width = r->kind == RECORD_RUN ? op_out_width(&r->op, i) : r->in_width[0];

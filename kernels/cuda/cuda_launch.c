@@ -525,7 +525,8 @@ static oato_status copy_record(const struct launch *l, struct oato_error *err)
 {
     static const char *const doing[] = {[RECORD_UPLOAD] = "uploading a value",
                                         [RECORD_DOWNLOAD] = "downloading a value",
-                                        [RECORD_PEER] = "copying a value of another GPU"};
+                                        [RECORD_PEER] = "copying a value of another GPU",
+                                        [RECORD_PUSH] = "copying a value to another GPU"};
     const struct program *p = l->c->program;
     const struct cuda_driver *cu = l->d->cu;
     const cu_stream stream = l->d->queue.stream;
@@ -540,8 +541,11 @@ static oato_status copy_record(const struct launch *l, struct oato_error *err)
         result = cu->download(host + to, own + from, bytes, stream);
     } else {
         const struct program_peer *peer = &p->peers[l->r->peer];
-        result = cu->peer_copy(own + to, l->d->context, (cu_address)(uintptr_t)peer->arena + from,
-                               cuda_of(peer->device)->context, bytes, stream);
+        const cu_address other = (cu_address)(uintptr_t)peer->arena;
+        const cu_context context = cuda_of(peer->device)->context;
+        result = l->r->kind == RECORD_PUSH
+                     ? cu->peer_copy(other + to, context, own + from, l->d->context, bytes, stream)
+                     : cu->peer_copy(own + to, l->d->context, other + from, context, bytes, stream);
     }
     return result ? cuda_fail(cu, result, l->d->id, doing[l->r->kind], err) : OATO_OK;
 }

@@ -83,7 +83,7 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
                                  "%s: record %" PRIu32 ": weight %" PRIu32
                                  " is streamed but already resident",
                                  d->id, i, r->weight[w]);
-        if (r->kind == RECORD_PEER && p->peers[r->peer].device->ops != &cuda_device_ops)
+        if (record_is_peer(r->kind) && p->peers[r->peer].device->ops != &cuda_device_ops)
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is not a GPU",
                              d->id, i);
         if (r->kind != RECORD_RUN)

@@ -399,7 +399,7 @@ static bool sim_reaches(struct oato_device *d, struct oato_device *other)
     return other->ops == &sim_device_ops && other != d && sim_of(d)->spec.peer_bytes_per_s > 0;
 }
 
-/* Where the arenas of the peers that the program reads really are. */
+/* Where the arenas of the peers that the program reads or writes really are. */
 static oato_status find_peers(struct sim_device *s, struct compiled *c, struct oato_error *err)
 {
     const struct program *p = c->program;
@@ -409,7 +409,7 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": simulated devices cannot join other ranks",
                              s->id, i);
-        if (r->kind != RECORD_PEER)
+        if (!record_is_peer(r->kind))
             continue;
         const struct program_peer *peer = &p->peers[r->peer];
         if (!sim_reaches(&s->base, peer->device) ||

@@ -175,10 +175,11 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
 static void run_copy(struct sim_device *s, const struct compiled *c, const struct program_record *r,
                      const struct step *step)
 {
-    const bool peer = r->kind == RECORD_PEER;
-    uint8_t *host = c->program->host_arena;
-    uint8_t *from = peer ? c->peer[r->peer] : r->kind == RECORD_UPLOAD ? host : c->arena;
-    uint8_t *to = r->kind == RECORD_DOWNLOAD ? host : c->arena;
+    const bool peer = record_is_peer(r->kind);
+    uint8_t *other = peer ? c->peer[r->peer] : c->program->host_arena;
+    const bool leaves = r->kind == RECORD_DOWNLOAD || r->kind == RECORD_PUSH;
+    const uint8_t *from = leaves ? c->arena : other;
+    uint8_t *to = leaves ? other : c->arena;
     uint64_t bytes = (uint64_t)record_rows(r, step) * (uint64_t)r->in_width[0] * sizeof(float);
     if (!s->timing_only)
         memcpy(to + r->out[0], from + r->in[0], bytes);

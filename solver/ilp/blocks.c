@@ -80,7 +80,7 @@ static void number_ends(struct path *p)
 static bool same_direct(const struct instance *in, const struct edge *x, const struct edge *y,
                         int phase, int32_t from)
 {
-    for (int32_t to = 0; to < in->n_devices; to++)
+    for (int32_t to = 0; to < instance_ends(in); to++)
         if (in->direct[from][to] &&
             x->direct[phase][from][to].objective_ns != y->direct[phase][from][to].objective_ns)
             return false;
@@ -98,7 +98,7 @@ static bool same_edge(const struct path *p, int32_t a, int32_t b, int32_t shift)
         if (in->readers[x->first_reader + r] + shift != in->readers[y->first_reader + r])
             return false;
     for (int phase = 0; phase < PHASE_COUNT; phase++)
-        for (int32_t d = 0; d < in->n_devices; d++)
+        for (int32_t d = 0; d < instance_ends(in); d++)
             if (x->leave[phase][d].objective_ns != y->leave[phase][d].objective_ns ||
                 x->enter[phase][d].objective_ns != y->enter[phase][d].objective_ns ||
                 !same_direct(in, x, y, phase, d))

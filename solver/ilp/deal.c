@@ -38,7 +38,7 @@ static int32_t find_option(const struct dealing *x, int32_t unit, const struct o
         const struct option *o = &u->options[i];
         int32_t off = 0;
         if (o->uses != want->uses || o->stream != want->stream || o->filed != want->filed ||
-            !o->rooms != !want->rooms || !option_lies_as(o, want) ||
+            !o->rooms != !want->rooms || o->team != want->team || !option_lies_as(o, want) ||
             option_divided(o) != option_divided(want))
             continue;
         for (int32_t d = 0; d < x->in.n_devices; d++)
@@ -51,18 +51,34 @@ static int32_t find_option(const struct dealing *x, int32_t unit, const struct o
     return best;
 }
 
+/* The end that takes the place of another one; -1: there is no such team. */
+static int16_t move_end(const struct instance *in, int32_t end, const int32_t *to)
+{
+    uint32_t devices = 0;
+    int32_t t = 0;
+    if (end < in->n_devices)
+        return (int16_t)to[end];
+    for (int32_t d = 0; d < in->n_devices; d++)
+        devices |= in->team[end - in->n_devices] >> d & 1 ? 1u << to[d] : 0;
+    while (t < in->n_teams && in->team[t] != devices)
+        t++;
+    return (int16_t)(t < in->n_teams ? in->n_devices + t : -1);
+}
+
 /* The option on other devices: to[d] takes the part of device d. */
-static struct option move_option(const struct option *o, const int32_t *to, int32_t n_devices)
+static struct option move_option(const struct instance *in, const struct option *o,
+                                 const int32_t *to)
 {
     struct option moved = {.filed = o->filed, .rooms = o->rooms, .stream = -1};
-    for (int32_t d = 0; d < n_devices; d++) {
+    moved.team = o->team ? move_end(in, o->team, to) : 0;
+    for (int32_t d = 0; d < in->n_devices; d++) {
         moved.uses |= o->uses >> d & 1 ? 1u << to[d] : 0;
         if (o->share[d])
             moved.share[to[d]] = o->share[d];
     }
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        moved.in[phase] = (int16_t)to[o->in[phase]];
-        moved.out[phase] = (int16_t)to[o->out[phase]];
+        moved.in[phase] = move_end(in, o->in[phase], to);
+        moved.out[phase] = move_end(in, o->out[phase], to);
     }
     if (o->stream >= 0)
         moved.stream = (int16_t)to[o->stream];
@@ -91,7 +107,9 @@ static void seat(const struct dealing *x, const struct option *o, int32_t kind, 
     for (int32_t i = 0; i < n; i++) {
         if (!(o->uses >> member[i] & 1))
             continue;
-        base = member[i] == o->in[PHASE_DECODE] ? parts : base;
+        base = member[i] == o->in[PHASE_DECODE] || (o->team && member[i] == o->out[PHASE_DECODE])
+                   ? parts
+                   : base;
         part[parts++] = member[i];
     }
     for (int32_t i = 0; i < parts; i++)
@@ -122,7 +140,7 @@ static bool try_seats(struct dealing *x, int32_t unit, const struct option *o, i
         first[j] = choose_first(x, j, size, j == kind ? i : 0) % n;
         seat(x, o, j, size, first[j], to);
     }
-    const struct option want = move_option(o, to, x->in.n_devices);
+    const struct option want = move_option(&x->in, o, to);
     const int32_t found = find_option(x, unit, &want, as_room);
     if (found < 0 || !has_room(x, &x->in.units[unit].options[found]))
         return false;

@@ -302,6 +302,8 @@ static bool extend(const struct placing *x, int32_t option, struct partial *f)
     for (int32_t e = 0; e < x->n_ending; e++)
         f->frame.ns =
             ns_add(f->frame.ns, edge_price(in, &in->edges[x->ending[e]], p->place).objective_ns);
+    if (f->frame.ns >= NEVER_NS)
+        return false;
     f->key[i] = (uint16_t)(1 + (wide ? f->frame.class : x->like[option]));
     for (int32_t v = 0; v <= i; v++)
         if (!x->live[v] && v != x->menu->unit)

@@ -83,12 +83,46 @@ static uint32_t kinds_of(const struct kinds *k, uint32_t devices)
     return kinds;
 }
 
+/* Teams of as many of a kind are one, too. */
+static void find_teams(struct kinds *k)
+{
+    const struct instance *in = k->real;
+    for (int32_t t = 0; t < in->n_teams; t++) {
+        const uint32_t devices = in->team[t];
+        const int32_t end = in->n_devices + t;
+        bool counts = true;
+        int32_t like = 0;
+        for (int32_t d = 0; d < in->n_devices; d++)
+            counts = counts && (!(devices >> d & 1) || k->of[d] >= 0);
+        const uint32_t kinds = counts ? kinds_of(k, devices) : 0;
+        while (counts && like < k->in.n_teams &&
+               (k->in.team[like] != kinds ||
+                __builtin_popcount(in->team[k->team[like]]) != __builtin_popcount(devices)))
+            like++;
+        if (!counts)
+            continue;
+        if (like == k->in.n_teams) {
+            k->team[like] = t;
+            k->in.team[k->in.n_teams++] = kinds;
+        }
+        k->of[end] = k->n + like;
+    }
+}
+
+/* One of the ends that a kind, or teams that are one, stand for. */
+static int32_t end_of(const struct kinds *k, int32_t end)
+{
+    return end < k->n ? k->member[end][0] : k->real->n_devices + k->team[end - k->n];
+}
+
 /* Whether the option uses only devices that count. *n: accelerators. *first: of each kind the first
  * ones. */
 static bool counts(const struct kinds *k, const struct option *o, int32_t *n, bool *first)
 {
     *n = 0;
     *first = true;
+    if (o->team && k->of[o->team] < 0)
+        return false;
     for (int32_t d = 0; d < SOLVER_DEVICES; d++) {
         if (o->uses >> d & 1 && k->of[d] < 0)
             return false;
@@ -117,6 +151,7 @@ static struct option fold_option(const struct kinds *k, const struct option *o)
         to.out[phase] = (int16_t)k->of[o->out[phase]];
     }
     to.stream = (int16_t)(o->stream < 0 ? -1 : k->of[o->stream]);
+    to.team = (int16_t)(o->team ? k->of[o->team] : 0);
     to.uses = kinds_of(k, o->uses);
     return to;
 }
@@ -124,8 +159,8 @@ static struct option fold_option(const struct kinds *k, const struct option *o)
 static bool same_image(const struct option *a, const struct option *b)
 {
     return price_equal(&a->price, &b->price) && a->uses == b->uses && a->stream == b->stream &&
-           a->staged == b->staged && a->rooms == b->rooms && option_lies_as(a, b) &&
-           !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
+           a->team == b->team && a->staged == b->staged && a->rooms == b->rooms &&
+           option_lies_as(a, b) && !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
            !memcmp(a->share, b->share, sizeof a->share);
 }
 
@@ -199,12 +234,12 @@ static bool fold_units(struct kinds *k, const struct instance *in)
 static void fold_edge(const struct kinds *k, const struct edge *from, struct edge *to)
 {
     for (int phase = 0; phase < PHASE_COUNT; phase++)
-        for (int32_t a = 0; a < k->n; a++) {
-            const int32_t d = k->member[a][0];
+        for (int32_t a = 0; a < instance_ends(&k->in); a++) {
+            const int32_t d = end_of(k, a);
             to->leave[phase][a] = from->leave[phase][d];
             to->enter[phase][a] = from->enter[phase][d];
-            for (int32_t b = 0; to->direct && b < k->n; b++)
-                to->direct[phase][a][b] = from->direct[phase][d][k->member[b][0]];
+            for (int32_t b = 0; to->direct && b < instance_ends(&k->in); b++)
+                to->direct[phase][a][b] = from->direct[phase][d][end_of(k, b)];
         }
 }
 
@@ -229,7 +264,6 @@ static bool fold_edges(struct kinds *k, const struct instance *in)
 static void fold_devices(struct kinds *k, const struct instance *in)
 {
     struct instance *to = &k->in;
-    to->n_devices = k->n;
     to->host = k->of[in->host];
     memset(to->direct, 0, sizeof to->direct);
     for (int32_t a = 0; a < k->n; a++) {
@@ -243,9 +277,10 @@ static void fold_devices(struct kinds *k, const struct instance *in)
         to->capacity[a] = 0;
         for (int32_t i = 0; i < k->n_members[a]; i++)
             to->capacity[a] += in->capacity[k->member[a][i]];
-        for (int32_t b = 0; b < k->n; b++)
-            to->direct[a][b] = a != b && in->direct[d][k->member[b][0]];
     }
+    for (int32_t a = 0; a < instance_ends(to); a++)
+        for (int32_t b = 0; b < instance_ends(to); b++)
+            to->direct[a][b] = a != b && in->direct[end_of(k, a)][end_of(k, b)];
 }
 
 oato_status kinds_fold(struct kinds *k, const struct problem *p, uint32_t devices, bool apart,
@@ -259,6 +294,9 @@ oato_status kinds_fold(struct kinds *k, const struct problem *p, uint32_t device
     find_kinds(k, p, devices, apart);
     if (k->n == in->n_devices) /* all differ, and all count */
         return OATO_OK;
+    k->in.n_devices = k->n;
+    k->in.n_teams = 0;
+    find_teams(k);
     fold_devices(k, in);
     const bool good = fold_units(k, in) && fold_edges(k, in);
     return good ? OATO_OK : oato_fail_memory(err, k->arena.used_bytes, "the kinds of devices");

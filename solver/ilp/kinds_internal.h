@@ -10,10 +10,12 @@
 
 struct kinds {
     const struct instance *real;
-    struct instance in;         /* its devices are the kinds */
-    int32_t n;                  /* kinds, the host's among them */
-    int32_t of[SOLVER_DEVICES]; /* a device's kind; -1: the device does not count */
+    struct instance in; /* its devices are the kinds */
+    int32_t n;          /* kinds, the host's among them */
+    int32_t
+        of[SOLVER_DEVICES]; /* a device's kind, or a team's end in `in`; -1: it does not count */
     int32_t member[SOLVER_DEVICES][SOLVER_DEVICES], n_members[SOLVER_DEVICES]; /* by kind */
+    int32_t team[SOLVER_DEVICES]; /* of each team of `in` the first of the real ones */
     int32_t **origin; /* [unit][option of `in`]: option of `real`; NULL: `in` is `real` */
     struct arena arena;
 };

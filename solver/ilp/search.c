@@ -13,7 +13,8 @@
  * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from
  * the largest alone to all of them, each step starting from the best placement so far, so that a
  * deadline too short for all devices still gives a plan for some. The bound is that of the problem
- * with all devices; there is none if a part of it stays unsolved.
+ * with all devices; there is none if a part of it stays unsolved. What teams of accelerators add
+ * (heads.c) may be too much: then a search without them follows.
  */
 #include "solver/ilp/kinds_internal.h"
 
@@ -389,6 +390,28 @@ static oato_status search(struct search *s, struct oato_error *err)
     return status;
 }
 
+/* With teams of accelerators, whose problems are larger. Where these were not solved, without them,
+ * too: a bound then covers too little. */
+static oato_status search_teams(struct search *s, struct oato_error *err)
+{
+    const struct problem *p = s->p;
+    const uint64_t deadline_ns = s->options.deadline_ns;
+    struct problem without = *p;
+    without.instance.n_teams = 0;
+    if (!p->instance.n_teams)
+        return search(s, err);
+    s->options.deadline_ns = ilp_most(deadline_ns);
+    oato_status status = search(s, err);
+    s->options.deadline_ns = deadline_ns;
+    if (status || s->result->bound_ns)
+        return status;
+    s->p = &without;
+    status = search(s, err);
+    s->p = p;
+    s->result->bound_ns = 0;
+    return status;
+}
+
 oato_status search_placement(const struct problem *p, const struct ilp_options *o,
                              const int32_t *warm, int32_t *place, struct ilp_result *result,
                              struct oato_error *err)
@@ -408,7 +431,7 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
     if (!s.scratch || !s.folded || !s.all)
         status = oato_fail_memory(err, units * sizeof *s.scratch, "a placement");
     else
-        status = search(&s, err);
+        status = search_teams(&s, err);
     free(s.scratch);
     free(s.folded);
     free(s.all);

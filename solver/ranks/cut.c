@@ -71,7 +71,7 @@ static int32_t block_of(const struct oato_op *op)
 }
 
 /* From what reads heads back to the product that makes them, `group` heads for each of the cut:
- * every operator in between works head by head. */
+ * every operator in between works head by head, or column by column. */
 static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int32_t group)
 {
     const struct graph *g = x->g;
@@ -85,6 +85,14 @@ static void chain_cut(struct dealing *x, int32_t value, const int32_t *cut, int3
             continue;
         }
         const int32_t heads = cut[x->o->ranks] * group;
+        if (o->op.kind == OP_BIAS && o->op.n % heads == 0) {
+            op_cut(x, i, AXIS_ROWS, cut, group * (o->op.n / heads));
+            value = o->in[0];
+            continue;
+        }
+        if (o->op.kind == OP_QKV && op_divides(&o->op, AXIS_HEADS) &&
+            o->op.n2 % cut[x->o->ranks] == 0)
+            op_cut(x, i, AXIS_HEADS, cut, o->op.n2 / cut[x->o->ranks]);
         if (o->op.kind == OP_MUL_MAT && o->op.n % heads == 0)
             op_cut(x, i, AXIS_ROWS, cut, group * (o->op.n / heads));
         return;

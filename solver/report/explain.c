@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One unit on another device, all else as placed. */
+/* One unit, or all that a team divides of a layer, on another device, all else as placed. */
 struct move {
     bool allowed, fits;
     int64_t delta_ns;        /* of the request */
-    int64_t own_ns;          /* of the unit itself, there */
+    int64_t own_ns, here_ns; /* of what moves, there and here */
     uint64_t bytes, missing; /* missing: beyond the budget when it does not fit */
 };
 
@@ -29,20 +29,45 @@ struct explain {
     struct text *out;
 };
 
+enum { MOVED_MOST = 32 }; /* units of a layer's attention */
+
+/* Whether a team divides the layer of both, which then move together. */
+static bool moves_with(const struct explain *x, int32_t unit, int32_t other)
+{
+    const struct instance *in = &x->problem->instance;
+    const int32_t team = instance_option(in, x->place, unit)->team;
+    return other == unit || (team && in->units[other].layer == in->units[unit].layer &&
+                             instance_option(in, x->place, other)->team == team);
+}
+
 static struct move price_move(const struct explain *x, int32_t unit, int32_t d)
 {
     const struct instance *in = &x->problem->instance;
-    const struct option *there = &in->units[unit].options[d];
-    const struct option *here = instance_option(in, x->place, unit);
-    struct move m = {.allowed = there->allowed, .bytes = there->bytes[d]};
+    struct move m = {.allowed = true};
+    int32_t moved[MOVED_MOST], before[MOVED_MOST], n = 0;
+    uint64_t here = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        const struct option *there = &in->units[u].options[d];
+        if (!moves_with(x, unit, u) || n == MOVED_MOST)
+            continue;
+        m.allowed = m.allowed && there->allowed;
+        m.bytes += there->bytes[d];
+        m.own_ns += there->price.objective_ns;
+        here += instance_option(in, x->place, u)->bytes[d];
+        m.here_ns += instance_option(in, x->place, u)->price.objective_ns;
+        moved[n++] = u;
+    }
     if (!m.allowed)
         return m;
-    int32_t was = x->place[unit];
-    x->place[unit] = d;
+    for (int32_t i = 0; i < n; i++) {
+        before[i] = x->place[moved[i]];
+        x->place[moved[i]] = d;
+    }
     m.delta_ns = instance_price(in, x->place).objective_ns - x->objective_ns;
-    x->place[unit] = was;
-    m.own_ns = there->price.objective_ns;
-    uint64_t need = x->problem->reserve[d] + x->used[d] - here->bytes[d] + m.bytes;
+    for (int32_t i = 0; i < n; i++)
+        x->place[moved[i]] = before[i];
+    m.allowed = m.delta_ns < NEVER_NS / 2; /* other layers that read its KV would stay */
+    uint64_t need = x->problem->reserve[d] + x->used[d] - here + m.bytes;
     m.fits = need <= x->problem->budget[d];
     m.missing = m.fits ? 0 : need - x->problem->budget[d];
     return m;
@@ -79,10 +104,11 @@ static void change_text(const struct explain *x, int32_t unit, int32_t d, const 
 {
     const char *id = problem_device(x->problem, d);
     double ms = as_ms((double)llabs(m->delta_ns));
-    int64_t here_ns = instance_option(&x->problem->instance, x->place, unit)->price.objective_ns;
-    int64_t copies_ns = m->delta_ns - (m->own_ns - here_ns);
+    int64_t copies_ns = m->delta_ns - (m->own_ns - m->here_ns);
     const char *refused = refused_of(x->problem, unit, d);
-    if (!m->allowed)
+    if (!m->allowed && m->delta_ns)
+        snprintf(text, n, "its heads are divided with those of another layer, which would stay");
+    else if (!m->allowed)
         snprintf(text, n, "%s does not run %s%s", id, refused ? refused : "it",
                  refused ? ", says the profile" : "");
     else if (m->delta_ns < 0 && !m->fits)
@@ -113,9 +139,10 @@ static double benefit_per_mib(const struct explain *x, int32_t unit, double *ben
         return 0;
     const struct instance *in = &x->problem->instance;
     uint64_t bytes = 0;
-    for (int32_t d = 0; d < in->n_devices; d++) /* a division: what it takes besides the host's */
-        if (x->place[unit] < in->n_devices || d != in->host)
-            bytes += instance_option(in, x->place, unit)->bytes[d];
+    for (int32_t u = 0; u < in->n_units; u++)
+        for (int32_t d = 0; d < in->n_devices && moves_with(x, unit, u); d++)
+            if (x->place[u] < in->n_devices || d != in->host) /* a division: besides the host's */
+                bytes += instance_option(in, x->place, u)->bytes[d];
     *benefit_ms = as_ms((double)best.delta_ns);
     return bytes ? *benefit_ms / as_mib((double)bytes) : 0;
 }
@@ -126,15 +153,15 @@ static void where_text(const struct explain *x, int32_t op, struct text *out)
     const struct problem *p = x->problem;
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
-    if (!option_divided(o))
+    const bool divided = option_divided(o) || o->team;
+    if (!divided)
         text_printf(out, "%s%s", problem_device(p, problem_op_device(p, op, o, PHASE_DECODE)),
                     p->stored && p->stored[op] ? ", weights in the file" : "");
-    for (int32_t d = 0; d < p->n_devices && option_divided(o); d++) {
-        int64_t begin, end;
-        divide_range(p, unit, o, d, &begin, &end);
-        if (begin < end)
+    for (int32_t d = 0; d < p->n_devices && divided; d++) {
+        const double share = option_share(p, op, o, d);
+        if (share > 0)
             text_printf(out, "%s%s %.0f %%", out->len ? " + " : "", problem_device(p, d),
-                        (double)(end - begin) * 100 / p->division[unit].extent);
+                        share * 100);
     }
     if (o->rooms)
         text_printf(out, ", prompts on %s", problem_device(p, o->stream));
@@ -153,17 +180,8 @@ static uint64_t own_bytes(const struct explain *x, int32_t op, int32_t whole)
     double bytes = 0;
     if (whole >= 0)
         return price[whole].weight_bytes + price[whole].kv_bytes;
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        int64_t begin = 0, end = 1, extent = 1;
-        if (option_divided(o)) {
-            divide_range(p, unit, o, d, &begin, &end);
-            extent = p->division[unit].extent;
-        } else if (d != problem_op_device(p, op, o, PHASE_DECODE)) {
-            continue;
-        }
-        bytes += (double)(price[d].weight_bytes + price[d].kv_bytes) * (double)(end - begin) /
-                 (double)extent;
-    }
+    for (int32_t d = 0; d < p->n_devices; d++)
+        bytes += (double)(price[d].weight_bytes + price[d].kv_bytes) * option_share(p, op, o, d);
     return (uint64_t)bytes;
 }
 
@@ -372,6 +390,15 @@ static void explain_op(const struct explain *x, int32_t op)
         if (together.len)
             text_printf(out, "  placed as one with %s: they share %s, and take %.2f MiB together\n",
                         together.data, what_is_shared(p, op), as_mib((double)unit_bytes(x, op)));
+        if (instance_option(&p->instance, x->place, p->unit_of[op])->team)
+            text_printf(out,
+                        "  divided by heads with its layer's attention, from q, k and v to the "
+                        "sum: all of that is what would be elsewhere\n");
+        else if (p->instance.n_teams && o->kv_layer >= 0 && !heads_divide(p, op))
+            text_printf(out, "  its heads cannot be divided between accelerators: %s\n",
+                        op_divides(&o->op, AXIS_HEADS)
+                            ? "there are too few, or other operators stand between them"
+                            : "all of the layer's share one of K and V");
         text_printf(out, "  %-8s %10s %10s  %9s\n", "device", "prefill ms", "decode ms", "MiB");
         for (int32_t d = 0; d < p->n_devices; d++)
             device_text(x, op, d);
@@ -410,7 +437,8 @@ static void line_of(const struct explain *x, int32_t op)
     const int32_t unit = p->unit_of[op];
     const struct option *o = instance_option(&p->instance, x->place, unit);
     const bool whole = x->place[unit] < p->n_devices;
-    const struct op_price *there = &p->price[op * p->n_devices + o->in[PHASE_DECODE]];
+    const struct op_price *there =
+        &p->price[op * p->n_devices + (whole ? o->in[PHASE_DECODE] : p->instance.host)];
     /* of parts at the same time: all of the unit */
     const int64_t prefill_ns = whole ? there->prefill_ns : o->price.prefill_ns;
     const int64_t decode_ns = whole ? there->decode_ns : o->price.decode_ns;
@@ -419,15 +447,19 @@ static void line_of(const struct explain *x, int32_t op)
     text_init(&where);
     where_text(x, op, &where);
     text_printf(x->out, "%-28s %-8s", p->graph.ops[op].name, where.data);
-    /* what is of the whole unit is told once, so that columns add up */
-    const bool first = op == p->first_op[unit];
+    /* what is of the whole unit, or of all that a team divides, is told once, so that columns add
+     * up */
+    bool leads = op == p->first_op[unit];
+    const bool first = leads;
+    for (int32_t u = 0; u < unit && leads; u++)
+        leads = !moves_with(x, unit, u);
     if (whole || first)
         text_printf(x->out, " %10.3f %10.4f%c", as_ms((double)prefill_ns), as_ms((double)decode_ns),
                     !whole || there->estimate ? '~' : ' ');
     else
         text_printf(x->out, " %10s %10s ", "-", "-");
     text_printf(x->out, " %9.2f", as_mib((double)own_bytes(x, op, -1)));
-    if (first)
+    if (leads)
         text_printf(x->out, " %11.3f %12.4f\n", benefit_ms, per_mib);
     else
         text_printf(x->out, " %11s %12s\n", "-", "-");

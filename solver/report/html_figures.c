@@ -100,19 +100,25 @@ static void op_cell(const struct page *page, int32_t op, int32_t columns, const 
     text_printf(page->out, "</td>");
 }
 
+/* Its KV may be divided by heads. */
 static void kv_cell(const struct page *page, int32_t layer)
 {
-    for (int32_t i = 0; i < page->plan->n_kv; i++) {
-        const struct plan_kv *kv = &page->plan->kv[i];
-        if (kv->layer != layer)
-            continue;
-        text_printf(page->out,
-                    "<td title=\"KV of layer %d: %s\" style=\"background:var(--d%d)\"></td>", layer,
-                    html_text(page, device_name(page->plan, kv->device).text),
-                    html_colour(page, kv->device));
-        return;
-    }
-    text_printf(page->out, "<td></td>");
+    const struct plan *p = page->plan;
+    int32_t n = 0, heads = 0;
+    for (int32_t i = 0; i < p->n_kv; i++)
+        if (p->kv[i].layer == layer) {
+            if (!n++)
+                text_printf(page->out, "<td title=\"KV of layer %d", layer);
+            text_printf(page->out, "%s %s", n > 1 ? "," : ":",
+                        html_text(page, device_name(p, p->kv[i].device).text));
+            heads = p->kv[i].head_end > heads ? p->kv[i].head_end : heads;
+        }
+    text_printf(page->out, n ? "\" style=\"background:linear-gradient(90deg" : "<td>");
+    for (int32_t i = 0; i < p->n_kv; i++)
+        if (p->kv[i].layer == layer)
+            text_printf(page->out, ",var(--d%d) %.3g%% %.3g%%", html_colour(page, p->kv[i].device),
+                        100.0 * p->kv[i].head_begin / heads, 100.0 * p->kv[i].head_end / heads);
+    text_printf(page->out, n ? ")\"></td>" : "</td>");
 }
 
 static void layer_row(const struct map *map, int32_t layer)

@@ -217,15 +217,21 @@ struct program_record *rig_put_copy(struct rig *g, enum record_kind kind, int wi
     return r;
 }
 
-struct program_record *rig_put_peer(struct rig *g, const struct rig *other, int width, int from,
-                                    int to)
+static struct program_record *put_between(struct rig *g, enum record_kind kind,
+                                          const struct rig *other, int width, int from, int to)
 {
-    struct program_record *r = rig_put_copy(g, RECORD_PEER, width, from, to);
+    struct program_record *r = rig_put_copy(g, kind, width, from, to);
     r->peer = (uint8_t)other->self;
     g->peers[other->self] = (struct program_peer){
         .device = other->d, .arena = other->p.arena, .arena_bytes = ARENA_BYTES};
     g->p.peers = g->peers;
     return r;
+}
+
+struct program_record *rig_put_peer(struct rig *g, const struct rig *other, int width, int from,
+                                    int to)
+{
+    return put_between(g, RECORD_PEER, other, width, from, to);
 }
 
 struct program_record *rig_put_stream(struct rig *g, int weight)
@@ -355,7 +361,10 @@ void rig_run_peers(struct rig *const g[2], struct rig *alone)
     rig_put(g[1], "bias/k128", 1, (int[]){4}, 1, (int[]){5}, (int[]){rig_vector(g[1], N, 3)})
         ->signal = 1;
     rig_wait(rig_put_peer(g[0], g[1], N, 5, 6), 1, 1);
-    rig_put(g[0], "add/k128", 2, (int[]){1, 6}, 1, (int[]){3}, NULL)->signal = 2;
+    put_between(g[1], RECORD_PUSH, g[0], N, 5, 7)->signal = 2;
+    rig_put(g[0], "add/k128", 2, (int[]){1, 6}, 1, (int[]){3}, NULL);
+    rig_wait(rig_put(g[0], "add/k128", 2, (int[]){1, 7}, 1, (int[]){8}, NULL), 1, 2);
+    g[0]->records[g[0]->p.n_records - 1].signal = 2;
     rig_compile(alone, NULL);
     rig_compile(g[0], NULL);
     rig_compile(g[1], NULL);
@@ -368,8 +377,10 @@ void rig_run_peers(struct rig *const g[2], struct rig *alone)
         rig_step(&alone, 1, &step);
         rig_step(g, 2, &step);
         rig_read(alone, 3, expected, bytes);
-        rig_read(g[0], 3, got, bytes);
-        assert_memory_equal(expected, got, bytes);
+        for (int slot = 3; slot <= 8; slot += 5) { /* fetched, and sent */
+            rig_read(g[0], slot, got, bytes);
+            assert_memory_equal(expected, got, bytes);
+        }
     }
 }
 

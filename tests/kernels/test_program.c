@@ -208,7 +208,7 @@ static void what_does_not_fit_the_operator_is_refused(void **state)
     f->record[5].in_width[1] = 32;
     check_refused(f, "merge_sum takes inputs of width 64, not 32");
     f->record[0].kind = RECORD_SWAP + 1;
-    check_refused(f, "kind 10");
+    check_refused(f, "kind 11");
     f->record[0].kind = RECORD_SWAP;
     check_refused(f, "a swap has one input, one output, or both, and no weight");
     f->record[0].kind = RECORD_SEND;
@@ -321,6 +321,14 @@ static void peers_are_those_that_are_reached(void **state)
         assert_non_null(strstr(f->err.text, "is not reachable"));
     }
     r->peer = 2;
+    r->kind = RECORD_PUSH;
+    r->out[0] = sizeof(float); /* behind the end of the other one's */
+    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    r->out[0] = 0;
+    r->in[0] = value; /* anywhere in its own */
+    if (program_check(&f->program, 1, ARENA, &f->err))
+        fail_msg("%s", f->err.text);
+    r->kind = RECORD_PEER;
     r->in[0] = sizeof(float);
     assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
     assert_non_null(strstr(f->err.text, "is not inside the arena of 2048 bytes"));
@@ -365,6 +373,7 @@ static void each_record_prints_as_a_line(void **state)
         "    4 download v0 width 64  @0 -> v0@8192  signals 3\n",
         "    5 run      merge/n128 [rows]  @0 @4096 -> @8192\n",
         "    1 peer     v0 width 64 of cpu:0  @0 -> v0@8192  w0\n",
+        "    1 push     v0 width 64 to cpu:0  @0 -> v0@8192  w0\n",
     };
     char *text = NULL;
     size_t n;
@@ -374,6 +383,8 @@ static void each_record_prints_as_a_line(void **state)
     assert_non_null(out);
     program_print(&f->program, "sim:0", out);
     f->record[1].kind = RECORD_PEER;
+    program_print(&f->program, "sim:0", out);
+    f->record[1].kind = RECORD_PUSH;
     program_print(&f->program, "sim:0", out);
     f->program.device_ids = NULL;
     program_print(&f->program, "sim:0", out);
