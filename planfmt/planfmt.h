@@ -406,6 +406,18 @@ struct plan_point request_point(const struct plan_request *q, int32_t i);
 void request_set_points(struct plan_request *q, const struct plan_point *points,
                         const double *weights, int32_t n);
 
+/* What a plan is made for: a named workload, whose points follow from the context, or points. */
+struct workload {
+    const char *name; /* a row of solver/workload.c; NULL: the points */
+    struct plan_point points[REQUEST_POINTS_MAX];
+    double weights[REQUEST_POINTS_MAX]; /* all 0: none were given */
+    int32_t n;
+};
+/* Reads the points of a YAML file. OATO_EFILE with file, line and column. */
+oato_status workload_load(const char *path, struct workload *out, struct oato_error *err);
+oato_status workload_load_memory(const void *data, size_t bytes, const char *name,
+                                 struct workload *out, struct oato_error *err);
+
 /* The largest request that oato-run takes: positions, sequences, tokens a step. */
 enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
 

@@ -135,9 +135,9 @@ static void write_header(const struct page *page, const char *title)
     text_printf(page->out, "<h1>%s</h1>\n<p>", html_text(page, title));
     write_keys(page, true);
     text_printf(page->out,
-                "</p>\n<p class=\"soft\">%d sequence%s of %d + %d tokens, context %d, steps of up "
+                "</p>\n<p class=\"soft\">%d sequence%s of %s, context %d, steps of up "
                 "to %d tokens, KV %s, minimizing %s</p>\n<div class=\"cards\">\n",
-                q->batch, q->batch == 1 ? "" : "s", q->prompt, q->generate, q->context, q->ubatch,
+                q->batch, q->batch == 1 ? "" : "s", request_tokens(q).text, q->context, q->ubatch,
                 dtype_name(q->kv), objective_names[q->objective]);
     speed_card(page, "Prefill", (double)q->prompt * q->batch, p->prefill_ns);
     if (q->generate)

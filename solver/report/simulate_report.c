@@ -165,9 +165,9 @@ static void simulation_text(const struct simulation *s, struct text *out)
     text_init(&steps);
     list_simulated(s, &steps);
     list_rows(s, rows);
-    text_printf(out, "%s: %d sequence%s of %d + %d tokens; simulated: %s\n",
+    text_printf(out, "%s: %d sequence%s of %s; simulated: %s\n",
                 *s->plan->model_name ? s->plan->model_name : "model", q->batch,
-                q->batch == 1 ? "" : "s", q->prompt, q->generate, steps.data ? steps.data : "-");
+                q->batch == 1 ? "" : "s", request_tokens(q).text, steps.data ? steps.data : "-");
     text_free_part(&steps, out);
     text_printf(out, "%-9s %13s %13s %10s\n", "ms", "predicted", "simulated", "ratio");
     for (int i = 0; i < SIM_ROWS; i++) {
