@@ -267,17 +267,18 @@ void request_set_points(struct plan_request *q, const struct plan_point *points,
     int32_t most = 0;
     for (int32_t i = 0; i < n; i++)
         all += weights[i];
-    q->n_points = n;
     for (int32_t i = 0; i < n; i++) {
-        struct plan_point *to = &q->points[i];
-        *to = points[i];
-        to->weight = (uint32_t)max_i64(llround(weights[i] / all * POINTS_WEIGHT), 1);
-        left -= to->weight;
+        q->points[i] = points[i];
+        q->points[i].weight = (uint32_t)max_i64(llround(weights[i] / all * POINTS_WEIGHT), 1);
+        left -= q->points[i].weight;
         most = weights[i] > weights[most] ? i : most;
-        prompt += to->prompt * (weights[i] / all);
-        generate += to->generate * (weights[i] / all);
     }
     q->points[most].weight += (uint32_t)left; /* what rounding left or took */
+    for (int32_t i = 0; i < n; i++) { /* of what is stored, so that a plan's points give the same */
+        prompt += q->points[i].prompt * (q->points[i].weight / (double)POINTS_WEIGHT);
+        generate += q->points[i].generate * (q->points[i].weight / (double)POINTS_WEIGHT);
+    }
+    q->n_points = n;
     q->prompt = prompt > 0 ? (int32_t)fmax(prompt, 1) : 0;
     q->generate = generate > 0 ? (int32_t)fmax(generate, 1) : 0;
 }

@@ -298,15 +298,13 @@ static const struct option_of all_options[] = {
     {"workload", 0, "W", "what it takes for other requests: mixed, chat, code, rag, FILE.yaml",
      OTHERS, INTO(workload, take_workload)},
     {"batch", 'b', "N", "and for so many sequences at once", OTHERS, COUNT(batch, 1)},
-    {"prompt", 0, "N", "one request instead: tokens per prompt (default 512),", REQUEST,
-     COUNT(plan.request.prompt, 0)},
+    {"prompt", 0, "N", "one request instead: prompt (512), -n generated (128), --depth before (0)",
+     REQUEST, COUNT(plan.request.prompt, 0)},
     {"prefill", 0, "N", NULL, REQUEST, COUNT(plan.request.prompt, 0)},
-    {"generate", 'n', "N", "generated after it (default 128)", REQUEST,
-     COUNT(plan.request.generate, 0)},
+    {"generate", 'n', "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
     {"predict", 0, "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
     {"n-predict", 0, "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
-    {"depth", 0, "N", "and positions before it, in each sequence (default 0)", PLANNING,
-     COUNT(depth, 0)},
+    {"depth", 0, "N", NULL, REQUEST, COUNT(depth, 0)},
     {"ctx-size", 0, "N", NULL, REQUEST, COUNT(plan.request.context, 1)},
     {"context", 'c', "N", "KV positions in total (default 4096)", REQUEST,
      COUNT(plan.request.context, 1)},
@@ -457,9 +455,10 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
             given.context = true;
         if (id >= 0 && o.of->at == offsetof(struct command, workload))
             given.workload = true;
-        if (id >= 0 && (o.of->at == offsetof(struct command, plan.request.prompt) ||
-                        o.of->at == offsetof(struct command, plan.request.generate) ||
-                        o.of->at == offsetof(struct command, depth)))
+        if (id >= 0 && o.of->take == take_count && /* the objective is at plan.request, too */
+            (o.of->at == offsetof(struct command, plan.request.prompt) ||
+             o.of->at == offsetof(struct command, plan.request.generate) ||
+             o.of->at == offsetof(struct command, depth)))
             given.point = true;
         if (id >= 0 && o.of->verbs & CLUSTER)
             c->of_cluster = o.of->name;

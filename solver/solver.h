@@ -446,8 +446,9 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
                         struct oato_error *err);
 
 /* The largest context, in whole pages of KV up to what the model was trained for, for which there
- * is a plan that decodes at_least tokens/s (of all sequences; 0: any speed); out is that plan.
- * Where the best plan for the objective is too slow, the one with the fastest decode is tried.
+ * is a plan that decodes at_least tokens/s when it is full (of all sequences; 0: any speed); out is
+ * that plan. Where the best plan for the objective is too slow, the one with the fastest decode
+ * there is tried; its request then has that point, too.
  * bound gets a line with the reason why no more is possible. OATO_EFIT when even the request's own
  * tokens do not fit or are too slow. */
 oato_status context_maximize(const struct model *m, const struct profile *profile,

@@ -126,6 +126,32 @@ static void diff_predictions(const struct plan *a, const struct plan *b, bool js
     }
 }
 
+/* "128 + 128 tokens (40.00 %), 128 + 128 tokens behind 3840 (60.00 %)" */
+static void points_list(const struct plan_request *q, struct text *out)
+{
+    for (int32_t i = 0; i < request_points(q); i++) {
+        struct plan_request alone = *q;
+        const struct plan_point p = request_point(q, i);
+        request_set_points(&alone, &p, &(double){1}, 1);
+        text_printf(out, "%s%s (%.2f %%)", i ? ", " : "", request_tokens(&alone).text,
+                    100.0 * p.weight / POINTS_WEIGHT);
+    }
+}
+
+static void points_diff(const struct plan_request *a, const struct plan_request *b,
+                        struct text *out)
+{
+    struct text was, is;
+    text_init(&was);
+    text_init(&is);
+    points_list(a, &was);
+    points_list(b, &is);
+    if ((a->n_points || b->n_points) && !was.failed && !is.failed && strcmp(was.data, is.data) != 0)
+        text_printf(out, "%srequests %s -> %s", out->len ? ", " : "", was.data, is.data);
+    text_free_part(&was, out);
+    text_free_part(&is, out);
+}
+
 /* What differs in the requests: "prompt 512 -> 64, KV F16 -> Q8_0". */
 static void request_text(const struct plan_request *a, const struct plan_request *b,
                          struct text *out)
@@ -144,6 +170,7 @@ static void request_text(const struct plan_request *a, const struct plan_request
     if (a->kv != b->kv)
         text_printf(out, "%sKV %s -> %s", out->len ? ", " : "", dtype_name(a->kv),
                     dtype_name(b->kv));
+    points_diff(a, b, out);
 }
 
 static void ids_text(const struct plan *p, struct text *out)

@@ -19,6 +19,18 @@ struct tokens_text request_tokens(const struct plan_request *q)
     return t;
 }
 
+int64_t request_least(const struct planner_options *o)
+{
+    const struct plan_request *q = &o->request;
+    const struct workload *w = o->workload;
+    int64_t most = 1;
+    for (int32_t i = 0; i < (w ? w->n : request_points(q)); i++) {
+        const struct plan_point p = w ? w->points[i] : request_point(q, i);
+        most = max_i64(most, (int64_t)p.depth + p.prompt + p.generate);
+    }
+    return most * q->batch;
+}
+
 /* The request of one of the points. */
 static struct plan_request request_alone(const struct plan_request *q, int32_t i)
 {

@@ -64,7 +64,10 @@ void plan_sums_json(const struct plan_sums *sums, struct text *out);
 /* Lines of a table whose last columns are the phases, behind so many characters. */
 void plan_sums_text(const struct plan_sums *sums, int width, struct text *out);
 
-/* points.c: "641 + 128 tokens on average", "128 + 128 tokens behind 3840". */
+/* points.c: positions that a context must have at least for what is asked; a named workload
+ * follows the context. */
+int64_t request_least(const struct planner_options *o);
+/* "641 + 128 tokens on average", "128 + 128 tokens behind 3840". */
 struct tokens_text {
     char text[72];
 };
