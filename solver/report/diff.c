@@ -126,30 +126,21 @@ static void diff_predictions(const struct plan *a, const struct plan *b, bool js
     }
 }
 
-/* "128 + 128 tokens (40.00 %), 128 + 128 tokens behind 3840 (60.00 %)" */
-static void points_list(const struct plan_request *q, struct text *out)
-{
-    for (int32_t i = 0; i < request_points(q); i++) {
-        struct plan_request alone = *q;
-        const struct plan_point p = request_point(q, i);
-        request_set_points(&alone, &p, &(double){1}, 1);
-        text_printf(out, "%s%s (%.2f %%)", i ? ", " : "", request_tokens(&alone).text,
-                    100.0 * p.weight / POINTS_WEIGHT);
-    }
-}
-
+/* "request 2: 2048 + 128 tokens, 26.72 % -> 4096 + 128 tokens, 21.69 %" */
 static void points_diff(const struct plan_request *a, const struct plan_request *b,
                         struct text *out)
 {
-    struct text was, is;
-    text_init(&was);
-    text_init(&is);
-    points_list(a, &was);
-    points_list(b, &is);
-    if ((a->n_points || b->n_points) && !was.failed && !is.failed && strcmp(was.data, is.data) != 0)
-        text_printf(out, "%srequests %s -> %s", out->len ? ", " : "", was.data, is.data);
-    text_free_part(&was, out);
-    text_free_part(&is, out);
+    for (int32_t i = 0; i < a->n_points || i < b->n_points; i++) {
+        char of[2][96] = {"none", "none"};
+        for (int k = 0; k < 2; k++) {
+            const struct plan_request *q = k ? b : a, alone = request_alone(q, i);
+            if (i < request_points(q))
+                snprintf(of[k], sizeof of[k], "%s, %.2f %%", request_tokens(&alone).text,
+                         100.0 * request_point(q, i).weight / POINTS_WEIGHT);
+        }
+        if (strcmp(of[0], of[1]) != 0)
+            text_printf(out, "%srequest %d: %s -> %s", out->len ? ", " : "", i + 1, of[0], of[1]);
+    }
 }
 
 /* What differs in the requests: "prompt 512 -> 64, KV F16 -> Q8_0". */

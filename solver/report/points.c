@@ -31,8 +31,7 @@ int64_t request_least(const struct planner_options *o)
     return most * q->batch;
 }
 
-/* The request of one of the points. */
-static struct plan_request request_alone(const struct plan_request *q, int32_t i)
+struct plan_request request_alone(const struct plan_request *q, int32_t i)
 {
     const struct plan_point point = request_point(q, i);
     struct plan_request alone = *q;

@@ -72,6 +72,8 @@ struct tokens_text {
     char text[72];
 };
 struct tokens_text request_tokens(const struct plan_request *q);
+/* The request of one of the points. */
+struct plan_request request_alone(const struct plan_request *q, int32_t i);
 /* The points of a request with what was predicted; nothing for one without. */
 void points_text(const struct plan_request *q, const struct regrets *r, struct text *out);
 void points_json(const struct plan_request *q, const struct regrets *r, struct text *out);

@@ -549,7 +549,7 @@ static void plans_are_for_workloads(void **state)
     assert_non_null(strstr(cli_out, "\n5 + 3 tokens behind 99 "));
     cli_expect("m.gguf -p p.yaml -c 256 --workload rag --minimize ttft -o r.plan", 0, NULL);
     cli_expect("diff w.plan r.plan", 1, NULL);
-    assert_non_null(strstr(cli_out, "requests 30 + 9 tokens ("));
+    assert_non_null(strstr(cli_out, "request 1: 30 + 9 tokens, "));
     cli_expect("show w.plan", 0, NULL);
     assert_null(strstr(cli_out, "regret"));
     cli_expect("show w.plan -m m.gguf -p p.yaml", 0, NULL);
