@@ -155,6 +155,27 @@ static void write_header(const struct page *page, const char *title)
             operators_of(p, true), operators_of(p, false));
 }
 
+static void write_requests(const struct page *page)
+{
+    const struct plan_request *q = &page->plan->request;
+    if (!q->n_points)
+        return;
+    heading(page, "Requests", "What the plan is for; the figures above are means by weight.");
+    text_printf(page->out,
+                "<div class=\"scroll\"><table class=\"list\">\n<thead><tr><th>request</th>"
+                "<th>weight</th><th>first token</th><th>decode</th></tr></thead>\n");
+    for (int32_t i = 0; i < q->n_points; i++) {
+        const struct plan_request alone = request_alone(q, i);
+        const struct plan_point *t = &q->points[i];
+        text_printf(page->out,
+                    "<tr><td>%s</td><td>%.2f %%</td><td>%.1f ms</td><td>%.1f tokens/s</td></tr>\n",
+                    request_tokens(&alone).text, 100.0 * t->weight / POINTS_WEIGHT,
+                    as_ms((double)(t->prompt ? t->prefill_ns : t->decode_ns)),
+                    tokens_per_s(q->batch, t->decode_ns));
+    }
+    text_printf(page->out, "</table></div>\n");
+}
+
 static void write_baselines(const struct page *page)
 {
     const struct plan *p = page->plan;
@@ -337,6 +358,7 @@ oato_status report_html(const struct plan *plan, const struct model *m,
                 "<style>\n%s</style>\n</head>\n<body>\n",
                 html_text(&page, title), style);
     write_header(&page, title);
+    write_requests(&page);
     write_baselines(&page);
     heading(&page, "Where everything is",
             "A row per layer, a column per operator; the last one is the KV cache. Cells of "
