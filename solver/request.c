@@ -105,18 +105,23 @@ struct request_step request_decode_at(const struct plan_request *q, int64_t posi
     };
 }
 
-struct request_step request_decode_point(const struct plan_request *q, int32_t point)
+/* The position in the middle of a point's generation. */
+static int64_t middle_of(const struct plan_request *q, int32_t point)
 {
     const struct plan_point at = request_point(q, point);
-    return request_decode_at(q, (int64_t)at.depth + at.prompt + at.generate / 2);
+    return (int64_t)at.depth + at.prompt + at.generate / 2;
+}
+
+struct request_step request_decode_point(const struct plan_request *q, int32_t point)
+{
+    return request_decode_at(q, middle_of(q, point));
 }
 
 struct request_step request_decode_step(const struct plan_request *q)
 {
     double positions = 0;
     for (int32_t i = 0; i < request_points(q); i++)
-        positions += request_decode_share(q, i) *
-                     (double)(request_decode_point(q, i).kv_positions / q->batch - 1);
+        positions += request_decode_share(q, i) * (double)middle_of(q, i);
     return request_decode_at(q, llround(positions));
 }
 
