@@ -170,12 +170,15 @@ static struct prediction prediction_of(const struct bench *b)
     if (!b->session.has_plan)
         return x;
     const int32_t batch = q->batch > 0 ? q->batch : 1;
-    if (a->prefill && a->prefill == q->prompt)
-        x.prefill = (double)p->prefill_ns;
-    /* in the middle of the generation, which is where the mean of its steps is */
-    if (a->generate && a->batch == batch &&
-        a->depth + a->generate / 2 == q->prompt + q->generate / 2)
-        x.decode = (double)p->decode_ns;
+    for (int32_t i = request_points(q) - 1; i >= 0; i--) {
+        const struct plan_point at = request_point(q, i);
+        if (a->prefill && a->prefill == at.prompt && !at.depth)
+            x.prefill = (double)(q->n_points ? at.prefill_ns : p->prefill_ns);
+        /* in the middle of the generation, which is where the mean of its steps is */
+        if (a->generate && a->batch == batch &&
+            a->depth + a->generate / 2 == at.depth + at.prompt + at.generate / 2)
+            x.decode = (double)(q->n_points ? at.decode_ns : p->decode_ns);
+    }
     return x;
 }
 
@@ -205,8 +208,10 @@ static void report_json(const struct bench *b, double prefill, double decode,
         (unsigned long long)w.position_bytes);
     if (b->session.has_plan) {
         const struct plan *p = &b->session.plan;
-        printf("\"prompt\":%d,\"prefill_ns\":%lld,\"decode_ns\":%lld", p->request.prompt,
-               (long long)p->prefill_ns, (long long)p->decode_ns);
+        const struct plan_point first = request_point(&p->request, 0);
+        printf("\"prompt\":%d,\"prefill_ns\":%lld,\"decode_ns\":%lld", first.prompt,
+               (long long)(p->request.n_points ? first.prefill_ns : p->prefill_ns),
+               (long long)(p->request.n_points ? first.decode_ns : p->decode_ns));
     }
     const struct prediction x = prediction_of(b);
     printf("},\"measured\":{\"clock\":\"%s\",\"prefill_ns\":%.0f,\"decode_ns\":%.0f},"
@@ -249,6 +254,7 @@ static void report_prediction(const struct bench *b, double prefill, double deco
 {
     const struct prediction x = prediction_of(b);
     const struct plan_request *q = &b->session.plan.request;
+    const struct plan_point first = request_point(q, 0);
     const double step = decode / b->args->generate;
     if (!b->session.has_plan)
         return;
@@ -260,8 +266,8 @@ static void report_prediction(const struct bench *b, double prefill, double deco
         printf("  decode %.3f / %.3f ms a step = %.3f", x.decode * 1e-6, step * 1e-6,
                x.decode / step);
     if (!(x.prefill > 0) || !(x.decode > 0))
-        printf("  (the plan is for --prompt %d --generate %d --depth %d --batch %d)", q->prompt,
-               q->generate, q->prompt, q->batch > 0 ? q->batch : 1);
+        printf("  (the plan is for --prompt %d --generate %d --depth %d --batch %d)", first.prompt,
+               first.generate, first.depth + first.prompt, q->batch > 0 ? q->batch : 1);
     puts(!b->by_devices ? ""
          : b->args->open.engine.timing_only
              ? ", by the clocks of the devices; simulated ones computed nothing"
@@ -333,17 +339,19 @@ static oato_status bench_open(struct bench *b, struct oato_error *err)
 static oato_status bench_sizes(struct run_args *a, struct oato_error *err)
 {
     struct plan_request q = {.prompt = 512, .generate = 64, .batch = 1};
+    struct plan_point first = request_point(&q, 0);
     int32_t depth = 0;
     if (a->open.plan) {
         struct plan p;
         if (plan_load(a->open.plan, &p, err))
             return err->status;
         q = p.request;
-        depth = q.prompt;
+        first = request_point(&q, 0);
+        depth = first.depth + first.prompt;
         plan_free(&p);
     }
-    a->prefill = a->prefill < 0 ? q.prompt : a->prefill;
-    a->generate = a->generate < 0 ? q.generate : a->generate;
+    a->prefill = a->prefill < 0 ? first.prompt : a->prefill;
+    a->generate = a->generate < 0 ? first.generate : a->generate;
     a->batch = a->batch >= 0 ? a->batch : q.batch > 0 ? q.batch : 1;
     a->depth = a->depth < 0 ? depth : a->depth;
     return OATO_OK;

@@ -6,6 +6,7 @@
 #include "planfmt/planfmt_internal.h"
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 void plan_init(struct plan *p)
@@ -248,6 +249,62 @@ const struct plan_sparse *plan_skips(const struct plan_sparse *sparse, int32_t n
     return NULL;
 }
 
+/* ------------------------------------------------------------------------------- points --- */
+
+struct plan_point request_point(const struct plan_request *q, int32_t i)
+{
+    return q->n_points > 0 ? q->points[i]
+                           : (struct plan_point){.prompt = q->prompt,
+                                                 .generate = q->generate,
+                                                 .weight = POINTS_WEIGHT};
+}
+
+void request_set_points(struct plan_request *q, const struct plan_point *points,
+                        const double *weights, int32_t n)
+{
+    double all = 0, prompt = 0, generate = 0;
+    int64_t left = POINTS_WEIGHT;
+    int32_t most = 0;
+    for (int32_t i = 0; i < n; i++)
+        all += weights[i];
+    for (int32_t i = 0; i < n; i++) {
+        q->points[i] = points[i];
+        q->points[i].weight = (uint32_t)max_i64(llround(weights[i] / all * POINTS_WEIGHT), 1);
+        left -= q->points[i].weight;
+        most = weights[i] > weights[most] ? i : most;
+    }
+    q->points[most].weight += (uint32_t)left; /* what rounding left or took */
+    for (int32_t i = 0; i < n; i++) { /* of what is stored, so that a plan's points give the same */
+        prompt += q->points[i].prompt * (q->points[i].weight / (double)POINTS_WEIGHT);
+        generate += q->points[i].generate * (q->points[i].weight / (double)POINTS_WEIGHT);
+    }
+    q->n_points = n;
+    q->prompt = prompt > 0 ? (int32_t)fmax(prompt, 1) : 0;
+    q->generate = generate > 0 ? (int32_t)fmax(generate, 1) : 0;
+}
+
+static oato_status check_points(const struct plan *p, oato_status status, struct oato_error *err)
+{
+    const struct plan_request *q = &p->request;
+    uint64_t all = 0;
+    if (q->n_points < 0 || q->n_points > REQUEST_POINTS_MAX)
+        return oato_fail(err, status, "%d points; allowed: 0 to %d", q->n_points,
+                         REQUEST_POINTS_MAX);
+    for (int32_t i = 0; i < q->n_points; i++) {
+        const struct plan_point *t = &q->points[i];
+        all += t->weight;
+        if (t->prompt < 0 || t->generate < 0 || t->depth < 0 || !t->weight)
+            return oato_fail(err, status,
+                             "point %d: prompt %d, generate %d, depth %d: none may be negative; "
+                             "weight %u: not 0",
+                             i, t->prompt, t->generate, t->depth, t->weight);
+    }
+    if (q->n_points && all != POINTS_WEIGHT)
+        return oato_fail(err, status, "points: weights are %llu together; must be %d",
+                         (unsigned long long)all, POINTS_WEIGHT);
+    return OATO_OK;
+}
+
 static oato_status check_rest(const struct plan *p, oato_status status, struct oato_error *err)
 {
     const struct plan_request *q = &p->request;
@@ -299,7 +356,7 @@ oato_status plan_validate(const struct plan *p, oato_status status, struct oato_
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
         check_caches(p, status, err) || check_sparse(p, status, err) ||
         check_inputs(p, status, err) || check_sums(p, status, err) ||
-        check_kernels(p, status, err) || check_rest(p, status, err))
+        check_kernels(p, status, err) || check_points(p, status, err) || check_rest(p, status, err))
         return status;
     return OATO_OK;
 }

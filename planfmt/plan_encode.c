@@ -112,18 +112,24 @@ static const struct plan_field kernels[] = {
     {PLAN_ZERO, 0, 0},
 };
 
+static const struct plan_field point[] = {
+    FIELD(PLAN_U32, plan_point, prompt),     FIELD(PLAN_U32, plan_point, generate),
+    FIELD(PLAN_U32, plan_point, depth),      FIELD(PLAN_U32, plan_point, weight),
+    FIELD(PLAN_U64, plan_point, prefill_ns), FIELD(PLAN_U64, plan_point, decode_ns),
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
-#define ONE(table)    FIELDS(table), 0, 0, 0
+#define ONE(table)    FIELDS(table), 0, 0, 0, 0
 #define ARRAY(table, structure, array)                                                             \
     FIELDS(table), sizeof(struct structure), offsetof(struct plan, array),                         \
-        offsetof(struct plan, n_##array)
+        offsetof(struct plan, n_##array), 0
 
 enum { NEEDED = PLAN_FLAG_REQUIRED };
 
 const struct section_kind section_kind[SEC_END] = {
-    [SEC_STRINGS] = {"strings", NEEDED, 1, false, false, NULL, 0, 0, 0, 0},
+    [SEC_STRINGS] = {"strings", NEEDED, 1, false, false, NULL, 0, 0, 0, 0, 0},
     [SEC_IDENTITY] = {"identity", NEEDED, 32, true, false, ONE(identity)},
     [SEC_DEVICES] = {"devices", NEEDED, 40, false, false, ARRAY(device, plan_device, devices)},
     [SEC_PARTS] = {"parts", NEEDED, 40, false, false, ARRAY(part, plan_part, parts)},
@@ -139,6 +145,9 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_INPUTS] = {"inputs", 0, 16, false, true, ARRAY(input, plan_input, inputs)},
     [SEC_SUMS] = {"sums", 0, 16, false, true, ARRAY(sum, sum_choice, sums)},
     [SEC_KERNELS] = {"kernels", 0, 16, false, true, ARRAY(kernels, plan_kernels, kernels)},
+    [SEC_POINTS] = {"points", 0, 32, false, true, FIELDS(point), sizeof(struct plan_point),
+                    offsetof(struct plan, request.points), offsetof(struct plan, request.n_points),
+                    REQUEST_POINTS_MAX},
 };
 
 static void add_u32(struct text *t, uint32_t v)
@@ -224,7 +233,9 @@ static int32_t section_records(const struct plan *p, int id, const char **first)
     *first = plan;
     if (kind->one)
         return !kind->missing || p->neurons_hash;
-    memcpy(first, plan + kind->array, sizeof *first);
+    *first = plan + kind->array;
+    if (!kind->most)
+        memcpy(first, plan + kind->array, sizeof *first);
     memcpy(&n, plan + kind->length, sizeof n);
     return n;
 }

@@ -377,12 +377,47 @@ enum plan_objective {
     OBJECTIVE_COUNT
 };
 
+/* One kind of request: so many tokens of prompt and generated ones behind `depth` positions whose
+ * KV is there already, in each sequence. */
+struct plan_point {
+    int32_t prompt, generate, depth;
+    uint32_t weight;                /* of its time, all points together being POINTS_WEIGHT */
+    uint64_t prefill_ns, decode_ns; /* predicted, as of a plan; 0: not yet */
+};
+enum { REQUEST_POINTS_MAX = 8, POINTS_WEIGHT = 1000000000 };
+
 struct plan_request {
     int32_t prompt, generate, context, batch, ubatch; /* tokens; sequences; tokens a step */
     oato_dtype kv;
     bool deterministic;
     enum plan_objective objective;
+    /* What a plan is for, if that is not one point without depth; prompt and generate are their
+     * means then. */
+    int32_t n_points;
+    struct plan_point points[REQUEST_POINTS_MAX];
 };
+
+/* The points of any request: at least one. */
+static inline int32_t request_points(const struct plan_request *q)
+{
+    return q->n_points > 0 ? q->n_points : 1;
+}
+struct plan_point request_point(const struct plan_request *q, int32_t i);
+/* The request for these points alone, whose weights are anything above 0. */
+void request_set_points(struct plan_request *q, const struct plan_point *points,
+                        const double *weights, int32_t n);
+
+/* What a plan is made for: a named workload, whose points follow from the context, or points. */
+struct workload {
+    const char *name; /* a row of solver/workload.c; NULL: the points */
+    struct plan_point points[REQUEST_POINTS_MAX];
+    double weights[REQUEST_POINTS_MAX]; /* all 0: none were given */
+    int32_t n;
+};
+/* Reads the points of a YAML file. OATO_EFILE with file, line and column. */
+oato_status workload_load(const char *path, struct workload *out, struct oato_error *err);
+oato_status workload_load_memory(const void *data, size_t bytes, const char *name,
+                                 struct workload *out, struct oato_error *err);
 
 /* The largest request that oato-run takes: positions, sequences, tokens a step. */
 enum { REQUEST_CONTEXT_MAX = 1 << 26, REQUEST_BATCH_MAX = 4096, REQUEST_UBATCH_MAX = 1 << 16 };
@@ -450,10 +485,11 @@ struct plan {
     struct plan_baseline *baselines;
     int32_t n_baselines;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
-    uint64_t prefill_ns;               /* predicted: whole prompt */
-    uint64_t decode_ns;                /* predicted: one step at the middle of the generation */
-    uint64_t request_ns;               /* predicted: prompt + generate */
-    const char *solver;                /* "ilp", "affinity", "layers", "cpu" */
+    /* Predicted; of several points the means by weight, of decode by the tokens generated, too. */
+    uint64_t prefill_ns; /* whole prompt */
+    uint64_t decode_ns;  /* one step at the middle of the generation */
+    uint64_t request_ns; /* prompt + generate */
+    const char *solver;  /* "ilp", "affinity", "layers", "cpu" */
     /* In the solver's cost model, which sums work that a run may overlap. Bound 0: none proven. */
     uint64_t objective_ns, bound_ns;
     bool timed_out; /* the time limit ended the search: hosts may get different plans */

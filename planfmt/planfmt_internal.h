@@ -169,6 +169,7 @@ enum section_id {
     SEC_INPUTS,
     SEC_SUMS,
     SEC_KERNELS,
+    SEC_POINTS,
     SEC_END
 };
 
@@ -196,6 +197,7 @@ struct section_kind {
     uint32_t n_fields;
     /* Not `one`: bytes of a structure, and where in struct plan the array and its length are. */
     size_t size, array, length;
+    int32_t most; /* not 0: the array is in struct plan itself, with room for so many */
 };
 
 extern const char plan_magic[8];

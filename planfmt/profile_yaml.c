@@ -47,7 +47,7 @@ static const char *tag_of(const yaml_event_t *e)
     return (const char *)t;
 }
 
-static oato_status next_event(struct reader *r)
+oato_status next_event(struct reader *r)
 {
     yaml_event_delete(&r->event);
     if (!yaml_parser_parse(&r->parser, &r->event)) {
@@ -61,16 +61,14 @@ static oato_status next_event(struct reader *r)
     }
     if (r->event.type == YAML_ALIAS_EVENT)
         return fail_at(r, r->event.start_mark,
-                       "alias '*%.40s': profiles have no aliases; write the "
-                       "value out",
-                       (const char *)r->event.data.alias.anchor);
+                       "alias '*%.40s': %ss have no aliases; write the value out",
+                       (const char *)r->event.data.alias.anchor, r->what);
     if (anchor_of(&r->event))
-        return fail_at(r, r->event.start_mark,
-                       "anchor '&%.40s': profiles have no anchors; remove it",
-                       anchor_of(&r->event));
+        return fail_at(r, r->event.start_mark, "anchor '&%.40s': %ss have no anchors; remove it",
+                       anchor_of(&r->event), r->what);
     if (tag_of(&r->event))
-        return fail_at(r, r->event.start_mark, "tag '%.40s': profiles have no tags; remove it",
-                       tag_of(&r->event));
+        return fail_at(r, r->event.start_mark, "tag '%.40s': %ss have no tags; remove it",
+                       tag_of(&r->event), r->what);
     return OATO_OK;
 }
 
@@ -87,6 +85,8 @@ static oato_status skip_key(struct reader *r)
 {
     const yaml_mark_t at = r->event.start_mark;
     int depth = 0;
+    if (!r->profile)
+        return fail_at(r, at, "unknown key '%.60s'", (const char *)r->event.data.scalar.value);
     warn_line(r->warn, r->user, "%s:%zu:%zu: unknown key '%.60s' is ignored", r->name, at.line + 1,
               at.column + 1, (const char *)r->event.data.scalar.value);
     for (;;) {
@@ -301,8 +301,7 @@ static oato_status read_device(struct reader *r)
     return OATO_OK;
 }
 
-static oato_status read_list(struct reader *r, const char *key,
-                             oato_status (*item)(struct reader *r))
+oato_status read_list(struct reader *r, const char *key, oato_status (*item)(struct reader *r))
 {
     oato_status status;
     if (r->event.type != YAML_SEQUENCE_START_EVENT)
@@ -357,7 +356,7 @@ static oato_status check_version(struct reader *r)
     return OATO_OK;
 }
 
-static oato_status read_head(struct reader *r, yaml_mark_t begin)
+static oato_status read_profile(struct reader *r, yaml_mark_t begin)
 {
     uint32_t seen = 0, seen_sections = 0;
     for (;;) {
@@ -400,7 +399,7 @@ static oato_status read_head(struct reader *r, yaml_mark_t begin)
     return OATO_OK;
 }
 
-static oato_status read_stream(struct reader *r)
+static oato_status read_stream(struct reader *r, read_head_fn *head)
 {
     oato_status status = next_event(r); /* start of the stream */
     if (!status)
@@ -408,21 +407,37 @@ static oato_status read_stream(struct reader *r)
     if (status)
         return status;
     if (r->event.type == YAML_STREAM_END_EVENT)
-        return oato_fail(r->err, OATO_EFILE, "%s: empty: not a profile", r->name);
+        return oato_fail(r->err, OATO_EFILE, "%s: empty: not a %s", r->name, r->what);
     status = next_event(r);
     if (status)
         return status;
     yaml_mark_t begin = r->event.start_mark;
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return fail_at(r, begin, "%s where a mapping is expected: not a profile",
-                       kind_of(&r->event));
-    status = read_head(r, begin);
+        return fail_at(r, begin, "%s where a mapping is expected: not a %s", kind_of(&r->event),
+                       r->what);
+    status = head(r, begin);
     if (!status)
         status = next_event(r); /* end of the document */
     if (!status)
         status = next_event(r);
     if (!status && r->event.type != YAML_STREAM_END_EVENT)
-        return fail_at(r, r->event.start_mark, "a second YAML document; a profile has exactly one");
+        return fail_at(r, r->event.start_mark, "a second YAML document; a %s has exactly one",
+                       r->what);
+    return status;
+}
+
+oato_status read_yaml(struct reader *r, const void *data, size_t bytes, read_head_fn *head)
+{
+    if (bytes > FILE_BYTES_MAX)
+        return oato_fail(r->err, OATO_EFILE, "%s: %zu bytes: too large for a %s (at most %zu)",
+                         r->name, bytes, r->what, FILE_BYTES_MAX);
+    if (!yaml_parser_initialize(&r->parser))
+        return oato_fail_memory(r->err, 0, "the YAML parser");
+    yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&r->parser, data ? data : (const void *)"", data ? bytes : 0);
+    const oato_status status = read_stream(r, head);
+    yaml_event_delete(&r->event);
+    yaml_parser_delete(&r->parser);
     return status;
 }
 
@@ -430,20 +445,12 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err)
 {
-    struct reader r = {.name = name, .profile = out, .warn = warn, .user = user, .err = err};
+    struct reader r = {
+        .name = name, .what = "profile", .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
     out->tool = out->date = out->notes = "";
     out->machine.cpu = out->machine.isa = out->machine.kernel_isa = "";
-    if (bytes > FILE_BYTES_MAX)
-        return oato_fail(err, OATO_EFILE, "%s: %zu bytes: too large for a profile (at most %zu)",
-                         name, bytes, FILE_BYTES_MAX);
-    if (!yaml_parser_initialize(&r.parser))
-        return oato_fail_memory(err, 0, "the YAML parser");
-    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r.parser, data ? data : (const void *)"", data ? bytes : 0);
-    oato_status status = read_stream(&r);
-    yaml_event_delete(&r.event);
-    yaml_parser_delete(&r.parser);
+    const oato_status status = read_yaml(&r, data, bytes, read_profile);
     if (status)
         profile_free(out);
     return status;

@@ -50,8 +50,7 @@ static double history_ns(const struct problem *p, int32_t store, int32_t d)
         const struct request_step s = request_prefill_kind(&p->request, i);
         const double bytes = attend_bytes(op, p->request.kv, &s);
         if (bytes > 0)
-            ns += cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) *
-                  (double)s.times;
+            ns += cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) * s.times;
     }
     return ns;
 }

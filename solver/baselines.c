@@ -307,7 +307,7 @@ bool baseline_flexgen(const struct problem *p, struct price *out)
     double missing = bytes > in->capacity[d] ? (double)(bytes - in->capacity[d]) : 0;
     double copy =
         missing > 0 ? cost_of_stream(p->cost, p->device[in->host], p->device[d], missing) : 0;
-    double steps = (double)request_prefill_steps(q) * q->batch;
+    const double steps = request_prefill_total(q).steps;
     price_add(&compute, &in->fixed[in->host]);
     price_add(&compute, &in->fixed[d]);
     *out = request_price(q, whole_ns(fmax((double)compute.prefill_ns, copy * steps)),

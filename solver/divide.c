@@ -38,7 +38,7 @@ static void list_kinds(struct dividing *x)
         int32_t k = 0;
         while (k < x->n_kinds && (x->kind[k].tokens != s.tokens || x->kind[k].rows != s.rows))
             k++;
-        if (k == x->n_kinds) /* full chunks, full ones with logits, or the rest: three at most */
+        if (k == x->n_kinds) /* full chunks, full ones with logits, or the rest of each point */
             x->kind[x->n_kinds++] = s;
         else
             x->kind[k].times += s.times;
@@ -611,7 +611,7 @@ bool divide_op_cost(const struct problem *p, int32_t op, const struct option *o,
     if (streams && d == o->stream)
         part += part_of_range(p, unit, host_from, host_to, row->phase, &share);
     for (int32_t k = prefill ? 0 : x.n_kinds - 1; k < (prefill ? x.n_kinds - 1 : x.n_kinds); k++) {
-        double times = prefill ? (double)x.kind[k].times : 1;
+        double times = prefill ? x.kind[k].times : 1;
         for (int32_t i = 0; i < x.n_ops; i++)
             if (x.op[i] == op)
                 ns += !x.tabled[i][d]

@@ -126,7 +126,7 @@ static double hidden_ns(const struct dividing *x, int32_t k)
 {
     const struct problem *p = x->p;
     const struct layer_flow *f = &p->flow[p->graph.ops[x->op[0]].layer + 1];
-    double tokens = (double)p->request.prompt * p->request.batch;
+    const double tokens = request_prefill_total(&p->request).tokens;
     return f->matrix_bytes ? (double)f->other_ns * x->kind[k].tokens / tokens *
                                  ((double)x->file_bytes / (double)f->matrix_bytes)
                            : 0;
@@ -168,7 +168,7 @@ static uint32_t dense_devices(const struct dividing *x, const struct share *s, i
             for (int m = 0; m < 2; m++)
                 ns[m][k == x->n_kinds - 1] +=
                     compute_ns(x, k, d, share_of(x, s, d), part_of(x, s, d, k), 1, modes[m]) *
-                    (k == x->n_kinds - 1 ? 1 : (double)x->kind[k].times);
+                    (k == x->n_kinds - 1 ? 1 : x->kind[k].times);
         struct price price[2];
         for (int m = 0; m < 2; m++)
             price[m] = request_price(&p->request, whole_ns(ns[m][0]), whole_ns(ns[m][1]));
@@ -188,7 +188,7 @@ static struct price price_of(const struct dividing *x, const struct option *o,
         double ns = stream >= 0 && !is_decode ? streamed_ns(x, divided ? s : NULL, stream, k)
                     : divided                 ? parallel_ns(x, s, base, k, o)
                                               : compute_ns(x, k, base, 1, 1, 1, SPARSE_OFF);
-        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : (double)x->kind[k].times);
+        *(is_decode ? &decode : &prefill) += ns * (is_decode ? 1 : x->kind[k].times);
     }
     return request_price(&x->p->request, whole_ns(prefill), whole_ns(decode));
 }

@@ -8,8 +8,8 @@
 #include "solver/planning_internal.h"
 
 enum {
-    KINDS_MAX = 4, /* prefill steps, and the decode step */
-    OPS_MAX = 2,   /* operators of a unit that can be split */
+    KINDS_MAX = REQUEST_POINTS_MAX + 3, /* prefill steps, and the decode step */
+    OPS_MAX = 2,                        /* operators of a unit that can be split */
     DENSITIES = 20,
 };
 

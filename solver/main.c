@@ -126,6 +126,15 @@ static oato_status take_split(const struct options *o, void *to, struct oato_err
     return *split < ARRAY_LEN(names) ? OATO_OK : bad_value(o, "auto, tensor or layers", err);
 }
 
+static oato_status take_workload(const struct options *o, void *to, struct oato_error *err)
+{
+    struct workload *w = to;
+    w->name = workload_find(o->value);
+    if (!w->name && !strchr(o->value, '.') && !strchr(o->value, '/'))
+        return bad_value(o, "mixed, chat, code, rag or a FILE.yaml", err);
+    return w->name ? OATO_OK : workload_load(o->value, w, err);
+}
+
 static oato_status take_objective(const struct options *o, void *to, struct oato_error *err)
 {
     struct plan_request *q = to;
@@ -221,6 +230,7 @@ enum {
     HEADER = 256,
     IMPORT = 512,
     CLUSTER = 1024, /* simulate without a plan; ALL has SIMULATE */
+    OTHERS = 2048,  /* show, of requests that it was not planned for */
     PLANNING = MAKE | FRONTIER,
     REQUEST = PLANNING | CLUSTER,
     PLANNED = SHOW | CHECK | SIMULATE | REPORT, /* with a model and a machine */
@@ -283,12 +293,18 @@ static const struct option_of all_options[] = {
      TEXT(plan.devices)},
     {"budget", 0, "D=BYTES", "as sim:0=40MiB, repeatable (default 90 % of free)", PLANNING,
      INTO(plan, take_budget)},
-    {"prompt", 0, "N", "tokens per prompt (default 512)", REQUEST, COUNT(plan.request.prompt, 0)},
+    {"workload", 0, "W", "mixed (default), chat, code, rag or FILE.yaml: several requests",
+     PLANNING, INTO(workload, take_workload)},
+    {"workload", 0, "W", "what it takes for other requests: mixed, chat, code, rag, FILE.yaml",
+     OTHERS, INTO(workload, take_workload)},
+    {"batch", 'b', "N", "and for so many sequences at once", OTHERS, COUNT(batch, 1)},
+    {"prompt", 0, "N", "one request instead: prompt (512), -n generated (128), --depth before (0)",
+     REQUEST, COUNT(plan.request.prompt, 0)},
     {"prefill", 0, "N", NULL, REQUEST, COUNT(plan.request.prompt, 0)},
-    {"generate", 'n', "N", "tokens generated after it (default 128)", REQUEST,
-     COUNT(plan.request.generate, 0)},
+    {"generate", 'n', "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
     {"predict", 0, "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
     {"n-predict", 0, "N", NULL, REQUEST, COUNT(plan.request.generate, 0)},
+    {"depth", 0, "N", NULL, REQUEST, COUNT(depth, 0)},
     {"ctx-size", 0, "N", NULL, REQUEST, COUNT(plan.request.context, 1)},
     {"context", 'c', "N", "KV positions in total (default 4096)", REQUEST,
      COUNT(plan.request.context, 1)},
@@ -298,8 +314,8 @@ static const struct option_of all_options[] = {
     {"kv", 0, "TYPE", "f16, q8_0 or f32 (default f16)", REQUEST, INTO(plan.request.kv, take_kv)},
     {"deterministic", 0, NULL, "one numerics class for all phases", PLANNING,
      FLAG(plan.request.deterministic)},
-    {"time-limit", 0, "S", "seconds for the search, 0 = none (default 10)", PLANNING | CHECK,
-     INTO(plan.time_limit_s, take_seconds)},
+    {"time-limit", 0, "S", "seconds for the search, 0 = none (default 10)",
+     PLANNING | CHECK | OTHERS, INTO(plan.time_limit_s, take_seconds)},
     {"gap", 0, "G", NULL, PLANNING, INTO(plan.gap, take_share)},
     {"maximize", 0, "context",
      "the largest for which there is a plan, perhaps --at-least T tokens/s", MAKE,
@@ -337,7 +353,8 @@ struct verb {
 };
 
 static const struct verb verbs[] = {
-    {"show", "show PLAN [-m MODEL.gguf -p PROFILE] [--json]", SHOW, 1, 1, 0, "one PLAN", run_show},
+    {"show", "show PLAN [-m MODEL.gguf -p PROFILE [--workload W] [--batch N]] [--json]",
+     SHOW | OTHERS, 1, 1, 0, "one PLAN", run_show},
     {"explain", "explain PLAN [OPERATOR|LAYER|TENSOR] [-m MODEL.gguf -p PROFILE] [--json]", SHOW, 1,
      2, 0, "PLAN [OPERATOR, LAYER or TENSOR]", run_explain},
     {"diff", "diff PLAN PLAN [--json]", DIFF, 2, 2, 0, "two plans", run_diff},
@@ -385,6 +402,36 @@ static void fit_default_request(struct plan_request *q)
     q->generate = each - q->prompt;
 }
 
+/* Which of the options of a request were given. */
+struct given {
+    bool context, point, workload;
+};
+
+/* One point, if any of its figures was given, else a workload; clusters have points only. */
+static oato_status finish_request(const struct verb *v, const struct given *given,
+                                  struct command *c, struct oato_error *err)
+{
+    struct plan_request *q = &c->plan.request;
+    if (given->point && given->workload)
+        return oato_fail(err, OATO_EUSAGE,
+                         "--workload says what is asked for, and so do --prompt, --generate and "
+                         "--depth; give one or the other");
+    if (given->context && !given->point)
+        fit_default_request(q);
+    if (c->depth)
+        request_set_points(q, &(struct plan_point){q->prompt, q->generate, c->depth, 0, 0, 0},
+                           &(double){1}, 1);
+    c->asks = given->workload;
+    if (!given->workload)
+        c->workload.name = workload_find("mixed");
+    if (!given->point && v->options & PLANNING)
+        c->plan.workload = &c->workload;
+    if (c->ubatch)
+        q->ubatch = c->ubatch;
+    c->ranks.any_ubatch = !c->ubatch;
+    return OATO_OK;
+}
+
 /* Up to --help or --version, which are answered here. */
 static oato_status read_command(const struct verb *v, int argc, char **argv, struct command *c,
                                 struct oato_error *err)
@@ -395,7 +442,7 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
     if (v->options & (REQUEST | PLANNED))
         memcpy(rows + n, plan_answers, sizeof plan_answers);
     options_init(&o, rows, argc, argv);
-    bool shows_context = false, shows_request = false;
+    struct given given = {false};
     for (int id;
          !c->help && !c->version && (id = options_take(&o, all_options, c, err)) != OPT_END;) {
         if (id == OPT_ERROR)
@@ -405,25 +452,24 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
                              "'%.80s' is one operand too many; usage: oato-plan %s", o.value,
                              v->usage);
         if (id >= 0 && o.of->at == offsetof(struct command, plan.request.context))
-            shows_context = true;
-        if (id >= 0 && (o.of->at == offsetof(struct command, plan.request.prompt) ||
-                        o.of->at == offsetof(struct command, plan.request.generate)))
-            shows_request = true;
+            given.context = true;
+        if (id >= 0 && o.of->at == offsetof(struct command, workload))
+            given.workload = true;
+        if (id >= 0 && o.of->take == take_count && /* the objective is at plan.request, too */
+            (o.of->at == offsetof(struct command, plan.request.prompt) ||
+             o.of->at == offsetof(struct command, plan.request.generate) ||
+             o.of->at == offsetof(struct command, depth)))
+            given.point = true;
         if (id >= 0 && o.of->verbs & CLUSTER)
             c->of_cluster = o.of->name;
         if (id == OPT_OPERAND)
             c->operands[c->n_operands++] = o.value;
     }
-    if (shows_context && !shows_request)
-        fit_default_request(&c->plan.request);
-    if (c->ubatch)
-        c->plan.request.ubatch = c->ubatch;
-    c->ranks.any_ubatch = !c->ubatch;
     if (c->help)
         print_help(v, rows);
     else if (c->version)
         printf("oato-plan %s\n", OATO_VERSION);
-    return OATO_OK;
+    return c->help || c->version ? OATO_OK : finish_request(v, &given, c, err);
 }
 
 static oato_status run_verb(const struct verb *v, struct command *c, struct text *out,

@@ -82,26 +82,39 @@ uint64_t problem_file_bytes(const struct graph_op *op);
 struct request_step {
     int32_t tokens, rows, seqs;
     int64_t kv_positions;
-    int64_t times;
+    double times; /* of the mean request: part of that is the weight of a step's point */
 };
 
-int32_t request_prefill_steps(const struct plan_request *q); /* chunks of a prompt */
-struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk);
-/* All of them together. */
+/* Chunks of the prompt of a point, and each of them. */
+int32_t request_prefill_steps(const struct plan_request *q, int32_t point);
+struct request_step request_prefill_step(const struct plan_request *q, int32_t point,
+                                         int32_t chunk);
+/* All of them together, of the mean request. */
 struct prefill_total {
     double steps, tokens, rows;
 };
 struct prefill_total request_prefill_total(const struct plan_request *q);
-/* How many steps are priced to represent all chunks: every chunk or, when there are many, the
+/* What a point counts of all of them; of one alone 1. */
+double request_weight(const struct plan_request *q, int32_t point);
+/* Tokens that a sequence of the mean request generates. */
+double request_generated(const struct plan_request *q);
+/* How many steps are priced to represent all chunks: every chunk or, when a point has many, the
  * middle one of each run of chunks, which is their mean if costs are linear in the KV positions. */
 int32_t request_prefill_kinds(const struct plan_request *q);
 struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind);
-/* At the middle of the generation; times = tokens to generate. */
+/* A step of decode with so many positions before it; times = tokens to generate. */
+struct request_step request_decode_at(const struct plan_request *q, int64_t position);
+/* At the middle of a point's generation, and how much of all decode that is. */
+struct request_step request_decode_point(const struct plan_request *q, int32_t point);
+double request_decode_share(const struct plan_request *q, int32_t point);
+/* The mean of these. */
 struct request_step request_decode_step(const struct plan_request *q);
 /* Maximum tokens per step: sizes activations and workspace. */
 int32_t request_max_tokens(const struct plan_request *q);
 /* KV positions that are allocated, whole pages, for a layer with that window; 0: with none. */
 int64_t request_kv_positions(const struct plan_request *q, int32_t window);
+/* The time of the mean request. */
+int64_t request_latency(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 /* The price of something that costs prefill_ns over all prompts and decode_ns a step. */
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns);
 

@@ -25,13 +25,6 @@ const char *arena_string(struct arena *a, const char *s)
 
 oato_status request_check(const struct plan_request *q, struct oato_error *err)
 {
-    int64_t positions = ((int64_t)q->prompt + q->generate) * q->batch;
-    if (q->prompt < 0 || q->generate < 0 || q->batch < 1 || q->ubatch < 1 || q->context < 1 ||
-        positions < 1)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the request must have tokens: prompt %d, generate %d, batch %d, ubatch "
-                         "%d, context %d",
-                         q->prompt, q->generate, q->batch, q->ubatch, q->context);
     if (q->context > REQUEST_CONTEXT_MAX || q->batch > REQUEST_BATCH_MAX ||
         q->ubatch > REQUEST_UBATCH_MAX)
         return oato_fail(err, OATO_EUSAGE,
@@ -39,14 +32,28 @@ oato_status request_check(const struct plan_request *q, struct oato_error *err)
                          "use smaller ones",
                          q->context, q->batch, q->ubatch, REQUEST_CONTEXT_MAX, REQUEST_BATCH_MAX,
                          REQUEST_UBATCH_MAX);
+    for (int32_t i = 0; i < request_points(q); i++) {
+        const struct plan_point t = request_point(q, i);
+        const int64_t tokens = ((int64_t)t.prompt + t.generate) * q->batch,
+                      positions = tokens + (int64_t)t.depth * q->batch;
+        char behind[40] = "";
+        if (t.depth)
+            snprintf(behind, sizeof behind, " behind %d", t.depth);
+        if (t.prompt < 0 || t.generate < 0 || t.depth < 0 || q->batch < 1 || q->ubatch < 1 ||
+            q->context < 1 || tokens < 1)
+            return oato_fail(err, OATO_EUSAGE,
+                             "the request must have tokens: prompt %d, generate %d%s, batch %d, "
+                             "ubatch %d, context %d",
+                             t.prompt, t.generate, behind, q->batch, q->ubatch, q->context);
+        if (positions > q->context)
+            return oato_fail(err, OATO_EUSAGE,
+                             "%d sequences of %d + %d tokens%s need --context %" PRId64
+                             " or more, not %d",
+                             q->batch, t.prompt, t.generate, behind, positions, q->context);
+    }
     if (q->objective == OBJECTIVE_TTFT && !q->prompt)
         return oato_fail(err, OATO_EUSAGE,
                          "--minimize ttft needs a prompt; give one with --prompt");
-    if (positions > q->context)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%d sequences of %d + %d tokens need --context %" PRId64
-                         " or more, not %d",
-                         q->batch, q->prompt, q->generate, positions, q->context);
     return OATO_OK;
 }
 

@@ -1,62 +1,128 @@
 /*
  * request.c - what an operator and a copy cost over a whole request: each sequence's prompt in
  * chunks of ubatch tokens, then decode steps of one token per sequence, priced at the middle of
- * the generation (costs are close to linear in the KV positions, so the middle is the mean).
- * Prices come out in whole nanoseconds, which everything above works on.
+ * the generation (costs are close to linear in the KV positions, so the middle is the mean). Of
+ * several points each counts by its weight, so that every price is one of the mean request: prompts
+ * by the weight alone, a step of decode by how many of them a point makes, too. Prices are sums,
+ * and remain so; nothing above knows of points. Prices come out in whole nanoseconds, which
+ * everything above works on.
  */
 #include "solver/planning_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-int32_t request_prefill_steps(const struct plan_request *q)
+double request_weight(const struct plan_request *q, int32_t i)
 {
-    return q->prompt / q->ubatch + (q->prompt % q->ubatch > 0);
+    return request_point(q, i).weight / (double)POINTS_WEIGHT;
 }
 
-struct request_step request_prefill_step(const struct plan_request *q, int32_t chunk)
+double request_generated(const struct plan_request *q)
 {
-    int64_t begin = (int64_t)chunk * q->ubatch, tokens = min_i64(q->ubatch, q->prompt - begin);
+    double sum = 0;
+    for (int32_t i = 0; i < request_points(q); i++)
+        sum += request_weight(q, i) * request_point(q, i).generate;
+    return sum;
+}
+
+/* Steps of decode of a point, or one, if only their time counts. */
+static double steps_of(const struct plan_request *q, int32_t i)
+{
+    const int32_t generate = request_point(q, i).generate;
+    return request_weight(q, i) *
+           (q->objective == OBJECTIVE_TIME_PER_TOKEN ? generate > 0 : generate);
+}
+
+double request_decode_share(const struct plan_request *q, int32_t point)
+{
+    double all = 0;
+    for (int32_t i = 0; i < request_points(q); i++)
+        all += steps_of(q, i);
+    return all > 0 ? steps_of(q, point) / all : request_weight(q, point);
+}
+
+int32_t request_prefill_steps(const struct plan_request *q, int32_t point)
+{
+    const int32_t prompt = request_point(q, point).prompt;
+    return prompt / q->ubatch + (prompt % q->ubatch > 0);
+}
+
+struct request_step request_prefill_step(const struct plan_request *q, int32_t point, int32_t chunk)
+{
+    const struct plan_point at = request_point(q, point);
+    const int64_t begin = (int64_t)chunk * q->ubatch,
+                  tokens = min_i64(q->ubatch, at.prompt - begin);
     return (struct request_step){
         .tokens = (int32_t)tokens,
-        .rows = begin + tokens == q->prompt, /* logits of the last token only */
+        .rows = begin + tokens == at.prompt, /* logits of the last token only */
         .seqs = 1,
-        .kv_positions = tokens * begin + tokens * (tokens + 1) / 2,
-        .times = q->batch,
+        .kv_positions = tokens * (at.depth + begin) + tokens * (tokens + 1) / 2,
+        .times = request_weight(q, point) * q->batch,
     };
 }
 
-enum { RUNS = 256 }; /* of chunks that are priced as one */
+enum { RUNS = 256 }; /* of a prompt's chunks that are priced as one */
+
+/* How many kinds the chunks of a prompt are priced as. */
+static int32_t point_kinds(const struct plan_request *q, int32_t point)
+{
+    const int32_t steps = request_prefill_steps(q, point);
+    return steps <= RUNS ? steps : RUNS + 1;
+}
 
 int32_t request_prefill_kinds(const struct plan_request *q)
 {
-    const int32_t steps = request_prefill_steps(q);
-    return steps <= RUNS ? steps : RUNS + 1;
+    int32_t n = 0;
+    for (int32_t i = 0; i < request_points(q); i++)
+        n += point_kinds(q, i);
+    return n;
 }
 
 struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind)
 {
-    const int64_t steps = request_prefill_steps(q), like = steps - 1;
+    int32_t point = 0;
+    for (; kind >= point_kinds(q, point); point++)
+        kind -= point_kinds(q, point);
+    const int64_t steps = request_prefill_steps(q, point), like = steps - 1;
     if (steps <= RUNS || kind == RUNS) /* the last chunk is like no other */
-        return request_prefill_step(q, steps <= RUNS ? kind : (int32_t)like);
+        return request_prefill_step(q, point, steps <= RUNS ? kind : (int32_t)like);
     const int64_t begin = like * kind / RUNS, end = like * (kind + 1) / RUNS;
-    struct request_step s = request_prefill_step(q, (int32_t)begin);
-    const struct request_step last = request_prefill_step(q, (int32_t)end - 1);
+    struct request_step s = request_prefill_step(q, point, (int32_t)begin);
+    const struct request_step last = request_prefill_step(q, point, (int32_t)end - 1);
     s.kv_positions += (last.kv_positions - s.kv_positions) / 2;
-    s.times *= end - begin;
+    s.times *= (double)(end - begin);
     return s;
 }
 
-struct request_step request_decode_step(const struct plan_request *q)
+struct request_step request_decode_at(const struct plan_request *q, int64_t position)
 {
-    int64_t position = (int64_t)q->prompt + q->generate / 2;
     return (struct request_step){
         .tokens = q->batch,
         .rows = q->batch,
         .seqs = q->batch,
         .kv_positions = q->batch * (position + 1),
-        .times = q->generate,
+        .times = request_generated(q),
     };
+}
+
+/* The position in the middle of a point's generation. */
+static int64_t middle_of(const struct plan_request *q, int32_t point)
+{
+    const struct plan_point at = request_point(q, point);
+    return (int64_t)at.depth + at.prompt + at.generate / 2;
+}
+
+struct request_step request_decode_point(const struct plan_request *q, int32_t point)
+{
+    return request_decode_at(q, middle_of(q, point));
+}
+
+struct request_step request_decode_step(const struct plan_request *q)
+{
+    double positions = 0;
+    for (int32_t i = 0; i < request_points(q); i++)
+        positions += request_decode_share(q, i) * (double)middle_of(q, i);
+    return request_decode_at(q, llround(positions));
 }
 
 int32_t request_max_tokens(const struct plan_request *q)
@@ -75,13 +141,20 @@ int64_t request_kv_positions(const struct plan_request *q, int32_t window)
 struct prefill_total request_prefill_total(const struct plan_request *q)
 {
     struct prefill_total sum = {0};
-    for (int32_t i = 0; i < request_prefill_steps(q); i++) {
-        const struct request_step s = request_prefill_step(q, i);
-        sum.steps += (double)s.times;
-        sum.tokens += (double)s.times * s.tokens;
-        sum.rows += (double)s.times * s.rows;
+    for (int32_t i = 0; i < request_points(q); i++) {
+        const double times = request_weight(q, i) * q->batch;
+        const int32_t prompt = request_point(q, i).prompt;
+        sum.steps += times * request_prefill_steps(q, i);
+        sum.tokens += times * prompt;
+        sum.rows += times * (prompt > 0);
     }
     return sum;
+}
+
+int64_t request_latency(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
+{
+    return ns_add(prefill_ns, q->n_points > 1 ? whole_ns(request_generated(q) * (double)decode_ns)
+                                              : ns_times(q->generate, decode_ns));
 }
 
 struct price request_price(const struct plan_request *q, int64_t prefill_ns, int64_t decode_ns)
@@ -89,7 +162,7 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     const int64_t objective_ns = q->objective == OBJECTIVE_TTFT ? prefill_ns
                                  : q->objective == OBJECTIVE_TIME_PER_TOKEN
                                      ? decode_ns
-                                     : ns_add(prefill_ns, ns_times(q->generate, decode_ns));
+                                     : request_latency(q, prefill_ns, decode_ns);
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
@@ -127,22 +200,27 @@ static struct op_price op_price(const struct problem *p, const struct graph *g, 
     for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
         struct request_step s = request_prefill_kind(&p->request, i);
         struct op_cost c = step_cost(p, g, index, op, d, share, &s);
-        prefill_ns += c.ns * (double)s.times;
+        prefill_ns += c.ns * s.times;
         r.estimate = r.estimate || c.estimate;
         if (c.numerics)
             r.numerics[PHASE_PREFILL] = c.numerics;
     }
-    struct request_step s = request_decode_step(&p->request);
-    struct op_cost c = step_cost(p, g, index, op, d, share, &s);
-    r.estimate = r.estimate || c.estimate;
-    r.numerics[PHASE_DECODE] = c.numerics;
-    if (p->request.deterministic && c.numerics && r.numerics[PHASE_PREFILL] &&
-        strcmp(c.numerics, r.numerics[PHASE_PREFILL]) != 0) {
-        r.numerics[PHASE_PREFILL] = c.numerics;
+    double decode_ns = 0;
+    for (int32_t i = 0; i < request_points(&p->request); i++) {
+        const struct request_step s = request_decode_point(&p->request, i);
+        const struct op_cost c = step_cost(p, g, index, op, d, share, &s);
+        decode_ns += c.ns * request_decode_share(&p->request, i);
+        r.estimate = r.estimate || c.estimate;
+        r.numerics[PHASE_DECODE] = c.numerics;
+    }
+    const char **const numerics = r.numerics;
+    if (p->request.deterministic && numerics[PHASE_DECODE] && numerics[PHASE_PREFILL] &&
+        strcmp(numerics[PHASE_DECODE], numerics[PHASE_PREFILL]) != 0) {
+        numerics[PHASE_PREFILL] = numerics[PHASE_DECODE];
         r.estimate = true; /* the profile has prefill's times of the fast class only */
     }
     r.prefill_ns = whole_ns(prefill_ns);
-    r.decode_ns = whole_ns(c.ns);
+    r.decode_ns = whole_ns(decode_ns);
     return r;
 }
 
@@ -178,7 +256,7 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
     double prefill_ns = 0;
     for (int32_t i = 0; i < request_prefill_kinds(&p->request); i++) {
         struct request_step s = request_prefill_kind(&p->request, i);
-        prefill_ns += request_copy_ns(p, v, from, to, &s) * (double)s.times;
+        prefill_ns += request_copy_ns(p, v, from, to, &s) * s.times;
     }
     return request_price(&p->request, whole_ns(prefill_ns), 0);
 }
@@ -186,8 +264,8 @@ struct price request_copy(const struct problem *p, const struct graph_value *v, 
 struct price request_fixed(const struct problem *p, int32_t d)
 {
     double step_ns = cost_device(p->cost, p->device[d]).step_ns;
-    int64_t steps = (int64_t)request_prefill_steps(&p->request) * p->request.batch;
-    return request_price(&p->request, whole_ns(step_ns * (double)steps), whole_ns(step_ns));
+    const double steps = request_prefill_total(&p->request).steps;
+    return request_price(&p->request, whole_ns(step_ns * steps), whole_ns(step_ns));
 }
 
 uint64_t problem_file_bytes(const struct graph_op *op)

@@ -95,31 +95,29 @@ static oato_status ranks_lower(struct simulation *s, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------- the request --- */
 
-static struct request_step decode_step(const struct plan_request *q, int32_t token)
-{
-    struct request_step s = request_decode_step(q);
-    s.kv_positions = q->batch * ((int64_t)q->prompt + token + 1);
-    return s;
-}
-
-static struct simulated_step *add_step(struct simulation *s, enum plan_phase phase, int32_t number)
+static struct simulated_step *add_step(struct simulation *s, enum plan_phase phase, int32_t point,
+                                       int32_t number)
 {
     const struct plan_request *q = &s->plan->request;
+    const struct plan_point at = request_point(q, point);
     struct simulated_step *step = &s->steps[s->n_steps++];
-    *step = (struct simulated_step){.phase = phase, .number = number};
-    step->size = phase == PHASE_PREFILL ? request_prefill_step(q, number) : decode_step(q, number);
+    *step = (struct simulated_step){.phase = phase, .point = point, .number = number};
+    if (phase == PHASE_PREFILL)
+        step->size = request_prefill_step(q, point, number);
+    else
+        step->size = request_decode_at(q, (int64_t)at.depth + at.prompt + number);
     return step;
 }
 
 /* Steps [from, n) of a kind: all, or three that stand for them. */
-static void add_steps(struct simulation *s, enum plan_phase phase, int32_t from, int32_t n,
-                      double times)
+static void add_steps(struct simulation *s, enum plan_phase phase, int32_t point, int32_t from,
+                      int32_t n, double times)
 {
     const int32_t chosen[] = {from, (from + n) / 2, n - 1};
     for (int32_t i = from; i < n && n - from <= STEPS_ALL; i++)
-        add_step(s, phase, i)->times = times;
+        add_step(s, phase, point, i)->times = times;
     for (size_t i = 0; i < ARRAY_LEN(chosen) && n - from > STEPS_ALL; i++) {
-        struct simulated_step *step = add_step(s, phase, chosen[i]);
+        struct simulated_step *step = add_step(s, phase, point, chosen[i]);
         step->times = times;
         for (int side = -1; side <= 1; side += 2) { /* a share of those up to the next one */
             const size_t other = i + (size_t)side;
@@ -134,45 +132,67 @@ static void add_steps(struct simulation *s, enum plan_phase phase, int32_t from,
 /* The last chunk of a prompt is like no other: it may be short, and wants logits. Nor are the first
  * ones where ranks follow each other: rank 0 does not wait for the others yet. A step of decode is
  * predicted for ranks also where none is asked for. */
-static oato_status list_steps(struct simulation *s, struct oato_error *err)
+static void list_point(struct simulation *s, int32_t point, int32_t filling)
 {
     const struct plan_request *q = &s->plan->request;
-    const int32_t chunks = request_prefill_steps(q),
-                  filling = plan_has_stages(s->plan) ? s->n_ranks : 0;
-    s->steps = arena_alloc(&s->arena, 2 * STEPS_ALL + 2 + (size_t)filling, sizeof *s->steps);
-    if (!s->steps)
-        return oato_fail_memory(err, sizeof *s->steps, "a simulation");
+    const struct plan_point at = request_point(q, point);
+    const int32_t chunks = request_prefill_steps(q, point), begin = s->n_steps;
     if (chunks) {
         const int32_t first = filling < chunks - 1 ? filling : chunks - 1;
         for (int32_t i = 0; i < first; i++)
-            add_step(s, PHASE_PREFILL, i)->times = q->batch;
-        add_steps(s, PHASE_PREFILL, first, chunks - 1, q->batch);
-        add_step(s, PHASE_PREFILL, chunks - 1)->times = q->batch;
+            add_step(s, PHASE_PREFILL, point, i)->times = q->batch;
+        add_steps(s, PHASE_PREFILL, point, first, chunks - 1, q->batch);
+        add_step(s, PHASE_PREFILL, point, chunks - 1)->times = q->batch;
     }
-    s->middle = -1;
+    for (int32_t i = begin; i < s->n_steps; i++)
+        s->steps[i].predicts = s->steps[i].times * request_weight(q, point);
     const int32_t first = s->n_steps;
-    add_steps(s, PHASE_DECODE, 0, q->generate, 1);
-    if (!q->generate && s->n_ranks > 1)
-        add_step(s, PHASE_DECODE, 0);
+    add_steps(s, PHASE_DECODE, point, 0, at.generate, 1);
+    if (!at.generate && s->n_ranks > 1)
+        add_step(s, PHASE_DECODE, point, 0);
     for (int32_t i = first; i < s->n_steps; i++)
-        if (s->steps[i].number == q->generate / 2)
-            s->middle = i;
+        if (s->steps[i].number == at.generate / 2) {
+            s->steps[i].predicts = request_decode_share(q, point);
+            s->middle = s->steps[i].predicts > 0 || s->middle < 0 ? i : s->middle;
+        }
+}
+
+static oato_status list_steps(struct simulation *s, struct oato_error *err)
+{
+    const int32_t filling = plan_has_stages(s->plan) ? s->n_ranks : 0,
+                  points = request_points(&s->plan->request);
+    const size_t most = (size_t)points * (2 * STEPS_ALL + 2 + (size_t)filling);
+    s->steps = arena_alloc(&s->arena, most, sizeof *s->steps);
+    if (!s->steps)
+        return oato_fail_memory(err, most * sizeof *s->steps, "a simulation");
+    s->middle = -1;
+    for (int32_t i = 0; i < points; i++)
+        list_point(s, i, filling);
     return OATO_OK;
 }
 
 static oato_status run_steps(struct simulation *s, struct oato_error *err)
 {
-    double ns[PHASE_COUNT] = {0};
+    double predicted_ns[PHASE_COUNT] = {0}, decode_ns = 0, prompt_ns[REQUEST_POINTS_MAX] = {0};
     for (int32_t i = 0; i < s->n_steps; i++) {
         struct simulated_step *step = &s->steps[i];
         if (simulate_step(s, step, err))
             return err->status;
-        ns[step->phase] += (double)(step->end_ns - step->begin_ns) * step->times;
+        const double ns = (double)(step->end_ns - step->begin_ns);
+        predicted_ns[step->phase] += ns * step->predicts;
+        if (step->phase == PHASE_PREFILL)
+            prompt_ns[step->point] += ns * step->times;
+        else
+            decode_ns += ns * step->times * request_weight(&s->plan->request, step->point);
+        if (step->phase == PHASE_DECODE &&
+            step->number == request_point(&s->plan->request, step->point).generate / 2)
+            s->point[step->point].decode_ns = step->end_ns - step->begin_ns;
     }
-    s->prefill_ns = whole_ns(ns[PHASE_PREFILL]);
-    s->request_ns = ns_add(s->prefill_ns, whole_ns(ns[PHASE_DECODE]));
-    if (s->middle >= 0)
-        s->decode_ns = s->steps[s->middle].end_ns - s->steps[s->middle].begin_ns;
+    for (int32_t i = 0; i < request_points(&s->plan->request); i++)
+        s->point[i].prefill_ns = whole_ns(prompt_ns[i]);
+    s->prefill_ns = whole_ns(predicted_ns[PHASE_PREFILL]);
+    s->request_ns = ns_add(s->prefill_ns, whole_ns(decode_ns));
+    s->decode_ns = whole_ns(predicted_ns[PHASE_DECODE]);
     return OATO_OK;
 }
 
@@ -241,8 +261,12 @@ void simulation_tell(const struct simulation *s, struct plan *plan)
     plan->prefill_ns = (uint64_t)s->prefill_ns;
     if (s->middle >= 0)
         plan->decode_ns = (uint64_t)s->decode_ns;
-    plan->request_ns = (uint64_t)ns_add((int64_t)plan->prefill_ns,
-                                        ns_times(plan->request.generate, (int64_t)plan->decode_ns));
+    plan->request_ns = (uint64_t)request_latency(&plan->request, (int64_t)plan->prefill_ns,
+                                                 (int64_t)plan->decode_ns);
+    for (int32_t i = 0; i < plan->request.n_points; i++) {
+        plan->request.points[i].prefill_ns = (uint64_t)s->point[i].prefill_ns;
+        plan->request.points[i].decode_ns = (uint64_t)s->point[i].decode_ns;
+    }
 }
 
 void simulation_free(struct simulation *s)
@@ -268,7 +292,7 @@ struct sim_load simulation_load(const struct simulation *s, enum plan_phase phas
     struct sim_load load = {0};
     for (int32_t i = 0; i < s->n_steps; i++) {
         const struct simulated_step *step = &s->steps[i];
-        const double times = phase == PHASE_DECODE ? i == s->middle : step->times;
+        const double times = step->predicts;
         if (step->phase != phase || times <= 0)
             continue;
         load.span_ns += (double)(step->end_ns - step->begin_ns) * times;

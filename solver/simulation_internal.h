@@ -39,9 +39,10 @@ struct event {
 /* A simulated step of the request, and how many steps of the request it represents. */
 struct simulated_step {
     enum plan_phase phase;
-    int32_t number; /* chunk of the prompt, or token, from 0 */
+    int32_t point, number; /* chunk of the point's prompt, or token, from 0 */
     struct request_step size;
-    double times;
+    double times;    /* of the point alone */
+    double predicts; /* in how much of the prediction the step is: of a prompt, or of decode */
     int64_t begin_ns, end_ns; /* on the clock of the whole simulation */
     int32_t first, n;         /* events */
 };
@@ -70,11 +71,14 @@ struct simulation {
     int32_t host;                 /* rank 0's */
     struct placements placements; /* of all ranks, by the plan's devices */
     struct simulated_step *steps;
-    int32_t n_steps, middle; /* middle: the decode step that plans predict; -1: none */
+    int32_t n_steps, middle; /* middle: the last decode step that plans predict; -1: none */
     struct event *events;
     int32_t n_events;
     size_t cap_events;
     int64_t prefill_ns, decode_ns, request_ns;
+    struct {
+        int64_t prefill_ns, decode_ns;
+    } point[REQUEST_POINTS_MAX];
 };
 
 struct host_work {   /* on a rank's host, of all whole operators there */

@@ -232,6 +232,8 @@ struct planner_options {
     bool strict_budgets; /* a budget too small for activations alone is an error; else the device
                             stays unused. A budget of 0 always leaves it out */
     struct plan_request request;
+    const struct workload *workload; /* what the request's points follow from: workload_set; NULL:
+                                        the request is as it is */
     double time_limit_s, gap; /* gap negative: 0 for small problems, else 1e-3; limit 0: none */
     uint64_t deadline_ns;     /* in now_ns() time, of all plans that are made with these options,
                                  each of which may take time_limit_s; 0: none */
@@ -393,6 +395,14 @@ oato_status request_check_plan(const struct plan *plan, struct oato_error *err);
 /* The error of a plan whose device the profile does not have. */
 oato_status plan_device_missing(const struct plan_device *d, struct oato_error *err);
 
+/* Sets the points of o->request, with their weights, to those of o->workload for its context, batch
+ * and objective. Plans for requests that differ in something else are compared by the same weights,
+ * so it is called once for all of them. */
+oato_status workload_set(const struct model *m, const struct profile *profile,
+                         struct planner_options *o, struct oato_error *err);
+/* The name of a workload as struct workload has it; NULL: there is none. */
+const char *workload_find(const char *name);
+
 /* ---------------------------------------------------------------------------- planner ----- */
 
 /* Solves and fills the plan. OATO_EFIT, with the missing memory in the message, when nothing fits.
@@ -470,8 +480,9 @@ oato_status ranks_price(const struct plan *plan, const struct model *m,
                         struct oato_error *err);
 
 /* The largest context, in whole pages of KV up to what the model was trained for, for which there
- * is a plan that decodes at_least tokens/s (of all sequences; 0: any speed); out is that plan.
- * Where the best plan for the objective is too slow, the one with the fastest decode is tried.
+ * is a plan that decodes at_least tokens/s when it is full (of all sequences; 0: any speed); out is
+ * that plan. Where the best plan for the objective is too slow, the one with the fastest decode
+ * there is tried; its request then has that point, too.
  * bound gets a line with the reason why no more is possible. OATO_EFIT when even the request's own
  * tokens do not fit or are too slow. */
 oato_status context_maximize(const struct model *m, const struct profile *profile,
@@ -499,6 +510,20 @@ void report_plan(const struct plan *p, const struct problem *problem, bool json,
  * is told apart from what is waited for. */
 void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
                     const struct model *m, bool json, struct text *out);
+/* What a plan takes for each point of a request, and what a plan for that point alone would. */
+struct regrets {
+    struct plan_request request;           /* with the plan's predictions */
+    uint64_t alone_ns[REQUEST_POINTS_MAX]; /* of the objective; 0: there is no plan */
+    bool timed_out;                        /* the time limit ended a search for these */
+};
+/* problem: the plan's. All plans are made by the time limit. */
+oato_status regrets_find(const struct plan *plan, const struct model *m,
+                         const struct problem *problem, const struct plan_request *q,
+                         double time_limit_s, struct regrets *out, struct oato_error *err);
+/* report_plan_as with the points of the regrets instead of the plan's. */
+void report_plan_regrets(const char *title, const struct plan *p, const struct problem *problem,
+                         const struct model *m, const struct regrets *r, bool json,
+                         struct text *out);
 /* What a model is called: by its name or, where it has no weights, by that of its file, since it
  * may be made of a shape alone. */
 const char *model_title(const struct plan *p, const struct model *m);

@@ -270,7 +270,7 @@ static bool options_part(struct problem *p)
 static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, struct option *o)
 {
     const struct op_price *own = &p->price[i * p->n_devices + d];
-    const double passes = (double)request_prefill_steps(&p->request) * p->request.batch;
+    const double passes = request_prefill_total(&p->request).steps;
     const double bytes = stored ? (double)stored_bytes(p, i, d) : 0;
     const double read_ns = bytes / cost_storage_rate(p->cost) * 1e9;
     const double copy_ns =
@@ -295,7 +295,7 @@ static void kv_add(const struct problem *p, int32_t i, struct option *o)
     double prompt = 0;
     for (int32_t k = 0; k < request_prefill_kinds(&p->request); k++) {
         const struct request_step s = request_prefill_kind(&p->request, k);
-        prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * (double)s.times;
+        prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * s.times;
     }
     const double byte_ns = 1e9 / cost_storage_rate(p->cost);
     const double step = storage_kv_bytes(&p->graph, op, p->request.kv, &decode);

@@ -5,6 +5,7 @@
  */
 #include "solver/verbs.h"
 
+#include "solver/planning_internal.h"
 #include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
@@ -314,6 +315,10 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
     if (outfile_check(output, err) || open_inputs(c, err))
         return err->status;
+    if (!c->maximize_context) /* for each context anew */
+        c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
+    if (!c->maximize_context && workload_set(c->in.model, c->in.profile, &c->plan, err))
+        return err->status;
     if (c->ranks.ranks > 1 || c->n_more)
         return make_for_ranks(c, output, out, err);
     if (c->maximize_context
@@ -337,8 +342,9 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
 oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
 {
     c->model = c->operands[0];
-    if (open_inputs(c, err) || report_frontier(c->in.model, c->in.profile, &c->plan, c->steps,
-                                               c->json, out, c->svg ? &c->file : NULL, err))
+    if (open_inputs(c, err) || workload_set(c->in.model, c->in.profile, &c->plan, err) ||
+        report_frontier(c->in.model, c->in.profile, &c->plan, c->steps, c->json, out,
+                        c->svg ? &c->file : NULL, err))
         return err->status;
     return c->svg ? save_file(c, c->svg, err) : OATO_OK;
 }
@@ -434,6 +440,21 @@ oato_status run_import(struct command *c, struct text *out, struct oato_error *e
 
 /* --------------------------------------------------------------------------- reading plans - */
 
+/* What the plan loses at its points, or at those that were asked for. */
+static oato_status find_regrets(struct command *c, const struct problem *problem,
+                                struct regrets *out, struct oato_error *err)
+{
+    struct planner_options o;
+    char devices[DEVICES_SIZE];
+    problem_options(problem, &o, devices);
+    o.workload = c->asks ? &c->workload : NULL;
+    o.request.batch = c->batch ? c->batch : o.request.batch;
+    return workload_set(c->in.model, c->in.profile, &o, err) || request_check(&o.request, err)
+               ? err->status
+               : regrets_find(&c->the_plan, c->in.model, problem, &o.request, c->plan.time_limit_s,
+                              out, err);
+}
+
 oato_status run_show(struct command *c, struct text *out, struct oato_error *err)
 {
     struct problem *problem = NULL;
@@ -442,7 +463,11 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
     struct text title;
     if (open_plan(c, err))
         return err->status;
-    const bool ranks = prices_ranks(c);
+    const bool ranks = prices_ranks(c), asks = c->asks || c->batch;
+    if (asks && (ranks || !c->in.model || !c->in.profile))
+        return oato_fail(err, OATO_EUSAGE,
+                         "other requests are predicted with -m MODEL.gguf and -p PROFILE or "
+                         "--hardware NAME, for plans of one process");
     if (ranks
             ? ranks_price(&c->the_plan, c->in.model, &c->ranks, &priced, err)
             : c->in.model && c->in.profile &&
@@ -454,13 +479,20 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
     if (c->the_plan
             .content_hash) /* else the model was made of a shape, and its name says nothing */
         text_printf(&title, " (%s)", model_title(&c->the_plan, c->in.model));
-    report_plan_as(title.data, ranks ? &priced : &c->the_plan, problem, c->in.model, c->json, out);
+    struct regrets regrets;
+    oato_status status = OATO_OK;
+    const bool finds = problem && (asks || c->the_plan.request.n_points);
+    if (finds)
+        status = find_regrets(c, problem, &regrets, err);
+    if (!status)
+        report_plan_regrets(title.data, ranks ? &priced : &c->the_plan, problem, c->in.model,
+                            finds ? &regrets : NULL, c->json, out);
     text_free_part(&title, out);
     warn_if_disturbed(problem);
     problem_free(problem);
     if (ranks)
         plan_free(&priced);
-    return OATO_OK;
+    return status;
 }
 
 oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)

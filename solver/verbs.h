@@ -22,9 +22,13 @@ struct command {
     struct export_name names[SOLVER_DEVICES];
     bool json, text_order, no_frontier, help, version;
     bool maximize_context;
-    double at_least;                  /* tokens/s */
-    struct rank_options ranks;        /* ranks 0: one process */
-    int32_t ubatch;                   /* 0: not given */
+    double at_least;           /* tokens/s */
+    struct rank_options ranks; /* ranks 0: one process */
+    int32_t ubatch;            /* 0: not given */
+    int32_t depth;             /* of the one point that is planned for */
+    struct workload workload;  /* else; of show: for which to predict, if it asks, */
+    bool asks;
+    int32_t batch;                    /* with so many sequences; 0: as planned */
     const char *of_cluster;           /* an option that only a simulated cluster has */
     int32_t per_host;                 /* devices of a simulated cluster */
     const char *more[SOLVER_DEVICES]; /* profiles of ranks after the first */

@@ -118,7 +118,7 @@ static oato_status fill_costs(const struct simulation *s, struct plan *plan, str
     struct plan_cost *all = arena_alloc(&plan->arena, rows, sizeof *all);
     for (int32_t i = 0; i < s->n_steps && all; i++) {
         const struct simulated_step *step = &s->steps[i];
-        const double times = step->phase == PHASE_DECODE ? i == s->middle : step->times;
+        const double times = step->predicts;
         for (int32_t k = step->first; k < step->first + step->n; k++) {
             const struct event *e = &s->events[k];
             if (e->kind != EVENT_RUN)

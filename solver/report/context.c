@@ -1,13 +1,14 @@
 /*
  * context.c - the largest context for which there is a plan of the wanted speed. A bisection over
  * whole pages of KV: more context leaves less memory for weights, so plans get slower until none
- * fits. Each probe makes a whole plan; if the best plan for the objective decodes too slowly,
- * the one with the fastest decode is tried. The result was planned and meets both conditions; one
- * more page was planned as well, and does not.
+ * fits. Each probe makes a whole plan; if the best plan for the objective decodes too slowly when
+ * the context is full, the one with the fastest decode there is tried. The result was planned and
+ * meets both conditions; one more page was planned as well, and does not.
  */
 #include "solver/report/report_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 struct probe {
     const struct model *model;
@@ -17,6 +18,36 @@ struct probe {
     struct text why; /* what stood against the last context that did not do */
 };
 
+/* What the request asks for and, for nearly all of the objective, decode where the context is full.
+ */
+static void ask_when_full(struct plan_request *q)
+{
+    struct plan_point points[REQUEST_POINTS_MAX];
+    double weights[REQUEST_POINTS_MAX];
+    const int32_t n = request_points(q) < REQUEST_POINTS_MAX ? request_points(q) : 0;
+    for (int32_t i = 0; i < n; i++) {
+        points[i] = request_point(q, i);
+        weights[i] = 1.0 / POINTS_WEIGHT;
+    }
+    points[n] = (struct plan_point){.generate = 1, .depth = q->context / q->batch - 1};
+    weights[n] = 1;
+    q->objective = OBJECTIVE_TIME_PER_TOKEN;
+    request_set_points(q, points, weights, n + 1);
+}
+
+/* Tokens/s of decode of all sequences at the last position of the context. */
+static oato_status speed_when_full(const struct probe *x, const struct plan *plan, double *speed,
+                                   struct oato_error *err)
+{
+    struct plan full = *plan;
+    const struct plan_point last = {.generate = 1,
+                                    .depth = plan->request.context / plan->request.batch - 1};
+    request_set_points(&full.request, &last, &(double){1}, 1);
+    const oato_status status = simulation_predict(&full, x->model, x->profile, err);
+    *speed = status ? 0 : tokens_per_s(full.request.batch, full.decode_ns);
+    return status;
+}
+
 /* OATO_NEGATIVE: there is a plan, but no one that is fast enough. */
 static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
                            struct problem **problem, struct oato_error *err)
@@ -25,20 +56,25 @@ static oato_status plan_at(struct probe *x, int64_t context, struct plan *out,
     o.resident_only = true; /* else any context fits */
     double best = 0;
     o.request.context = (int32_t)context;
+    oato_status status = workload_set(x->model, x->profile, &o, err);
     for (;;) {
-        const oato_status status = planner_make(x->model, x->profile, &o, out, problem, err);
+        double speed = INFINITY;
+        if (!status)
+            status = planner_make(x->model, x->profile, &o, out, problem, err);
         if (status)
             return status;
-        const double speed = tokens_per_s(o.request.batch, out->decode_ns);
-        if (speed >= x->at_least || !x->options.request.generate)
+        if (x->at_least > 0)
+            status = speed_when_full(x, out, &speed, err);
+        if (!status && speed >= x->at_least)
             return OATO_OK;
         best = speed > best ? speed : best;
         plan_free(out);
         problem_free(problem ? *problem : NULL);
-        if (o.request.objective == OBJECTIVE_TIME_PER_TOKEN)
-            return oato_fail(err, OATO_NEGATIVE, "decode would be %.4g tokens/s, not %.4g", best,
-                             x->at_least);
-        o.request.objective = OBJECTIVE_TIME_PER_TOKEN;
+        if (!status && o.request.objective == OBJECTIVE_TIME_PER_TOKEN)
+            return oato_fail(err, OATO_NEGATIVE,
+                             "decode would be %.4g tokens/s when the context is full, not %.4g",
+                             best, x->at_least);
+        ask_when_full(&o.request);
     }
 }
 
@@ -63,7 +99,7 @@ oato_status context_maximize(const struct model *m, const struct profile *profil
 {
     const struct plan_request *q = &o->request;
     const int64_t page = KV_PAGE_POSITIONS;
-    const int64_t tokens = ((int64_t)q->prompt + q->generate) * q->batch;
+    const int64_t tokens = request_least(o);
     const int64_t trained = m->shape.context_length * q->batch;
     int64_t lo = (max_i64(tokens, 1) + page - 1) / page, hi = trained / page;
     struct probe x = {.model = m, .profile = profile, .options = *o, .at_least = at_least};

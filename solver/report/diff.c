@@ -126,6 +126,23 @@ static void diff_predictions(const struct plan *a, const struct plan *b, bool js
     }
 }
 
+/* "request 2: 2048 + 128 tokens, 26.72 % -> 4096 + 128 tokens, 21.69 %" */
+static void points_diff(const struct plan_request *a, const struct plan_request *b,
+                        struct text *out)
+{
+    for (int32_t i = 0; i < a->n_points || i < b->n_points; i++) {
+        char of[2][96] = {"none", "none"};
+        for (int k = 0; k < 2; k++) {
+            const struct plan_request *q = k ? b : a, alone = request_alone(q, i);
+            if (i < request_points(q))
+                snprintf(of[k], sizeof of[k], "%s, %.2f %%", request_tokens(&alone).text,
+                         100.0 * request_point(q, i).weight / POINTS_WEIGHT);
+        }
+        if (strcmp(of[0], of[1]) != 0)
+            text_printf(out, "%srequest %d: %s -> %s", out->len ? ", " : "", i + 1, of[0], of[1]);
+    }
+}
+
 /* What differs in the requests: "prompt 512 -> 64, KV F16 -> Q8_0". */
 static void request_text(const struct plan_request *a, const struct plan_request *b,
                          struct text *out)
@@ -144,6 +161,7 @@ static void request_text(const struct plan_request *a, const struct plan_request
     if (a->kv != b->kv)
         text_printf(out, "%sKV %s -> %s", out->len ? ", " : "", dtype_name(a->kv),
                     dtype_name(b->kv));
+    points_diff(a, b, out);
 }
 
 static void ids_text(const struct plan *p, struct text *out)

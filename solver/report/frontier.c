@@ -170,11 +170,11 @@ static void write_svg(const struct point *x, int32_t n, const struct plan_reques
                 "<text x=\"%d\" y=\"20\" font-size=\"14\">Predicted speed against accelerator "
                 "memory</text>\n"
                 "<text x=\"%d\" y=\"37\"><tspan class=\"best\" fill=\"#0066cc\">best plan</tspan>, "
-                "<tspan class=\"soft\" fill=\"#777\">whole layers</tspan>; %s of %d + %d tokens, 1 "
+                "<tspan class=\"soft\" fill=\"#777\">whole layers</tspan>; %s of %s, 1 "
                 "with the least "
                 "memory</text>\n",
                 plan ? "" : "xmlns=\"http://www.w3.org/2000/svg\" ", /* a page knows what SVG is */
-                WIDTH, HEIGHT, LEFT, LEFT, objective_names[q->objective], q->prompt, q->generate);
+                WIDTH, HEIGHT, LEFT, LEFT, objective_names[q->objective], request_tokens(q).text);
     axes(x, n, top, out);
     curve(x, n, true, top, "#999999", out);
     curve(x, n, false, top, "#0066cc", out);

@@ -135,9 +135,9 @@ static void write_header(const struct page *page, const char *title)
     text_printf(page->out, "<h1>%s</h1>\n<p>", html_text(page, title));
     write_keys(page, true);
     text_printf(page->out,
-                "</p>\n<p class=\"soft\">%d sequence%s of %d + %d tokens, context %d, steps of up "
+                "</p>\n<p class=\"soft\">%d sequence%s of %s, context %d, steps of up "
                 "to %d tokens, KV %s, minimizing %s</p>\n<div class=\"cards\">\n",
-                q->batch, q->batch == 1 ? "" : "s", q->prompt, q->generate, q->context, q->ubatch,
+                q->batch, q->batch == 1 ? "" : "s", request_tokens(q).text, q->context, q->ubatch,
                 dtype_name(q->kv), objective_names[q->objective]);
     speed_card(page, "Prefill", (double)q->prompt * q->batch, p->prefill_ns);
     if (q->generate)
@@ -153,6 +153,27 @@ static void write_header(const struct page *page, const char *title)
             "<p class=\"soft\">~ estimates: %d of %d operators were never measured in their "
             "shape.</p>\n",
             operators_of(p, true), operators_of(p, false));
+}
+
+static void write_requests(const struct page *page)
+{
+    const struct plan_request *q = &page->plan->request;
+    if (!q->n_points)
+        return;
+    heading(page, "Requests", "What the plan is for; the figures above are means by weight.");
+    text_printf(page->out,
+                "<div class=\"scroll\"><table class=\"list\">\n<thead><tr><th>request</th>"
+                "<th>weight</th><th>first token</th><th>decode</th></tr></thead>\n");
+    for (int32_t i = 0; i < q->n_points; i++) {
+        const struct plan_request alone = request_alone(q, i);
+        const struct plan_point *t = &q->points[i];
+        text_printf(page->out,
+                    "<tr><td>%s</td><td>%.2f %%</td><td>%.1f ms</td><td>%.1f tokens/s</td></tr>\n",
+                    request_tokens(&alone).text, 100.0 * t->weight / POINTS_WEIGHT,
+                    as_ms((double)(t->prompt ? t->prefill_ns : t->decode_ns)),
+                    tokens_per_s(q->batch, t->decode_ns));
+    }
+    text_printf(page->out, "</table></div>\n");
 }
 
 static void write_baselines(const struct page *page)
@@ -337,6 +358,7 @@ oato_status report_html(const struct plan *plan, const struct model *m,
                 "<style>\n%s</style>\n</head>\n<body>\n",
                 html_text(&page, title), style);
     write_header(&page, title);
+    write_requests(&page);
     write_baselines(&page);
     heading(&page, "Where everything is",
             "A row per layer, a column per operator; the last one is the KV cache. Cells of "

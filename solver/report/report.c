@@ -283,7 +283,7 @@ static void json_sums(const struct plan *p, struct text *out)
 }
 
 static void report_json(const struct plan *p, const struct problem *problem,
-                        const struct plan_sums *sums, struct text *out)
+                        const struct plan_sums *sums, const struct regrets *r, struct text *out)
 {
     json_open(out, NULL, '{');
     json_add(out, JSON("tool", p->tool), JSON("model", p->model_name),
@@ -292,6 +292,7 @@ static void report_json(const struct plan *p, const struct problem *problem,
              json_hash("neurons_hash", p->neurons_hash), JSON("sparse_layers", p->n_sparse));
     json_request(p, out);
     json_predicted(p, sums, out);
+    points_json(r ? &r->request : &p->request, r, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
@@ -514,19 +515,20 @@ static void text_rounds(const struct plan *p, const struct problem *problem, str
     }
 }
 
-void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
-                    const struct model *m, bool json, struct text *out)
+void report_plan_regrets(const char *title, const struct plan *p, const struct problem *problem,
+                         const struct model *m, const struct regrets *r, bool json,
+                         struct text *out)
 {
     const struct plan_request *q = &p->request;
     const struct plan_sums sums = plan_sums(p, problem, m);
     out->failed = out->failed || sums.failed;
     if (json) {
-        report_json(p, problem, &sums, out);
+        report_json(p, problem, &sums, r, out);
         return;
     }
-    text_printf(out, "%s: %d sequence%s of %d + %d tokens, context %d, steps of %d, KV %s%s%s\n",
-                title ? title : model_title(p, m), q->batch, q->batch == 1 ? "" : "s", q->prompt,
-                q->generate, q->context, q->ubatch, dtype_name(q->kv),
+    text_printf(out, "%s: %d sequence%s of %s, context %d, steps of %d, KV %s%s%s\n",
+                title ? title : model_title(p, m), q->batch, q->batch == 1 ? "" : "s",
+                request_tokens(q).text, q->context, q->ubatch, dtype_name(q->kv),
                 q->objective ? "; minimized: " : "",
                 q->objective ? objective_names[q->objective] : "");
     text_devices(p, problem, &sums, out);
@@ -537,6 +539,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
                 tokens_per_s((double)q->prompt * q->batch, p->prefill_ns),
                 as_ms((double)p->decode_ns), tokens_per_s(q->batch, p->decode_ns),
                 as_ms((double)p->request_ns));
+    points_text(r ? &r->request : q, r, out);
     text_attends(p, problem, out);
     text_stored(p, problem, out);
     text_caches(p, out);
@@ -550,6 +553,12 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
         text_flexgen(p, problem, out);
         text_rounds(p, problem, out);
     }
+}
+
+void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
+                    const struct model *m, bool json, struct text *out)
+{
+    report_plan_regrets(title, p, problem, m, NULL, json, out);
 }
 
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out)

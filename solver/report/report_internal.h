@@ -67,6 +67,20 @@ void plan_sums_json(const struct plan_sums *sums, struct text *out);
 /* Lines of a table whose last columns are the phases, behind so many characters. */
 void plan_sums_text(const struct plan_sums *sums, int width, struct text *out);
 
+/* points.c: positions that a context must have at least for what is asked; a named workload
+ * follows the context. */
+int64_t request_least(const struct planner_options *o);
+/* "641 + 128 tokens on average", "128 + 128 tokens behind 3840". */
+struct tokens_text {
+    char text[72];
+};
+struct tokens_text request_tokens(const struct plan_request *q);
+/* The request of one of the points. */
+struct plan_request request_alone(const struct plan_request *q, int32_t i);
+/* The points of a request with what was predicted; nothing for one without. */
+void points_text(const struct plan_request *q, const struct regrets *r, struct text *out);
+void points_json(const struct plan_request *q, const struct regrets *r, struct text *out);
+
 /* Number of operators; with estimates, of those whose shape was not measured on some device. */
 int32_t operators_of(const struct plan *p, bool estimates);
 /* The proven distance from the optimum, or a negative number. */

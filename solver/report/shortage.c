@@ -37,6 +37,8 @@ static bool fits(const struct shortage *x, int64_t context, uint64_t host_bytes)
     o.budgets[i].bytes = host_bytes;
     o.n_budgets = i == o.n_budgets ? i + 1 : o.n_budgets;
     o.request.context = (int32_t)context;
+    if (o.workload) /* what is asked for does not decide what fits */
+        request_set_points(&o.request, &(struct plan_point){.generate = 1}, &(double){1}, 1);
     o.solver = "affinity"; /* whether, not how well */
     o.single_shot = false;
     o.expert_cache = 0;
@@ -65,7 +67,7 @@ static int64_t largest_context(const struct shortage *x)
 {
     const struct plan_request *q = &x->options->request;
     const int64_t page = KV_PAGE_POSITIONS;
-    const int64_t tokens = ((int64_t)q->prompt + q->generate) * q->batch;
+    const int64_t tokens = request_least(x->options);
     int64_t lo = (tokens + page - 1) / page, end = (q->context + page - 1) / page;
     if (lo >= end || !fits(x, lo * page, x->may_bytes))
         return 0;

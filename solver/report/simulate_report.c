@@ -55,18 +55,20 @@ static void queue_name(const struct simulation *s, int32_t queue, char *name, si
              stream ? " weights" : "");
 }
 
-/* "chunks 1 2 of 2; tokens 1 17 32 of 32" */
+/* "chunks 1 2 of 2; tokens 1 17 32 of 32", for each point. */
 static void list_simulated(const struct simulation *s, struct text *out)
 {
     static const char *const names[PHASE_COUNT] = {"chunks", "tokens"};
     const struct plan_request *q = &s->plan->request;
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        const int32_t all = phase == PHASE_PREFILL ? request_prefill_steps(q) : q->generate;
+    for (int32_t k = 0; k < PHASE_COUNT * request_points(q); k++) {
+        const int32_t phase = k % PHASE_COUNT, point = k / PHASE_COUNT;
+        const int32_t all = phase == PHASE_PREFILL ? request_prefill_steps(q, point)
+                                                   : request_point(q, point).generate;
         if (!all)
             continue;
         text_printf(out, "%s%s", out->len ? "; " : "", names[phase]);
         for (int32_t i = 0; i < s->n_steps; i++)
-            if ((int)s->steps[i].phase == phase)
+            if ((int32_t)s->steps[i].phase == phase && s->steps[i].point == point)
                 text_printf(out, " %d", s->steps[i].number + 1);
         text_printf(out, " of %d", all);
     }
@@ -107,8 +109,9 @@ static void simulation_json(const struct simulation *s, struct text *out)
     for (int32_t i = 0; i < s->n_steps; i++) {
         const struct simulated_step *step = &s->steps[i];
         json_add_object(out, NULL, JSON("phase", phase_names[step->phase]),
-                        JSON("number", step->number), JSON("tokens", step->size.tokens),
-                        JSON("stands_for", step->times), JSON("ns", step->end_ns - step->begin_ns));
+                        JSON("point", step->point), JSON("number", step->number),
+                        JSON("tokens", step->size.tokens), JSON("stands_for", step->times),
+                        JSON("ns", step->end_ns - step->begin_ns));
     }
     json_close(out, ']');
     json_open(out, "devices", '[');
@@ -162,9 +165,9 @@ static void simulation_text(const struct simulation *s, struct text *out)
     text_init(&steps);
     list_simulated(s, &steps);
     list_rows(s, rows);
-    text_printf(out, "%s: %d sequence%s of %d + %d tokens; simulated: %s\n",
+    text_printf(out, "%s: %d sequence%s of %s; simulated: %s\n",
                 *s->plan->model_name ? s->plan->model_name : "model", q->batch,
-                q->batch == 1 ? "" : "s", q->prompt, q->generate, steps.data ? steps.data : "-");
+                q->batch == 1 ? "" : "s", request_tokens(q).text, steps.data ? steps.data : "-");
     text_free_part(&steps, out);
     text_printf(out, "%-9s %13s %13s %10s\n", "ms", "predicted", "simulated", "ratio");
     for (int i = 0; i < SIM_ROWS; i++) {

@@ -359,6 +359,18 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
     for (int32_t i = 0; i < out->n_sparse; i++)
         if (out->sparse[i].predicts)
             out->sparse[i].threshold = 0;
+    out->request.n_points = rng_range(r, 0, 1) ? (int32_t)rng_range(r, 1, REQUEST_POINTS_MAX) : 0;
+    uint32_t left = POINTS_WEIGHT;
+    for (int32_t i = 0; i < out->request.n_points; i++) {
+        const uint32_t weight = i + 1 < out->request.n_points ? left / 3 : left;
+        out->request.points[i] = (struct plan_point){(int32_t)rng_range(r, 0, INT32_MAX),
+                                                     (int32_t)rng_range(r, 0, INT32_MAX),
+                                                     (int32_t)rng_range(r, 0, INT32_MAX),
+                                                     weight,
+                                                     any_u64(r),
+                                                     any_u64(r)};
+        left -= weight;
+    }
 }
 
 char *read_whole(const char *path, size_t *bytes)

@@ -36,6 +36,9 @@ static void assert_same(const struct plan *a, const struct plan *b)
     assert_memory_equal(&a->request, &b->request, offsetof(struct plan_request, deterministic));
     assert_int_equal(a->request.deterministic, b->request.deterministic);
     assert_int_equal(a->request.objective, b->request.objective);
+    assert_int_equal(a->request.n_points, b->request.n_points);
+    assert_memory_equal(a->request.points, b->request.points,
+                        (size_t)a->request.n_points * sizeof *a->request.points);
     assert_int_equal(a->n_sparse, b->n_sparse);
     for (int32_t i = 0; i < a->n_sparse; i++)
         assert_true(a->sparse[i].layer == b->sparse[i].layer &&

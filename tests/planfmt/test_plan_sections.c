@@ -236,6 +236,48 @@ static void add_kernels_of_no_device(struct raw_plan *r)
     add_sparse(r, "\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0", 1);
     r->section[r->n - 1].id = 16;
 }
+/* So many points of one token each, with these weights. */
+static void add_points(struct raw_plan *r, int32_t n, uint32_t weight, uint32_t depth)
+{
+    uint8_t records[32 * (REQUEST_POINTS_MAX + 1)] = {0};
+    for (int32_t i = 0; i < n; i++) {
+        records[32 * i] = 1;
+        raw_put32(&records[32 * i + 8], depth);
+        raw_put32(&records[32 * i + 12], weight);
+    }
+    raw_add(r, 17, 0, records, (size_t)n * 32);
+    r->section[r->n - 1].count = (uint32_t)n;
+    r->section[r->n - 1].record_bytes = 32;
+}
+static void add_no_points(struct raw_plan *r)
+{
+    add_points(r, 0, 0, 0);
+}
+static void add_too_many_points(struct raw_plan *r)
+{
+    add_points(r, REQUEST_POINTS_MAX + 1, 1, 0);
+}
+static void add_light_points(struct raw_plan *r)
+{
+    add_points(r, 2, POINTS_WEIGHT / 2 - 1, 0);
+}
+static void add_points_of_no_weight(struct raw_plan *r)
+{
+    add_points(r, 1, 0, 0);
+}
+static void add_points_of_negative_depth(struct raw_plan *r)
+{
+    add_points(r, 1, POINTS_WEIGHT, UINT32_MAX);
+}
+static void points_are_few_and_weigh_one_together(void **state)
+{
+    (void)state;
+    assert_changed(add_no_points, "section 17 (points): no records");
+    assert_changed(add_too_many_points, "section 17 (points): 9 records; at most 8");
+    assert_changed(add_light_points, "points: weights are 999999998 together; must be 1000000000");
+    assert_changed(add_points_of_no_weight, "point 0: prompt 1, generate 0, depth 0");
+    assert_changed(add_points_of_negative_depth, "point 0: prompt 1, generate 0, depth -1");
+}
 static void add_no_layers(struct raw_plan *r)
 {
     add_sparse(r, "", 0);
@@ -380,6 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sections_keep_their_rules),
         cmocka_unit_test(layers_that_skip_neurons_are_listed_once),
+        cmocka_unit_test(points_are_few_and_weigh_one_together),
         cmocka_unit_test(the_order_of_neurons_is_said_only_where_it_is_not_the_natural_one),
         cmocka_unit_test(caches_have_slots_on_a_device),
     };

@@ -55,7 +55,10 @@ static void make(const struct profile *p, const char *solver, uint64_t sim_bytes
     o.request.context = 512;
     o.request.ubatch = 64;
     o.gap = 0.01;
+    const struct plan_point points[] = {{.prompt = 100, .generate = 20},
+                                        {.prompt = 30, .generate = 20, .depth = 400}};
     if (sim_bytes) {
+        request_set_points(&o.request, points, (double[]){1, 3}, 2);
         o.budgets[0] = (struct device_budget){"sim:0", sim_bytes};
         o.n_budgets = 1;
     }
@@ -234,6 +237,7 @@ static void speed_against_memory_is_drawn_where_there_is_memory(void **state)
     check_well_formed(t.data);
     check_alone(t.data);
     assert_non_null(strstr(t.data, "this plan</text>"));
+    assert_non_null(strstr(t.data, "<td>30 + 20 tokens behind 400</td><td>75.00 %</td>"));
     text_free(&t);
     plan_free(&plan);
     profile_free(&p);
@@ -242,6 +246,7 @@ static void speed_against_memory_is_drawn_where_there_is_memory(void **state)
     render(&plan, &p, true, &t);
     check_well_formed(t.data);
     assert_null(strstr(t.data, "Speed against memory"));
+    assert_null(strstr(t.data, "<h2>Requests"));
     text_free(&t);
     plan_free(&plan);
     profile_free(&p);
