@@ -116,6 +116,7 @@ static const struct divided_case {
     {"llama", "vram=64MiB,peer=50GB/s", 8, 4, DT_F16, DT_F16},
     {"llama", "vram=64MiB,peer=50GB/s", 8, 4, DT_Q8_0, DT_Q8_0},
     {"llama", "vram=64MiB", 8, 4, DT_F32, DT_F32},
+    {"llama", "vram=64MiB,peer=50GB/s", 8, 8, DT_F16, DT_F16},
     {"llama", "vram=64MiB,peer=50GB/s", 2, 2, DT_Q4_0, DT_Q8_0},
     {"qwen2", "vram=64MiB,peer=50GB/s", 8, 4, DT_Q4_0, DT_F16},
     {"qwen3", "vram=64MiB", 2, 2, DT_F16, DT_F16},
@@ -147,7 +148,8 @@ static void the_bits_are_those_of_the_same_plan_on_the_cpu(void **state)
         plan_make(&x, m, c->n, c->spec);
         struct told got = story_of(m, &x.p, o);
         o.devices = "cpu";
-        o.map = "sim:0=cpu:0,sim:1=cpu:0,sim:2=cpu:0,sim:3=cpu:0";
+        o.map = "sim:0=cpu:0,sim:1=cpu:0,sim:2=cpu:0,sim:3=cpu:0,sim:4=cpu:0,sim:5=cpu:0,"
+                "sim:6=cpu:0,sim:7=cpu:0";
         struct told expected = story_of(m, &x.p, o);
         assert_int_equal(expected.n, got.n);
         assert_same_bits(got.said, expected.said, got.n * got.vocab);
