@@ -447,6 +447,9 @@ static oato_status find_regrets(struct command *c, const struct problem *problem
     struct planner_options o;
     char devices[DEVICES_SIZE];
     problem_options(problem, &o, devices);
+    const struct plan_point first = request_point(&o.request, 0);
+    if (!o.request.n_points)
+        request_set_points(&o.request, &first, &(double){1}, 1);
     o.workload = c->asks ? &c->workload : NULL;
     o.request.batch = c->batch ? c->batch : o.request.batch;
     return workload_set(c->in.model, c->in.profile, &o, err) || request_check(&o.request, err)

@@ -1,6 +1,7 @@
 /*
  * fuzz_profile.c - whatever the text, the profile reader refuses it or gives a profile that can be
- * written, and reading that gives the same text and hash again.
+ * written, and reading that gives the same text and hash again. Workloads are read by the same
+ * reader.
  */
 #include "planfmt/planfmt_internal.h"
 
@@ -22,8 +23,18 @@ static void print(const struct profile *p, struct text *out)
         abort(); /* what was read must be writable */
 }
 
+static void read_workload(const uint8_t *data, size_t bytes)
+{
+    struct oato_error err = {.text = ""};
+    struct workload w;
+    const oato_status status = workload_load_memory(data, bytes, "fuzz", &w, &err);
+    if (status ? status != OATO_EFILE || !err.text[0] : w.n < 1 || w.n > REQUEST_POINTS_MAX)
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
+    read_workload(data, bytes);
     struct oato_error err = {.text = ""};
     struct profile p, q;
     struct text one, two;

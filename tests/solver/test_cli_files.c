@@ -582,6 +582,9 @@ static void plans_are_for_workloads(void **state)
     cli_expect("check w.plan m.gguf -p p.yaml", 0, NULL);
     cli_expect("m.gguf -p p.yaml -c 256 --prompt 5 --generate 3 --depth 99 -o d.plan", 0, NULL);
     assert_non_null(strstr(cli_out, "1 sequence of 5 + 3 tokens behind 99, context 256"));
+    cli_expect("m.gguf -p p.yaml " REQUEST_SIZES " -o one.plan", 0, NULL);
+    cli_expect("show one.plan -m m.gguf -p p.yaml -b 2", 0, NULL);
+    assert_non_null(strstr(cli_out, "\n64 + 32 tokens "));
     cli_expect("m.gguf -p p.yaml " REQUEST_SIZES " --workload chat", 2, "give one or the other");
     cli_expect("m.gguf -p p.yaml -n 3 --depth 254 -c 256", 2, "behind 254 need --context 769");
     cli_expect("m.gguf -p p.yaml --workload chats", 2, "is not mixed, chat, code, rag or a FILE");
