@@ -236,6 +236,8 @@ static oato_status decode_section(struct decoder *d, uint32_t id)
     const uint8_t *b = d->section[id].data;
     char label[32], *plan = (char *)d->plan, *base = plan;
     section_label(id, label);
+    if (d->section[id].data && kind->missing && !n)
+        return refuse(d, "section %s: no records; a plan without any has no such section", label);
     if (!kind->one) {
         base = arena_alloc(&d->plan->arena, (size_t)n, kind->size);
         if (!base)
@@ -278,18 +280,6 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
     if (!status && d.section[SEC_NEURONS].data && !out->neurons_hash)
         status =
             refuse(&d, "section 11 (neurons): hash 0; a plan in natural order has no such section");
-    if (!status && d.section[SEC_SPARSE].data && !out->n_sparse)
-        status = refuse(&d, "section 13 (sparse): no records; a plan without any has no such "
-                            "section");
-    if (!status && d.section[SEC_INPUTS].data && !out->n_inputs)
-        status = refuse(&d, "section 14 (inputs): no records; a plan without any has no such "
-                            "section");
-    if (!status && d.section[SEC_SUMS].data && !out->n_sums)
-        status =
-            refuse(&d, "section 15 (sums): no records; a plan without any has no such section");
-    if (!status && d.section[SEC_KERNELS].data && !out->n_kernels)
-        status = refuse(&d, "section 16 (kernels): no records; a plan without any has no such "
-                            "section");
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);
     if (status)

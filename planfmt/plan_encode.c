@@ -112,6 +112,19 @@ static const struct plan_field kernels[] = {
     {PLAN_ZERO, 0, 0},
 };
 
+static const struct plan_field choice[] = {
+    FIELD(PLAN_TEXT, plan_choice, option),
+    {PLAN_ZERO, 0, 0},
+};
+
+static const struct plan_field alternative[] = {
+    FIELD(PLAN_TEXT, plan_alternative, option),
+    FIELD(PLAN_TEXT, plan_alternative, why),
+    FIELD(PLAN_U64, plan_alternative, prefill_ns),
+    FIELD(PLAN_U64, plan_alternative, decode_ns),
+    FIELD(PLAN_U64, plan_alternative, request_ns),
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -139,6 +152,9 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_INPUTS] = {"inputs", 0, 16, false, true, ARRAY(input, plan_input, inputs)},
     [SEC_SUMS] = {"sums", 0, 16, false, true, ARRAY(sum, sum_choice, sums)},
     [SEC_KERNELS] = {"kernels", 0, 16, false, true, ARRAY(kernels, plan_kernels, kernels)},
+    [SEC_CHOICES] = {"choices", 0, 8, false, true, ARRAY(choice, plan_choice, choices)},
+    [SEC_ALTERNATIVES] = {"alternatives", 0, 32, false, true,
+                          ARRAY(alternative, plan_alternative, alternatives)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -415,6 +415,18 @@ struct plan_baseline {
     uint64_t objective_ns;
 };
 
+/* What of the request was left to the planner: "ubatch", "kv". */
+struct plan_choice {
+    const char *option;
+};
+
+/* What an option would bring that nobody gave: the predictions of the plan with it. */
+struct plan_alternative {
+    const char *option; /* as the command line of oato-plan has it */
+    const char *why;    /* it is faster, in a few words; may be empty */
+    uint64_t prefill_ns, decode_ns, request_ns;
+};
+
 struct plan {
     struct arena arena;
     const char *tool;                                    /* version that wrote it */
@@ -448,6 +460,10 @@ struct plan {
     int32_t n_kernels;
     struct plan_baseline *baselines;
     int32_t n_baselines;
+    struct plan_choice *choices;
+    int32_t n_choices;
+    struct plan_alternative *alternatives; /* the one that gains most first */
+    int32_t n_alternatives;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
     uint64_t prefill_ns;               /* predicted: whole prompt */
     uint64_t decode_ns;                /* predicted: one step at the middle of the generation */

@@ -169,6 +169,8 @@ enum section_id {
     SEC_INPUTS,
     SEC_SUMS,
     SEC_KERNELS,
+    SEC_CHOICES,
+    SEC_ALTERNATIVES,
     SEC_END
 };
 

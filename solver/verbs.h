@@ -24,7 +24,7 @@ struct command {
     bool maximize_context;
     double at_least;                  /* tokens/s */
     struct rank_options ranks;        /* ranks 0: one process */
-    int32_t ubatch;                   /* 0: not given */
+    uint32_t open;                    /* OPEN_KV ...: not given */
     const char *of_cluster;           /* an option that only a simulated cluster has */
     int32_t per_host;                 /* devices of a simulated cluster */
     const char *more[SOLVER_DEVICES]; /* profiles of ranks after the first */

@@ -38,6 +38,11 @@ static bool fits(const struct shortage *x, int64_t context, uint64_t host_bytes)
     o.n_budgets = i == o.n_budgets ? i + 1 : o.n_budgets;
     o.request.context = (int32_t)context;
     o.solver = "affinity"; /* whether, not how well */
+    if (o.any_ubatch)
+        o.request.ubatch = WIDTH_LEAST;
+    if (o.any_kv)
+        o.request.kv = DT_Q8_0;
+    o.any_ubatch = o.any_kv = false;
     o.single_shot = false;
     o.expert_cache = 0;
     if (planner_make(x->model, x->profile, &o, &plan, NULL, &ignored))
