@@ -114,7 +114,7 @@ static const struct plan_field kernels[] = {
 
 static const struct plan_field choice[] = {
     FIELD(PLAN_TEXT, plan_choice, option),
-    {PLAN_ZERO, 0, 0},
+    FIELD(PLAN_BOOL, plan_choice, chosen),
 };
 
 static const struct plan_field alternative[] = {

@@ -415,9 +415,11 @@ struct plan_baseline {
     uint64_t objective_ns;
 };
 
-/* What of the request was left to the planner: "ubatch", "kv". */
+/* An option of the request that nobody gave, such as "ubatch": the planner chose for it, or left it
+ * at its default. */
 struct plan_choice {
     const char *option;
+    bool chosen;
 };
 
 /* What an option would bring that nobody gave: the predictions of the plan with it. */

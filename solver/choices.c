@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { WIDTH_USUAL = 512, WIDTHS = 8 };
+enum { WIDTH_USUAL = 512, WIDTHS = 8, CHOICES_MAX = 8 };
 
 #define GAIN_LEAST 1.05 /* from which on another KV type, context or cache is worth it */
 
@@ -31,6 +31,7 @@ struct widths {
     int32_t n;
     double gap;
     int64_t enough_ns; /* of the best plan, or the options; 0: any is */
+    bool unfit; /* there was no plan for one of them */
     bool timed_out;
 };
 
@@ -72,28 +73,31 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
     return status;
 }
 
-/* Only the ILP has bounds, and only where it is known what is read from a file. */
+/* Only the ILP has bounds, and only where it is known what is read from a file. Narrow steps are
+ * many, which takes time to price: they come last. */
 static oato_status bound_widths(struct widths *x, struct oato_error *err)
 {
-    const uint64_t deadline_ns = ilp_share(x->o->deadline_ns, 3);
+    const uint64_t deadline_ns = ilp_share(x->o->deadline_ns, 2);
     const bool searches = !strcmp(x->o->solver, "auto") || !strcmp(x->o->solver, "ilp");
     oato_status status = OATO_OK;
-    for (int32_t i = 0; i < x->n && x->n > 1 && searches && !x->stored && !status; i++)
-        status = bound_width(x, &x->of[i], ilp_share(deadline_ns, x->n - i), err);
+    for (int32_t i = x->n - 1;
+         i >= 0 && x->n > 1 && searches && !x->stored && !status && !x->timed_out; i--)
+        status = bound_width(x, &x->of[i], ilp_share(deadline_ns, i + 1), err);
     return status;
 }
 
-/* Whether the width may be better than what there is. */
+/* Whether the width may be better than what there is: by so much that two searches, each of which
+ * ends at the gap, can tell. */
 static bool is_open(const struct widths *x, const struct width *w)
 {
     const double best_ns = (double)x->enough_ns;
     return !w->made && w->bound_ns != INT64_MAX &&
-           (!x->enough_ns || best_ns - (double)w->bound_ns > x->gap * best_ns);
+           (!x->enough_ns || best_ns - (double)w->bound_ns > 2 * x->gap * best_ns);
 }
 
 /* What is planned for next: the narrowest of those whose promise is within the gap of the best one;
- * without a promise from the usual width up, then down. NULL: nothing is open. *left: how many are.
- */
+ * without a promise from the usual width up, then down. Where one did not fit, the narrowest is
+ * next. NULL: nothing is open. *left: how many are. */
 static struct width *next_width(struct widths *x, int32_t *left)
 {
     struct width *first = NULL;
@@ -106,11 +110,12 @@ static struct width *next_width(struct widths *x, int32_t *left)
         if (is_open(x, w) && w->bound_ns && w->bound_ns < least_ns)
             least_ns = w->bound_ns;
     }
+    if (x->unfit && is_open(x, x->of))
+        return x->of;
     for (struct width *w = x->of; w < x->of + x->n; w++) {
         if (!is_open(x, w))
             continue;
-        if (least_ns == INT64_MAX &&
-            (!first || first->tokens < usual || (w->tokens == usual)))
+        if (least_ns == INT64_MAX && (!first || first->tokens < usual || w->tokens == usual))
             first = w;
         if (least_ns != INT64_MAX && w->bound_ns && !first &&
             (double)w->bound_ns * (1 - x->gap) <= (double)least_ns)
@@ -142,12 +147,19 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     struct problem *p = NULL;
     now.request.ubatch = w->tokens;
     now.enough_ns = x->enough_ns;
-    now.deadline_ns = left > 1 ? ilp_most(x->o->deadline_ns) : x->o->deadline_ns;
+    if (!w->bound_ns) /* nothing is known of the others, either */
+        now.deadline_ns = ilp_share(x->o->deadline_ns, left);
     w->made = true;
     const oato_status status =
         plan_at_width(x->m, x->profile, &now, x->stored, &plan, problem ? &p : NULL, err);
+    if (status == OATO_EFIT && !oato_failed_memory(err)) {
+        x->unfit = true;
+        for (int32_t i = 0; i < x->n; i++) /* wider ones take more memory */
+            x->of[i].made = x->of[i].made || w == x->of;
+        return *known ? OATO_OK : status;
+    }
     if (status)
-        return status == OATO_EFIT && *known && !oato_failed_memory(err) ? OATO_OK : status;
+        return status;
     w->bound_ns = max_i64(w->bound_ns, (int64_t)plan.bound_ns);
     x->timed_out = x->timed_out || plan.timed_out;
     const bool better = !x->enough_ns || (int64_t)plan.objective_ns < x->enough_ns;
@@ -158,16 +170,15 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     return OATO_OK;
 }
 
-/* A note in the plan of what was left to the planner. */
-static oato_status note_choice(struct plan *plan, const char *option, struct oato_error *err)
+/* Notes in the plan that nobody gave the option. */
+static oato_status note_choice(struct plan *plan, const char *option, bool chosen,
+                               struct oato_error *err)
 {
-    struct plan_choice *all = arena_alloc(&plan->arena, (size_t)plan->n_choices + 1, sizeof *all);
-    if (!all)
-        return oato_fail_memory(err, sizeof *all, "the plan");
-    if (plan->n_choices)
-        memcpy(all, plan->choices, (size_t)plan->n_choices * sizeof *all);
-    all[plan->n_choices++].option = option;
-    plan->choices = all;
+    if (!plan->choices)
+        plan->choices = arena_alloc(&plan->arena, CHOICES_MAX, sizeof *plan->choices);
+    if (!plan->choices)
+        return oato_fail_memory(err, sizeof *plan->choices, "the plan");
+    plan->choices[plan->n_choices++] = (struct plan_choice){option, chosen};
     return OATO_OK;
 }
 
@@ -242,6 +253,12 @@ static int64_t worth_ns(const struct plan *plan)
     return max_i64((int64_t)((double)plan->objective_ns / GAIN_LEAST), 1);
 }
 
+/* As the engine has it (executor/engine.c). */
+static bool kv_can_be_small(const struct model *m)
+{
+    return m->shape.head_dim % 32 == 0;
+}
+
 /* F16, or Q8_0 where that is worth it or all that fits. */
 static oato_status plan_any_kv(const struct model *m, const struct profile *profile,
                                const struct planner_options *o, struct plan *out,
@@ -259,7 +276,7 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     now.request.kv = DT_Q8_0;
     now.deadline_ns = o->deadline_ns;
     now.enough_ns = status ? o->enough_ns : worth_ns(out);
-    if (plan_kv(m, profile, &now, &plan, problem ? &p : NULL, &ignored))
+    if (!kv_can_be_small(m) || plan_kv(m, profile, &now, &plan, problem ? &p : NULL, &ignored))
         return status;
     keep(out, problem, &plan, p, status || is_worth(out, &plan), !status);
     return OATO_OK;
@@ -275,8 +292,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
         (o->any_kv ? plan_any_kv : plan_kv)(m, profile, &now, out, problem, err);
     if (status)
         return status;
-    if ((o->any_ubatch && note_choice(out, "ubatch", err)) ||
-        (o->any_kv && note_choice(out, "kv", err))) {
+    if ((o->any_ubatch && note_choice(out, "ubatch", true, err)) ||
+        (o->any_kv && note_choice(out, "kv", true, err))) {
         plan_free(out);
         problem_free(problem ? *problem : NULL);
         status = err->status;
@@ -292,6 +309,16 @@ static int32_t kv_layers(const struct plan *p, int32_t d)
     for (int32_t i = 0; i < p->n_kv; i++)
         n += p->kv[i].device == d;
     return n;
+}
+
+/* Whether some of a decode step is the host's work, which more memory elsewhere would make less. */
+static bool host_decodes(const struct plan *p)
+{
+    bool does = false;
+    for (int32_t i = 0; i < p->n_costs; i++)
+        does = does ||
+               (p->costs[i].phase == PHASE_DECODE && p->devices[p->costs[i].device].is_host);
+    return does;
 }
 
 /* In a few words what the other plan has that the plan has not; "": nothing simple. */
@@ -367,17 +394,25 @@ oato_status planner_alternatives(const struct model *m, const struct profile *pr
     const struct plan_request *q = &plan->request;
     const int64_t tokens = ((int64_t)q->prompt + q->generate) * q->batch,
                   context = (int64_t)kv_pages_of((int32_t)tokens) * KV_PAGE_POSITIONS;
+    static const char *const names[] = {"kv", "context", "expert-cache"};
     struct trials x = {m, profile, plan, err};
     struct planner_options now = *o;
     char option[32];
-    const bool kv = open & OPEN_KV && q->kv == DT_F16 && plan->n_kv,
-               shorter = open & OPEN_CONTEXT && context < q->context && plan->n_kv,
-               cache = open & OPEN_CACHE && !o->expert_cache && m->shape.experts;
+    const bool kv = open & OPEN_KV && q->kv == DT_F16 && kv_can_be_small(m),
+               shorter = open & OPEN_CONTEXT && context < q->context && plan->n_kv &&
+                         host_decodes(plan),
+               cache = open & OPEN_CACHE && !o->expert_cache && m->shape.experts &&
+                       host_decodes(plan);
     err->status = OATO_OK;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (open >> i & 1 && note_choice(plan, names[i], false, err))
+            return err->status;
     plan->alternatives = arena_alloc(&plan->arena, ALTERNATIVES_MAX, sizeof *plan->alternatives);
     if (!plan->alternatives)
         return oato_fail_memory(err, sizeof *plan->alternatives, "the plan");
     now.enough_ns = worth_ns(plan);
+    now.request = *q; /* its width, too: planned anew, it may be faster still */
+    now.any_ubatch = now.any_kv = false;
     if (kv) {
         now.request.kv = DT_Q8_0;
         now.deadline_ns = ilp_share(o->deadline_ns, 1 + shorter + cache);
@@ -390,10 +425,9 @@ oato_status planner_alternatives(const struct model *m, const struct profile *pr
         snprintf(option, sizeof option, "--context %d", now.request.context);
         try_option(&x, option, &now);
     }
-    if (cache && !err->status) { /* beside the very plan */
+    if (cache && !err->status) {
         now.request = *q;
-        now.any_ubatch = now.any_kv = false;
-        now.enough_ns = 0;
+        now.enough_ns = 0; /* the placement stays as it is */
         now.expert_cache = CACHE_AUTO;
         now.deadline_ns = o->deadline_ns;
         try_option(&x, "--expert-cache auto", &now);

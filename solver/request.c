@@ -26,7 +26,7 @@ struct request_step request_prefill_step(const struct plan_request *q, int32_t c
     };
 }
 
-enum { RUNS = 256 }; /* of chunks that are priced as one */
+enum { RUNS = 64 }; /* of chunks that are priced as one */
 
 int32_t request_prefill_kinds(const struct plan_request *q)
 {

@@ -204,10 +204,13 @@ static void json_predicted(const struct plan *p, const struct plan_sums *sums, s
 
 static void json_alternatives(const struct plan *p, struct text *out)
 {
-    json_open(out, "chosen", '[');
-    for (int32_t i = 0; i < p->n_choices; i++)
-        json_add(out, JSON(NULL, p->choices[i].option));
-    json_close(out, ']');
+    for (int chosen = 1; chosen >= 0; chosen--) {
+        json_open(out, chosen ? "chosen" : "open", '[');
+        for (int32_t i = 0; i < p->n_choices; i++)
+            if (p->choices[i].chosen == chosen)
+                json_add(out, JSON(NULL, p->choices[i].option));
+        json_close(out, ']');
+    }
     json_open(out, "alternatives", '[');
     for (int32_t i = 0; i < p->n_alternatives; i++) {
         const struct plan_alternative *a = &p->alternatives[i];
