@@ -35,13 +35,14 @@ struct widths {
     bool timed_out;
 };
 
-/* Up to one that takes a prompt at once. */
+/* Up to the usual one, or one that takes a prompt at once. */
 static void list_widths(struct widths *x)
 {
     const struct plan_request *q = &x->o->request;
     do
         x->of[x->n].tokens = x->o->any_ubatch ? WIDTH_LEAST << x->n : q->ubatch;
-    while (x->of[x->n++].tokens < q->prompt && x->o->any_ubatch && x->n < WIDTHS);
+    while (x->of[x->n++].tokens < (q->prompt > WIDTH_USUAL ? q->prompt : (int32_t)WIDTH_USUAL) &&
+           x->o->any_ubatch && x->n < WIDTHS);
 }
 
 static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadline_ns,
@@ -95,14 +96,19 @@ static bool is_open(const struct widths *x, const struct width *w)
            (!x->enough_ns || best_ns - (double)w->bound_ns > 2 * x->gap * best_ns);
 }
 
-/* What is planned for next: the narrowest of those whose promise is within the gap of the best one;
- * without a promise from the usual width up, then down. Where one did not fit, the narrowest is
- * next. NULL: nothing is open. *left: how many are. */
+/* Which of two widths that promise the same comes first: the usual one, for plans meet other prompts
+ * than they were made for, else the narrower one above it or the wider one below. */
+static bool comes_first(const struct width *a, const struct width *b)
+{
+    const bool wide = a->tokens >= WIDTH_USUAL;
+    return wide != (b->tokens >= WIDTH_USUAL) ? wide : wide == (a->tokens < b->tokens);
+}
+
+/* What is planned for next, of those that promise most, within the gap. Where one did not fit, the
+ * narrowest is next. NULL: nothing is open. *left: how many are. */
 static struct width *next_width(struct widths *x, int32_t *left)
 {
     struct width *first = NULL;
-    const int32_t most = x->of[x->n - 1].tokens,
-                  usual = most < WIDTH_USUAL ? most : (int32_t)WIDTH_USUAL;
     int64_t least_ns = INT64_MAX;
     *left = 0;
     for (struct width *w = x->of; w < x->of + x->n; w++) {
@@ -113,12 +119,10 @@ static struct width *next_width(struct widths *x, int32_t *left)
     if (x->unfit && is_open(x, x->of))
         return x->of;
     for (struct width *w = x->of; w < x->of + x->n; w++) {
-        if (!is_open(x, w))
-            continue;
-        if (least_ns == INT64_MAX && (!first || first->tokens < usual || w->tokens == usual))
-            first = w;
-        if (least_ns != INT64_MAX && w->bound_ns && !first &&
-            (double)w->bound_ns * (1 - x->gap) <= (double)least_ns)
+        const bool promises =
+            least_ns == INT64_MAX ||
+            (w->bound_ns && (double)w->bound_ns * (1 - x->gap) <= (double)least_ns);
+        if (is_open(x, w) && promises && (!first || comes_first(w, first)))
             first = w;
     }
     return first;

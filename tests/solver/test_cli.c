@@ -463,7 +463,7 @@ static void what_does_not_fit_is_status_4(void **state)
         const char *request =
             "m.gguf -p p.yaml --prompt 32 --generate 16 --devices cpu:0 -o d.plan";
         snprintf(line, sizeof line, "%s -c %d --budget cpu=%s", request, large ? 4096 : 512,
-                 large ? "900KiB" : "600KiB");
+                 large ? "900KiB" : "540KiB");
         cli_expect(line, 4, "are missing");
         const char *budget = strstr(cli_err, "--budget cpu:0="),
                    *lower = strstr(cli_err, "--context to ");
@@ -477,7 +477,7 @@ static void what_does_not_fit_is_status_4(void **state)
             continue;
         assert_int_equal(sscanf(lower, "--context to %llu", &context), 1);
         snprintf(line, sizeof line, "%s -c %llu --budget cpu=%s", request, context,
-                 large ? "900KiB" : "600KiB");
+                 large ? "900KiB" : "540KiB");
         cli_expect(line, 0, NULL);
     }
     assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
@@ -501,7 +501,7 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --keep 4", "option '--keep' is not supported"},
         {"m.gguf -p p.yaml --network 10Gq/s", "117MB/s,60us or 10Gb/s"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
-        {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
+        {"m.gguf -p p.yaml --kv q8", "f16, q8_0, f32 or auto"},
         {"m.gguf -p p.yaml --prompt 16 --context 10", "--context"},
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},
