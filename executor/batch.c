@@ -28,8 +28,8 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
     if (b->options.context > 0 && b->options.context < b->context)
         b->context = b->options.context;
     b->ubatch = stats.ubatch;
-    b->beside = stats.stream_bytes[PHASE_PREFILL] || b->ubatch < BATCH_BESIDE ? b->ubatch
-                                                                              : BATCH_BESIDE;
+    b->beside =
+        stats.stream_bytes[PHASE_PREFILL] || b->ubatch < BATCH_BESIDE ? b->ubatch : BATCH_BESIDE;
     b->seqs = stats.seqs;
     b->rows = stats.rows;
     b->embeddings = stats.embeddings;

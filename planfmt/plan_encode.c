@@ -118,10 +118,8 @@ static const struct plan_field choice[] = {
 };
 
 static const struct plan_field alternative[] = {
-    FIELD(PLAN_TEXT, plan_alternative, option),
-    FIELD(PLAN_TEXT, plan_alternative, why),
-    FIELD(PLAN_U64, plan_alternative, prefill_ns),
-    FIELD(PLAN_U64, plan_alternative, decode_ns),
+    FIELD(PLAN_TEXT, plan_alternative, option),    FIELD(PLAN_TEXT, plan_alternative, why),
+    FIELD(PLAN_U64, plan_alternative, prefill_ns), FIELD(PLAN_U64, plan_alternative, decode_ns),
     FIELD(PLAN_U64, plan_alternative, request_ns),
 };
 

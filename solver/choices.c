@@ -19,6 +19,7 @@ enum { WIDTH_USUAL = 512, WIDTHS = 8, CHOICES_MAX = 8 };
 struct width {
     int32_t tokens;
     int64_t bound_ns; /* no plan of this width is faster; 0: unknown, INT64_MAX: none fits */
+    int64_t guess_ns; /* of a baseline, where the bound is unknown; 0: none fits */
     bool made;        /* or tried in vain */
 };
 
@@ -31,7 +32,7 @@ struct widths {
     int32_t n;
     double gap;
     int64_t enough_ns; /* of the best plan, or the options; 0: any is */
-    bool unfit; /* there was no plan for one of them */
+    bool unfit;        /* there was no plan for one of them */
     bool timed_out;
 };
 
@@ -63,13 +64,17 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
     const struct ilp_options relaxed = {
         .gap = x->gap, .deadline_ns = deadline_ns, .relax_only = true};
     int32_t *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *place);
-    status = place ? search_placement(p, &relaxed, NULL, place, &r, err)
-                   : oato_fail_memory(err, sizeof *place, "a placement");
-    if (!status || status == OATO_NEGATIVE) {
+    if (!place)
+        status = oato_fail_memory(err, sizeof *place, "a placement");
+    else if (!x->timed_out) /* else so would this */
+        status = search_placement(p, &relaxed, NULL, place, &r, err);
+    if (status == OATO_NEGATIVE) {
         w->bound_ns = r.bound_ns;
-        x->timed_out = x->timed_out || r.timed_out;
+        x->timed_out = r.timed_out;
         status = OATO_OK;
     }
+    if (!status && !w->bound_ns && baseline_fit(p, place))
+        w->guess_ns = instance_price(&p->instance, place).objective_ns;
     problem_free(p);
     return status;
 }
@@ -78,11 +83,10 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
  * many, which takes time to price: they come last. */
 static oato_status bound_widths(struct widths *x, struct oato_error *err)
 {
-    const uint64_t deadline_ns = ilp_share(x->o->deadline_ns, 2);
+    const uint64_t deadline_ns = ilp_share(x->o->deadline_ns, 3);
     const bool searches = !strcmp(x->o->solver, "auto") || !strcmp(x->o->solver, "ilp");
     oato_status status = OATO_OK;
-    for (int32_t i = x->n - 1;
-         i >= 0 && x->n > 1 && searches && !x->stored && !status && !x->timed_out; i--)
+    for (int32_t i = x->n - 1; i >= 0 && x->n > 1 && searches && !x->stored && !status; i--)
         status = bound_width(x, &x->of[i], ilp_share(deadline_ns, i + 1), err);
     return status;
 }
@@ -96,12 +100,17 @@ static bool is_open(const struct widths *x, const struct width *w)
            (!x->enough_ns || best_ns - (double)w->bound_ns > 2 * x->gap * best_ns);
 }
 
-/* Which of two widths that promise the same comes first: the usual one, for plans meet other prompts
- * than they were made for, else the narrower one above it or the wider one below. */
+/* Which of two widths that promise the same comes first: the usual one, for plans meet other
+ * prompts than they were made for, else the narrower one above it or the wider one below. */
 static bool comes_first(const struct width *a, const struct width *b)
 {
     const bool wide = a->tokens >= WIDTH_USUAL;
     return wide != (b->tokens >= WIDTH_USUAL) ? wide : wide == (a->tokens < b->tokens);
+}
+
+static int64_t promise_ns(const struct width *w)
+{
+    return w->bound_ns ? w->bound_ns : w->guess_ns;
 }
 
 /* What is planned for next, of those that promise most, within the gap. Where one did not fit, the
@@ -113,15 +122,15 @@ static struct width *next_width(struct widths *x, int32_t *left)
     *left = 0;
     for (struct width *w = x->of; w < x->of + x->n; w++) {
         *left += is_open(x, w);
-        if (is_open(x, w) && w->bound_ns && w->bound_ns < least_ns)
-            least_ns = w->bound_ns;
+        if (is_open(x, w) && promise_ns(w) && promise_ns(w) < least_ns)
+            least_ns = promise_ns(w);
     }
     if (x->unfit && is_open(x, x->of))
         return x->of;
     for (struct width *w = x->of; w < x->of + x->n; w++) {
         const bool promises =
             least_ns == INT64_MAX ||
-            (w->bound_ns && (double)w->bound_ns * (1 - x->gap) <= (double)least_ns);
+            (promise_ns(w) && (double)promise_ns(w) * (1 - x->gap) <= (double)least_ns);
         if (is_open(x, w) && promises && (!first || comes_first(w, first)))
             first = w;
     }
@@ -151,8 +160,9 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     struct problem *p = NULL;
     now.request.ubatch = w->tokens;
     now.enough_ns = x->enough_ns;
-    if (!w->bound_ns) /* nothing is known of the others, either */
-        now.deadline_ns = ilp_share(x->o->deadline_ns, left);
+    if (left > 1)
+        now.deadline_ns =
+            promise_ns(w) ? ilp_most(x->o->deadline_ns) : ilp_share(x->o->deadline_ns, left);
     w->made = true;
     const oato_status status =
         plan_at_width(x->m, x->profile, &now, x->stored, &plan, problem ? &p : NULL, err);
@@ -236,8 +246,7 @@ static double gain_of(const struct plan *p, uint64_t prefill_ns, uint64_t decode
 {
     const struct plan_request *q = &p->request;
     const int64_t to_ns = request_price(q, (int64_t)prefill_ns, (int64_t)decode_ns).objective_ns;
-    const int64_t ns =
-        request_price(q, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
+    const int64_t ns = request_price(q, (int64_t)p->prefill_ns, (int64_t)p->decode_ns).objective_ns;
     return to_ns ? (double)ns / (double)to_ns : 1;
 }
 
@@ -292,8 +301,7 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
 {
     struct planner_options now = *o;
     now.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status =
-        (o->any_kv ? plan_any_kv : plan_kv)(m, profile, &now, out, problem, err);
+    oato_status status = (o->any_kv ? plan_any_kv : plan_kv)(m, profile, &now, out, problem, err);
     if (status)
         return status;
     if ((o->any_ubatch && note_choice(out, "ubatch", true, err)) ||
@@ -320,8 +328,8 @@ static bool host_decodes(const struct plan *p)
 {
     bool does = false;
     for (int32_t i = 0; i < p->n_costs; i++)
-        does = does ||
-               (p->costs[i].phase == PHASE_DECODE && p->devices[p->costs[i].device].is_host);
+        does =
+            does || (p->costs[i].phase == PHASE_DECODE && p->devices[p->costs[i].device].is_host);
     return does;
 }
 
@@ -347,6 +355,8 @@ static void tell_why(const struct plan *plan, const struct plan *other, char *wh
     else if (to >= 0)
         snprintf(why, size, "KV of %d layers, not %d, then fits on %s", kv_layers(other, to),
                  kv_layers(plan, to), other->devices[to].id);
+    else if (other->request.kv != plan->request.kv)
+        snprintf(why, size, "KV takes half the memory");
 }
 
 /* The one that gains most comes first. */
@@ -383,9 +393,11 @@ static oato_status try_option(struct trials *x, const char *option, const struct
                                            : OATO_OK;
     if (is_worth(plan, &other)) {
         tell_why(plan, &other, why, sizeof why);
-        add_alternative(plan, &(struct plan_alternative){
-            arena_string(&plan->arena, option), arena_string(&plan->arena, why), other.prefill_ns,
-            other.decode_ns, other.request_ns}, x->err);
+        add_alternative(plan,
+                        &(struct plan_alternative){
+                            arena_string(&plan->arena, option), arena_string(&plan->arena, why),
+                            other.prefill_ns, other.decode_ns, other.request_ns},
+                        x->err);
     }
     plan_free(&other);
     return x->err->status;
@@ -403,10 +415,10 @@ oato_status planner_alternatives(const struct model *m, const struct profile *pr
     struct planner_options now = *o;
     char option[32];
     const bool kv = open & OPEN_KV && q->kv == DT_F16 && kv_can_be_small(m),
-               shorter = open & OPEN_CONTEXT && context < q->context && plan->n_kv &&
-                         host_decodes(plan),
-               cache = open & OPEN_CACHE && !o->expert_cache && m->shape.experts &&
-                       host_decodes(plan);
+               shorter =
+                   open & OPEN_CONTEXT && context < q->context && plan->n_kv && host_decodes(plan),
+               cache =
+                   open & OPEN_CACHE && !o->expert_cache && m->shape.experts && host_decodes(plan);
     err->status = OATO_OK;
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (open >> i & 1 && note_choice(plan, names[i], false, err))

@@ -406,9 +406,8 @@ double search_gap(const struct planner_options *o, const struct problem *p)
 static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
                            struct candidate *c, struct ilp_result *result, struct oato_error *err)
 {
-    const struct ilp_options options = {.gap = search_gap(o, p),
-                                        .deadline_ns = o->deadline_ns,
-                                        .enough_ns = o->enough_ns};
+    const struct ilp_options options = {
+        .gap = search_gap(o, p), .deadline_ns = o->deadline_ns, .enough_ns = o->enough_ns};
     const int warm = best_of(c, C_ILP);
     const oato_status status =
         search_placement(p, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);

@@ -240,7 +240,8 @@ struct planner_options {
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
-    /* Steps as wide as is best, of the powers of two from 64 to 8192; request.ubatch does not count.
+    /* Steps as wide as is best, of the powers of two from 64 to 8192; request.ubatch does not
+     * count.
      */
     bool any_ubatch;
     /* KV of F16 or, where plans with it are so much faster that it is worth saying, Q8_0. */

@@ -405,8 +405,7 @@ static oato_status search(struct search *s, struct oato_error *err)
         status = search_kinds(s, devices, n, err);
         bound_ns = s->result->bound_ns;
     }
-    if (status || (bound_ns && settles(s, bound_ns)) ||
-        (n > FEW_DEVICES && s->options.relax_only))
+    if (status || (bound_ns && settles(s, bound_ns)) || (n > FEW_DEVICES && s->options.relax_only))
         return status;
     if (!s->options.relax_only)
         status = climb(s, accelerators, n, err);

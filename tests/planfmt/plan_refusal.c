@@ -53,6 +53,7 @@ void a_small_plan(uint8_t **data, size_t *bytes)
     p.n_sparse = 0;
     p.n_inputs = 0;
     p.n_sums = 0;
+    p.n_choices = p.n_alternatives = 0;
     encode(&p, data, bytes);
     plan_free(&p);
 }
