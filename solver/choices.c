@@ -352,11 +352,13 @@ static void tell_why(const struct plan *plan, const struct plan *other, char *wh
                  other->devices[other->caches[0].device].id);
     else if (to >= 0 && !kv_layers(other, host))
         snprintf(why, size, "KV then fits on %s", other->devices[to].id);
-    else if (to >= 0)
-        snprintf(why, size, "KV of %d layers, not %d, then fits on %s", kv_layers(other, to),
-                 kv_layers(plan, to), other->devices[to].id);
-    else if (other->request.kv != plan->request.kv)
-        snprintf(why, size, "KV takes half the memory");
+    else if (to >= 0 && kv_layers(other, to) > kv_layers(plan, to) + 1)
+        snprintf(why, size, "KV of %d more layers then fits on %s",
+                 kv_layers(other, to) - kv_layers(plan, to), other->devices[to].id);
+    else
+        snprintf(why, size,
+                 other->request.kv != plan->request.kv ? "KV takes half the memory"
+                                                       : "less KV is kept");
 }
 
 /* The one that gains most comes first. */
