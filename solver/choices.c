@@ -113,8 +113,8 @@ static int64_t promise_ns(const struct width *w)
     return w->bound_ns ? w->bound_ns : w->guess_ns;
 }
 
-/* What is planned for next, of those that promise most, within the gap. Where one did not fit, the
- * narrowest is next. NULL: nothing is open. *left: how many are. */
+/* What is planned for next, of those that promise most, as near as searches can tell. Where one did
+ * not fit, the narrowest is next. NULL: nothing is open. *left: how many are. */
 static struct width *next_width(struct widths *x, int32_t *left)
 {
     struct width *first = NULL;
@@ -130,7 +130,7 @@ static struct width *next_width(struct widths *x, int32_t *left)
     for (struct width *w = x->of; w < x->of + x->n; w++) {
         const bool promises =
             least_ns == INT64_MAX ||
-            (promise_ns(w) && (double)promise_ns(w) * (1 - x->gap) <= (double)least_ns);
+            (promise_ns(w) && (double)promise_ns(w) * (1 - 2 * x->gap) <= (double)least_ns);
         if (is_open(x, w) && promises && (!first || comes_first(w, first)))
             first = w;
     }
