@@ -139,6 +139,8 @@ static oato_status decode_entry(struct decoder *d, const uint8_t *row, uint64_t 
                       kind->one ? "1" : "some", kind->record_bytes);
     if (flags != kind->flags)
         return refuse(d, "section %s: flags %u; must be %u", label, flags, kind->flags);
+    if (kind->missing && !n)
+        return refuse(d, "section %s: no records; a plan without any has no such section", label);
     d->section[id] = (struct section){d->data + offset, bytes, (int32_t)n};
     return OATO_OK;
 }
@@ -236,8 +238,6 @@ static oato_status decode_section(struct decoder *d, uint32_t id)
     const uint8_t *b = d->section[id].data;
     char label[32], *plan = (char *)d->plan, *base = plan;
     section_label(id, label);
-    if (d->section[id].data && kind->missing && !n)
-        return refuse(d, "section %s: no records; a plan without any has no such section", label);
     if (!kind->one) {
         base = arena_alloc(&d->plan->arena, (size_t)n, kind->size);
         if (!base)

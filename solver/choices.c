@@ -51,7 +51,7 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
 {
     struct planner_options now = *x->o;
     struct problem *p;
-    struct ilp_result r;
+    struct ilp_result r = {.bound_ns = 0};
     now.request.ubatch = w->tokens;
     oato_status status = problem_create(x->m, x->profile, &now, &p, err);
     if (status == OATO_EFIT && !oato_failed_memory(err)) {
@@ -164,6 +164,7 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
         now.deadline_ns =
             promise_ns(w) ? ilp_most(x->o->deadline_ns) : ilp_share(x->o->deadline_ns, left);
     w->made = true;
+    plan_init(&plan);
     const oato_status status =
         plan_at_width(x->m, x->profile, &now, x->stored, &plan, problem ? &p : NULL, err);
     if (status == OATO_EFIT && !oato_failed_memory(err)) {
@@ -212,7 +213,7 @@ static oato_status plan_best_width(const struct model *m, const struct profile *
     oato_status status = bound_widths(&x, err);
     if (status)
         return status;
-    if (!next_width(&x, &left) && !o->enough_ns)
+    if (x.of[0].bound_ns == INT64_MAX)
         x.of[0].bound_ns = 0; /* none fits, and the narrowest is to say why */
     while ((!status || status == OATO_EFIT) && (w = next_width(&x, &left)) &&
            !(known && ilp_late(&clock)))
@@ -281,6 +282,7 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     struct plan plan;
     struct problem *p = NULL;
     struct oato_error ignored;
+    plan_init(&plan);
     now.request.kv = DT_F16;
     now.deadline_ns = ilp_share(o->deadline_ns, 2);
     const oato_status status = plan_kv(m, profile, &now, out, problem, err);
@@ -300,6 +302,7 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
                          struct problem **problem, struct oato_error *err)
 {
     struct planner_options now = *o;
+    plan_init(out);
     now.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
     oato_status status = (o->any_kv ? plan_any_kv : plan_kv)(m, profile, &now, out, problem, err);
     if (status)
