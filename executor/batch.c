@@ -28,6 +28,8 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
     if (b->options.context > 0 && b->options.context < b->context)
         b->context = b->options.context;
     b->ubatch = stats.ubatch;
+    b->beside =
+        stats.stream_bytes[PHASE_PREFILL] || b->ubatch < BATCH_BESIDE ? b->ubatch : BATCH_BESIDE;
     b->seqs = stats.seqs;
     b->rows = stats.rows;
     b->embeddings = stats.embeddings;
@@ -186,6 +188,7 @@ void batch_get_times(const struct batch *b, struct batch_times *out)
 
 struct room {
     int32_t inputs, tokens, pages, paused;
+    int32_t most; /* tokens */
     int32_t rows; /* of prompts whose rows are told: what the others may need is set aside */
 };
 
@@ -234,7 +237,7 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
  * needs no rows. */
 static int32_t piece(const struct batch *b, const struct batched *r, const struct room *room)
 {
-    int32_t n = (int32_t)min_i64(r->n_text - r->fed, b->ubatch - room->tokens);
+    int32_t n = (int32_t)min_i64(r->n_text - r->fed, room->most - room->tokens);
     if (wants_rows(r))
         n = (int32_t)min_i64(n, r->fed < r->rows ? r->rows - r->fed : room->rows);
     return n > 0 ? engine_seq_piece(b->engine, r->seq, n) : 0;
@@ -251,7 +254,8 @@ static int32_t compose(struct batch *b, struct room *room)
         if (r->seq >= 0 && !r->prompting && !r->picking)
             take(b, r, 1, room);
     const int32_t decode = room->tokens;
-    for (struct batched *r = b->first; r && room->tokens < b->ubatch; r = r->next) {
+    room->most = decode && b->ubatch > decode + b->beside ? decode + b->beside : b->ubatch;
+    for (struct batched *r = b->first; r && room->tokens < room->most; r = r->next) {
         const bool feeds = r->seq >= 0 && r->prompting && !r->picking;
         const int32_t n = feeds ? piece(b, r, room) : 0;
         if (n)

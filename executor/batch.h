@@ -1,7 +1,10 @@
 /*
  * batch.h - many requests on one engine. A step carries one token of each decoding request and
- * fills the rest of the engine's `ubatch` tokens with pieces of prompts, in order of arrival. How
- * requests share steps affects only speed: each request gets the same tokens as if run alone.
+ * fills the rest of the engine's `ubatch` tokens with pieces of prompts, in order of arrival. Who
+ * decodes is not to wait for a step that was made wide for a prompt alone: beside a decoding
+ * request prompts get at most BATCH_BESIDE tokens, unless weights are streamed for them, which
+ * takes as long for few tokens as for many. How requests share steps affects only speed: each
+ * request gets the same tokens as if run alone.
  *
  * batch_create -> batch_add ... -> batch_step while batch_requests -> batch_free. One thread at a
  * time; every callback runs on that thread, inside batch_step, and may call batch_add and
@@ -83,10 +86,12 @@ struct batch_view {
  * only when that matters. */
 void batch_view_measure(struct batch_view *v);
 
+enum { BATCH_BESIDE = 512 };
+
 struct batch_room {
     int32_t pages, pages_free; /* of KV_PAGE_POSITIONS positions */
     int32_t seqs;              /* that may run at a time */
-    int32_t ubatch;            /* tokens of a step */
+    int32_t ubatch;            /* tokens of the next step */
     uint64_t now_ns;
 };
 

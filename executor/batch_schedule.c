@@ -172,10 +172,13 @@ static int32_t running(const struct batch *b)
 
 static void schedule(struct batch *b)
 {
-    int32_t n = 0;
-    for (struct batched *r = b->first; r; r = r->next)
+    int32_t n = 0, most = b->ubatch;
+    for (struct batched *r = b->first; r; r = r->next) {
         view_fill(b, r, &b->views[n++]);
-    const struct batch_room room = {b->pages, engine_free_pages(b->engine), b->seqs, b->ubatch,
+        if (r->seq >= 0 && !r->prompting && !r->picking)
+            most = b->beside;
+    }
+    const struct batch_room room = {b->pages, engine_free_pages(b->engine), b->seqs, most,
                                     now_ns()};
     b->options.schedule(b->options.user, b->views, n, &room);
     struct batched **end = &b->first;

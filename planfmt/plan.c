@@ -323,6 +323,12 @@ static oato_status check_rest(const struct plan *p, oato_status status, struct o
     for (int32_t i = 0; i < p->n_fusions; i++)
         if (!*or_empty(p->fusions[i].name) || !*or_empty(p->fusions[i].op))
             return oato_fail(err, status, "fusion %d: no name or no operator", i);
+    for (int32_t i = 0; i < p->n_choices; i++)
+        if (!*or_empty(p->choices[i].option))
+            return oato_fail(err, status, "choice %d: no name", i);
+    for (int32_t i = 0; i < p->n_alternatives; i++)
+        if (!*or_empty(p->alternatives[i].option))
+            return oato_fail(err, status, "alternative %d: no option", i);
     for (int32_t i = 0; i < p->n_costs; i++) {
         const struct plan_cost *c = &p->costs[i];
         if (!*or_empty(c->op) || (unsigned)c->phase >= PHASE_COUNT || !device_exists(p, c->device))
@@ -351,7 +357,7 @@ oato_status plan_validate(const struct plan *p, oato_status status, struct oato_
 {
     if (p->n_parts < 0 || p->n_kv < 0 || p->n_fusions < 0 || p->n_caches < 0 || p->n_costs < 0 ||
         p->n_baselines < 0 || p->n_sparse < 0 || p->n_inputs < 0 || p->n_sums < 0 ||
-        p->n_kernels < 0)
+        p->n_kernels < 0 || p->n_choices < 0 || p->n_alternatives < 0)
         return oato_fail(err, status, "a negative count");
     if (check_devices(p, status, err) || check_parts(p, status, err) || check_kv(p, status, err) ||
         check_caches(p, status, err) || check_sparse(p, status, err) ||

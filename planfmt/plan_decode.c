@@ -139,6 +139,8 @@ static oato_status decode_entry(struct decoder *d, const uint8_t *row, uint64_t 
                       kind->one ? "1" : "some", kind->record_bytes);
     if (flags != kind->flags)
         return refuse(d, "section %s: flags %u; must be %u", label, flags, kind->flags);
+    if (kind->missing && !n)
+        return refuse(d, "section %s: no records; a plan without any has no such section", label);
     d->section[id] = (struct section){d->data + offset, bytes, (int32_t)n};
     return OATO_OK;
 }
@@ -270,7 +272,6 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
     struct decoder d = {
         .data = data, .bytes = data ? bytes : 0, .name = name, .plan = out, .err = err};
     uint32_t n_sections = 0;
-    char label[32];
     plan_init(out);
     oato_status status = decode_header(&d, &n_sections);
     if (!status)
@@ -284,10 +285,6 @@ oato_status plan_load_memory(const void *data, size_t bytes, const char *name, s
     if (!status && d.section[SEC_NEURONS].data && !out->neurons_hash)
         status =
             refuse(&d, "section 11 (neurons): hash 0; a plan in natural order has no such section");
-    for (uint32_t id = SEC_SPARSE; id < SEC_END && !status; id++)
-        if (d.section[id].data && !d.section[id].n)
-            status = refuse(&d, "section %s: no records; a plan without any has no such section",
-                            section_label(id, label));
     if (!status && (status = plan_validate(out, OATO_EFILE, err)))
         oato_fail_at(err, "%s", name);
     if (status)

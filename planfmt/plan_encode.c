@@ -118,6 +118,17 @@ static const struct plan_field point[] = {
     FIELD(PLAN_U64, plan_point, prefill_ns), FIELD(PLAN_U64, plan_point, decode_ns),
 };
 
+static const struct plan_field choice[] = {
+    FIELD(PLAN_TEXT, plan_choice, option),
+    FIELD(PLAN_BOOL, plan_choice, chosen),
+};
+
+static const struct plan_field alternative[] = {
+    FIELD(PLAN_TEXT, plan_alternative, option),    FIELD(PLAN_TEXT, plan_alternative, why),
+    FIELD(PLAN_U64, plan_alternative, prefill_ns), FIELD(PLAN_U64, plan_alternative, decode_ns),
+    FIELD(PLAN_U64, plan_alternative, request_ns),
+};
+
 static const struct plan_field neurons[] = {FIELD(PLAN_U64, plan, neurons_hash)};
 
 #define FIELDS(table) table, ARRAY_LEN(table)
@@ -148,6 +159,9 @@ const struct section_kind section_kind[SEC_END] = {
     [SEC_POINTS] = {"points", 0, 32, false, true, FIELDS(point), sizeof(struct plan_point),
                     offsetof(struct plan, request.points), offsetof(struct plan, request.n_points),
                     REQUEST_POINTS_MAX},
+    [SEC_CHOICES] = {"choices", 0, 8, false, true, ARRAY(choice, plan_choice, choices)},
+    [SEC_ALTERNATIVES] = {"alternatives", 0, 32, false, true,
+                          ARRAY(alternative, plan_alternative, alternatives)},
 };
 
 static void add_u32(struct text *t, uint32_t v)

@@ -451,6 +451,20 @@ struct plan_baseline {
     uint64_t objective_ns;
 };
 
+/* An option of the request that nobody gave, such as "ubatch": the planner chose for it, or left it
+ * at its default. */
+struct plan_choice {
+    const char *option;
+    bool chosen;
+};
+
+/* What an option would bring that nobody gave: the predictions of the plan with it. */
+struct plan_alternative {
+    const char *option; /* as the command line of oato-plan has it */
+    const char *why;    /* it is faster, in a few words; may be empty */
+    uint64_t prefill_ns, decode_ns, request_ns;
+};
+
 struct plan {
     struct arena arena;
     const char *tool;                                    /* version that wrote it */
@@ -484,6 +498,10 @@ struct plan {
     int32_t n_kernels;
     struct plan_baseline *baselines;
     int32_t n_baselines;
+    struct plan_choice *choices;
+    int32_t n_choices;
+    struct plan_alternative *alternatives; /* the one that gains most first */
+    int32_t n_alternatives;
     const char *numerics[PHASE_COUNT]; /* classes used, "+"-joined when several: "f32+u8b32" */
     /* Predicted; of several points the means by weight, of decode by the tokens generated, too. */
     uint64_t prefill_ns; /* whole prompt */

@@ -170,6 +170,8 @@ enum section_id {
     SEC_SUMS,
     SEC_KERNELS,
     SEC_POINTS,
+    SEC_CHOICES,
+    SEC_ALTERNATIVES,
     SEC_END
 };
 

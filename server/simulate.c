@@ -206,14 +206,16 @@ static int32_t feed(struct simulation *s, struct live *l, int32_t n)
 /* One step; got: which requests of the views got a token. */
 static void step(struct simulation *s, bool *got)
 {
-    int64_t tokens = 0, positions = 0;
+    int64_t tokens = 0, positions = 0, most = s->m->ubatch;
     for (int pass = 0; pass < 2; pass++) { /* decoding requests, then prompts */
+        if (tokens)
+            most = min_i64(most, tokens + BATCH_BESIDE);
         for (int32_t i = 0; i < s->n; i++) {
             struct live *l = s->views[i].user;
             const int32_t due = l->of->prompt + l->generated - l->fed;
             if (l->state != BATCH_RUNNING || (due > 1) != (pass == 1) || due < 1)
                 continue;
-            const int32_t n = feed(s, l, (int32_t)min_i64(due, s->m->ubatch - tokens));
+            const int32_t n = feed(s, l, (int32_t)min_i64(due, most - tokens));
             tokens += n;
             positions += n ? l->fed : 0;
             got[i] = n && n == due;

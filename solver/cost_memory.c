@@ -146,7 +146,7 @@ static double host_estimate(const struct profile_device *d, const struct oato_op
 }
 
 /* Of shapes that were timed, that; of a timed type, what its rows allow; else also no less than
- * what accelerators are known or guessed to take. */
+ * what accelerators are known or estimated to take. */
 uint64_t cost_model_workspace(const void *context, int32_t device, const struct oato_op *op,
                               const struct op_size *size)
 {

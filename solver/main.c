@@ -40,7 +40,22 @@ static oato_status take_seconds(const struct options *o, void *to, struct oato_e
 
 static oato_status take_kv(const struct options *o, void *to, struct oato_error *err)
 {
-    return dtype_parse_kv(o->value, to) ? OATO_OK : bad_value(o, "f16, q8_0 or f32", err);
+    struct planner_options *p = to;
+    p->any_kv = !strcmp(o->value, "auto");
+    return p->any_kv || dtype_parse_kv(o->value, &p->request.kv)
+               ? OATO_OK
+               : bad_value(o, "f16, q8_0, f32 or auto", err);
+}
+
+static oato_status take_ubatch(const struct options *o, void *to, struct oato_error *err)
+{
+    struct planner_options *p = to;
+    int64_t v = p->request.ubatch;
+    p->any_ubatch = !strcmp(o->value, "auto");
+    if (!p->any_ubatch && !parse_count(o->value, 1, 1 << 30, &v))
+        return bad_value(o, "auto or a number from 1 to 1073741824", err);
+    p->request.ubatch = (int32_t)v;
+    return OATO_OK;
 }
 
 static oato_status take_share(const struct options *o, void *to, struct oato_error *err)
@@ -309,9 +324,11 @@ static const struct option_of all_options[] = {
     {"context", 'c', "N", "KV positions in total (default 4096)", REQUEST,
      COUNT(plan.request.context, 1)},
     {"batch", 'b', "N", "sequences at once (default 1)", REQUEST, COUNT(plan.request.batch, 1)},
-    {"ubatch", 0, "N", "most tokens per step (default 512, or fewer for layers of ranks)", REQUEST,
-     COUNT(ubatch, 1)},
-    {"kv", 0, "TYPE", "f16, q8_0 or f32 (default f16)", REQUEST, INTO(plan.request.kv, take_kv)},
+    {"ubatch", 0, "N",
+     "most tokens per step; auto (default): the width from 64 to 8192 that is best", REQUEST,
+     INTO(plan, take_ubatch)},
+    {"kv", 0, "TYPE", "f16 (default), q8_0, f32, or auto: q8_0 where it is worth 5 %", REQUEST,
+     INTO(plan, take_kv)},
     {"deterministic", 0, NULL, "one numerics class for all phases", PLANNING,
      FLAG(plan.request.deterministic)},
     {"time-limit", 0, "S", "seconds for the search, 0 = none (default 10)",
@@ -426,9 +443,6 @@ static oato_status finish_request(const struct verb *v, const struct given *give
         c->workload.name = workload_find("mixed");
     if (!given->point && v->options & PLANNING)
         c->plan.workload = &c->workload;
-    if (c->ubatch)
-        q->ubatch = c->ubatch;
-    c->ranks.any_ubatch = !c->ubatch;
     return OATO_OK;
 }
 
@@ -460,11 +474,17 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
              o.of->at == offsetof(struct command, plan.request.generate) ||
              o.of->at == offsetof(struct command, depth)))
             given.point = true;
+        if (id >= 0 && o.of->take == take_kv)
+            c->open &= ~OPEN_KV;
+        if (id >= 0 && o.of->take == take_cache)
+            c->open &= ~OPEN_CACHE;
         if (id >= 0 && o.of->verbs & CLUSTER)
             c->of_cluster = o.of->name;
         if (id == OPT_OPERAND)
             c->operands[c->n_operands++] = o.value;
     }
+    if (given.context)
+        c->open &= ~OPEN_CONTEXT;
     if (c->help)
         print_help(v, rows);
     else if (c->version)
@@ -492,6 +512,8 @@ int main(int argc, char **argv)
     struct text out;
     program_begin("oato-plan");
     planner_options_init(&c.plan);
+    c.plan.any_ubatch = true;
+    c.open = OPEN_KV | OPEN_CONTEXT | OPEN_CACHE;
     while (v->name && (argc < 2 || strcmp(argv[1], v->name) != 0))
         v++;
     int skip = v->name ? 2 : 1;

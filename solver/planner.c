@@ -410,14 +410,17 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
 
 /* ------------------------------------------------------------------------------- solving --- */
 
+double search_gap(const struct planner_options *o, const struct problem *p)
+{
+    return o->gap >= 0 ? o->gap : p->instance.n_units <= SMALL_UNITS ? 0 : 1e-3;
+}
+
 /* The ILP, from the best of the others on: it is never worse. */
 static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
                            struct candidate *c, struct ilp_result *result, struct oato_error *err)
 {
-    const struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
-                                               : p->instance.n_units <= SMALL_UNITS ? 0
-                                                                                    : 1e-3,
-                                        .deadline_ns = o->deadline_ns};
+    const struct ilp_options options = {
+        .gap = search_gap(o, p), .deadline_ns = o->deadline_ns, .enough_ns = o->enough_ns};
     const int warm = best_of(c, C_ILP);
     const oato_status status =
         search_placement(p, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
@@ -609,9 +612,9 @@ static bool weighs_library(const struct plan *plan, const struct profile *profil
 
 /* The same without libraries: what they set aside may hold weights. Keeps the faster plan; nothing
  * is known to be faster than the lower one of both bounds. */
-static oato_status make_weighed(const struct model *m, const struct profile *profile,
-                                const struct planner_options *o, bool stored, struct plan *out,
-                                struct problem **problem, struct oato_error *err)
+oato_status plan_at_width(const struct model *m, const struct profile *profile,
+                          const struct planner_options *o, bool stored, struct plan *out,
+                          struct problem **problem, struct oato_error *err)
 {
     struct planner_options other = *o;
     struct plan plan;
@@ -640,21 +643,4 @@ static oato_status make_weighed(const struct model *m, const struct profile *pro
         problem_free(own);
     }
     return OATO_OK;
-}
-
-/* Streaming from a file is the last resort: any plan without it is faster. */
-oato_status planner_make(const struct model *m, const struct profile *profile,
-                         const struct planner_options *o, struct plan *out,
-                         struct problem **problem, struct oato_error *err)
-{
-    if (o->expert_cache && !o->cache_room)
-        return caches_make(m, profile, o, out, problem, err);
-    struct planner_options whole = *o;
-    whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status = make_weighed(m, profile, &whole, false, out, problem, err);
-    if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
-        !(profile_storage_rate(profile) > 0))
-        return status;
-    whole.whole_only = true;
-    return make_weighed(m, profile, &whole, true, out, problem, err);
 }

@@ -258,6 +258,15 @@ int32_t heads_of_plan(const struct problem *p, const struct plan *plan, int32_t 
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
+/* planner.c: a plan of the request as it is, steps of its ubatch; with `stored`, what does not fit
+ * is streamed from a file. */
+oato_status plan_at_width(const struct model *m, const struct profile *profile,
+                          const struct planner_options *o, bool stored, struct plan *out,
+                          struct problem **problem, struct oato_error *err);
+enum { WIDTH_LEAST = 64 }; /* of any_ubatch; takes the least memory */
+/* At which gap the search for the problem ends. */
+double search_gap(const struct planner_options *o, const struct problem *p);
+
 /* storage.c: chooses which operators of the host are streamed from a file, for a placement without
  * divided units (NULL: everything is on the host), so that the host's memory holds the rest, and
  * prices the host's options accordingly. Again for the placement that came of it: what is elsewhere

@@ -61,7 +61,7 @@ struct request_step request_prefill_step(const struct plan_request *q, int32_t p
     };
 }
 
-enum { RUNS = 256 }; /* of a prompt's chunks that are priced as one */
+enum { RUNS = 64 }; /* of a prompt's chunks that are priced as one */
 
 /* How many kinds the chunks of a prompt are priced as. */
 static int32_t point_kinds(const struct plan_request *q, int32_t point)

@@ -255,6 +255,14 @@ struct planner_options {
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
     bool cache_room; /* what `aside` has for it is all; else that is chosen, too */
+    /* Steps as wide as is best, of the powers of two from 64 to 8192; request.ubatch does not
+     * count.
+     */
+    bool any_ubatch;
+    /* KV of F16 or, where plans with it are so much faster that it is worth saying, Q8_0. */
+    bool any_kv;
+    int64_t enough_ns; /* only plans of a smaller objective are of use: OATO_NEGATIVE when there is
+                          none; 0: any is. For any_ubatch */
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
@@ -411,6 +419,18 @@ oato_status planner_make(const struct model *m, const struct profile *p,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err);
 
+/* Options that nobody gave, a bit each. */
+enum { OPEN_KV = 1, OPEN_CONTEXT = 2, OPEN_CACHE = 4 };
+enum { ALTERNATIVES_MAX = 3 };
+/* Notes in a plan that planner_make made with these options what others would bring: KV of Q8_0, no
+ * more context than the request has tokens, a cache of experts. Only what makes it 5 % faster or
+ * more is noted. The time limit is that of `deadline_ns` alone. */
+oato_status planner_alternatives(const struct model *m, const struct profile *p,
+                                 const struct planner_options *o, uint32_t open, struct plan *plan,
+                                 struct oato_error *err);
+/* How many times as fast as the plan the alternative is, by the plan's objective. */
+double alternative_gain(const struct plan *p, const struct plan_alternative *a);
+
 /* Ranks that run one model together (kernels/ranks/collective.h): each has a share of every layer,
  * or some of the layers. AUTO: what is predicted to be better, where each host has one rank; else
  * TENSOR. */
@@ -424,7 +444,6 @@ struct rank_options {
     bool network_given;             /* whatever was measured */
     oato_dtype wire;                /* of sums between hosts: F32, F16 or Q8_0 */
     bool joined;                    /* accelerators sum, by SUM_ACCELERATORS; ranks_plan decides */
-    bool any_ubatch; /* where ranks have layers of their own the steps of a prompt may be shorter */
     /* Set by ranks_plan: what each rank gets, and its time for the same work while no other rank
      * uses its host's cores, that of the first profile's host being 1. */
     double share[SOLVER_DEVICES], slowness[SOLVER_DEVICES];

@@ -24,7 +24,7 @@ struct command {
     bool maximize_context;
     double at_least;           /* tokens/s */
     struct rank_options ranks; /* ranks 0: one process */
-    int32_t ubatch;            /* 0: not given */
+    uint32_t open;             /* OPEN_KV ...: not given */
     int32_t depth;             /* of the one point that is planned for */
     struct workload workload;  /* else; of show: for which to predict, if it asks, */
     bool asks;

@@ -39,6 +39,7 @@ struct search {
     struct streaming *all;            /* the problems of a step */
     int32_t *best, *scratch, *folded; /* placements; folded: of kinds */
     bool known;                       /* there is a best one, of result.objective_ns */
+    int64_t enough_ns;                /* of the options: any that is slower is of no use; 0: none */
 };
 
 static const struct instance *instance_of(const struct search *s)
@@ -122,11 +123,18 @@ static bool has_rooms(const struct instance *in, uint32_t devices)
     return has;
 }
 
-/* True when nothing within this bound is better than the best by more than the gap. */
+/* What a placement must be faster than to be of use; 0: any is. */
+static int64_t enough_ns(const struct search *s)
+{
+    const int64_t best_ns = s->known ? s->result->objective_ns : 0;
+    return best_ns && (!s->enough_ns || best_ns < s->enough_ns) ? best_ns : s->enough_ns;
+}
+
+/* True when nothing within this bound is better than that by more than the gap. */
 static bool settles(const struct search *s, int64_t bound_ns)
 {
-    const double best_ns = (double)s->result->objective_ns;
-    return s->known && best_ns - (double)bound_ns <= s->options.gap * best_ns;
+    const double best_ns = (double)enough_ns(s);
+    return best_ns > 0 && best_ns - (double)bound_ns <= s->options.gap * best_ns;
 }
 
 static void take(struct search *s, int64_t objective_ns)
@@ -195,7 +203,7 @@ static oato_status attempt_kinds(struct search *s, struct streaming *x,
             break;
         for (int32_t kind = 0; kind < in.n_devices; kind++)
             in.capacity[kind] -= lost[kind] < in.capacity[kind] ? lost[kind] : in.capacity[kind];
-        again.enough_ns = s->known ? s->result->objective_ns : 0;
+        again.enough_ns = enough_ns(s);
         status = solve_ilp(&in, &again, NULL, s->folded, &other, err);
         r->timed_out = r->timed_out || other.timed_out;
     }
@@ -209,7 +217,7 @@ static oato_status attempt(struct search *s, struct streaming *x, struct ilp_opt
 {
     struct ilp_result r = {0};
     oato_status status;
-    options.enough_ns = s->known ? s->result->objective_ns : 0;
+    options.enough_ns = enough_ns(s);
     if (s->kinds) {
         status = attempt_kinds(s, x, &options, &r, err);
     } else {
@@ -281,10 +289,28 @@ static oato_status solve_one(struct search *s, struct streaming *x, int32_t left
     return attempt(s, x, options, err);
 }
 
+/* A bound of all problems of a step at once: any device may be streamed to, for no memory. */
+static oato_status bound_step(struct search *s, struct oato_error *err)
+{
+    struct streaming all = {.bound_ns = 0};
+    uint32_t streams[SETS];
+    bool listed;
+    const int32_t sets = list_streams(s, streams, &listed);
+    if (!instance_with_streams(instance_of(s), 0, &all.in))
+        return OATO_OK;
+    for (int32_t i = 0; i < sets; i++)
+        all.in.streams |= streams[i];
+    const oato_status status = attempt(s, &all, s->options, err);
+    s->result->bound_ns = all.bound_ns;
+    return status;
+}
+
 /* One step of the climb: sets the bound to that of its problem. */
 static oato_status step(struct search *s, struct oato_error *err)
 {
     int64_t bound_ns;
+    if (s->options.relax_only)
+        return bound_step(s, err);
     const int32_t n = list_problems(s, &bound_ns, err);
     if (n < 0)
         return err->status;
@@ -380,9 +406,10 @@ static oato_status search(struct search *s, struct oato_error *err)
         status = search_kinds(s, devices, n, err);
         bound_ns = s->result->bound_ns;
     }
-    if (status || (bound_ns && settles(s, bound_ns)))
+    if (status || (bound_ns && settles(s, bound_ns)) || (n > FEW_DEVICES && s->options.relax_only))
         return status;
-    status = climb(s, accelerators, n, err);
+    if (!s->options.relax_only)
+        status = climb(s, accelerators, n, err);
     s->result->bound_ns = 0;
     if (!status && !bound_ns) /* else there are too many devices to tell apart */
         status = step(s, err);
@@ -417,7 +444,8 @@ oato_status search_placement(const struct problem *p, const struct ilp_options *
                              struct oato_error *err)
 {
     const size_t units = (size_t)p->instance.n_units + 1;
-    struct search s = {.p = p, .options = *o, .result = result, .best = place};
+    struct search s = {
+        .p = p, .options = *o, .result = result, .best = place, .enough_ns = o->enough_ns};
     oato_status status = OATO_OK;
     memset(result, 0, sizeof *result);
     s.scratch = malloc(units * sizeof *s.scratch);

@@ -361,6 +361,7 @@ static oato_status set_up(struct pricing *x, const struct planner_options *given
     o.devices = devices;
     o.whole_only = true;
     o.by_ranks = TWO;
+    o.any_ubatch = o.any_kv = false;
     o.sparse = (struct sparse_choice){.given = true};
     o.expert_cache = 0;
     o.solver = "cpu";

@@ -368,7 +368,7 @@ static oato_status stages_best(const struct model *m, const struct planner_optio
                                const struct rank_options *o, const struct seat *seats,
                                struct plan *out, struct oato_error *err)
 {
-    const bool many = o->any_ubatch;
+    const bool many = given->any_ubatch;
     struct planner_options now = ranks_timed(given, many ? 2 : 1);
     struct ilp_clock clock = {.deadline_ns = given->deadline_ns};
     struct plan shorter;

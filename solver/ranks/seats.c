@@ -167,6 +167,7 @@ void seat_options(const struct seat *seat, const struct planner_options *given,
     *to = *given;
     to->devices = devices;
     to->cover = cover;
+    to->any_ubatch = false;
     to->sparse = (struct sparse_choice){.given = true};
     to->expert_cache = 0;
     to->strict_budgets = false;

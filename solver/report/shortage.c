@@ -40,6 +40,11 @@ static bool fits(const struct shortage *x, int64_t context, uint64_t host_bytes)
     if (o.workload) /* what is asked for does not decide what fits */
         request_set_points(&o.request, &(struct plan_point){.generate = 1}, &(double){1}, 1);
     o.solver = "affinity"; /* whether, not how well */
+    if (o.any_ubatch)
+        o.request.ubatch = WIDTH_LEAST;
+    if (o.any_kv)
+        o.request.kv = DT_Q8_0;
+    o.any_ubatch = o.any_kv = false;
     o.single_shot = false;
     o.expert_cache = 0;
     if (planner_make(x->model, x->profile, &o, &plan, NULL, &ignored))

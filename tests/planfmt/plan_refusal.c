@@ -54,6 +54,7 @@ void a_small_plan(uint8_t **data, size_t *bytes)
     p.n_inputs = 0;
     p.n_sums = 0;
     p.request.n_points = 0;
+    p.n_choices = p.n_alternatives = 0;
     encode(&p, data, bytes);
     plan_free(&p);
 }

@@ -252,6 +252,20 @@ static const char *any_name(struct rng *r, struct arena *a)
     return arena_strndup(a, s, (size_t)n);
 }
 
+static void any_choices(struct rng *r, struct plan *out)
+{
+    out->choices = arena_alloc(&out->arena, 2, sizeof *out->choices);
+    out->n_choices = out->choices ? (int32_t)rng_range(r, 0, 2) : 0;
+    for (int32_t i = 0; i < out->n_choices; i++)
+        out->choices[i] = (struct plan_choice){any_name(r, &out->arena), rng_range(r, 0, 1)};
+    out->alternatives = arena_alloc(&out->arena, 2, sizeof *out->alternatives);
+    out->n_alternatives = out->alternatives ? (int32_t)rng_range(r, 0, 2) : 0;
+    for (int32_t i = 0; i < out->n_alternatives; i++)
+        out->alternatives[i] = (struct plan_alternative){
+            any_name(r, &out->arena), i ? "" : "why", (uint64_t)rng_range(r, 0, 1 << 30),
+            (uint64_t)rng_range(r, 0, 1 << 30), (uint64_t)rng_range(r, 0, 1 << 30)};
+}
+
 void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
 {
     plan_init(out);
@@ -371,6 +385,7 @@ void random_plan(struct rng *r, int32_t n_parts, struct plan *out)
                                                      any_u64(r)};
         left -= weight;
     }
+    any_choices(r, out);
 }
 
 char *read_whole(const char *path, size_t *bytes)

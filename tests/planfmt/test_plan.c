@@ -76,6 +76,19 @@ static void assert_same(const struct plan *a, const struct plan *b)
         assert_string_equal(a->kernels[i].isa, b->kernels[i].isa);
         assert_string_equal(a->kernels[i].layout, b->kernels[i].layout);
     }
+    assert_int_equal(a->n_choices, b->n_choices);
+    for (int32_t i = 0; i < a->n_choices; i++) {
+        assert_string_equal(a->choices[i].option, b->choices[i].option);
+        assert_int_equal(a->choices[i].chosen, b->choices[i].chosen);
+    }
+    assert_int_equal(a->n_alternatives, b->n_alternatives);
+    for (int32_t i = 0; i < a->n_alternatives; i++) {
+        const struct plan_alternative *x = &a->alternatives[i], *y = &b->alternatives[i];
+        assert_string_equal(x->option, y->option);
+        assert_string_equal(x->why, y->why);
+        assert_true(x->prefill_ns == y->prefill_ns && x->decode_ns == y->decode_ns &&
+                    x->request_ns == y->request_ns);
+    }
     assert_int_equal(a->n_caches, b->n_caches);
     for (int32_t i = 0; i < a->n_caches; i++) {
         const struct plan_cache *x = &a->caches[i], *y = &b->caches[i];

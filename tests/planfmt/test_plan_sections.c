@@ -278,6 +278,30 @@ static void points_are_few_and_weigh_one_together(void **state)
     assert_changed(add_points_of_no_weight, "point 0: prompt 1, generate 0, depth 0");
     assert_changed(add_points_of_negative_depth, "point 0: prompt 1, generate 0, depth -1");
 }
+static void add_no_choices(struct raw_plan *r)
+{
+    raw_add(r, 18, 0, "", 0);
+    r->section[r->n - 1].record_bytes = 8;
+}
+static void add_choice_of_nothing(struct raw_plan *r)
+{
+    raw_add(r, 18, 0, "\0\0\0\0\1\0\0\0", 8);
+    r->section[r->n - 1].count = 1;
+    r->section[r->n - 1].record_bytes = 8;
+}
+static void add_choice_in_part(struct raw_plan *r)
+{
+    raw_add(r, 18, 0, "\0\0\0\0\2\0\0\0", 8);
+    r->section[r->n - 1].count = 1;
+    r->section[r->n - 1].record_bytes = 8;
+}
+static void add_alternative_of_nothing(struct raw_plan *r)
+{
+    static const char nothing[32];
+    raw_add(r, 19, 0, nothing, 32);
+    r->section[r->n - 1].count = 1;
+    r->section[r->n - 1].record_bytes = 32;
+}
 static void add_no_layers(struct raw_plan *r)
 {
     add_sparse(r, "", 0);
@@ -334,6 +358,10 @@ static void layers_that_skip_neurons_are_listed_once(void **state)
     assert_changed(add_falling_sums, "sum 1: 1 bytes, way 1, wire 0; at most");
     assert_changed(add_library_sums_of_f16, "sum 0: 1 bytes, way 1, wire 1; at most");
     assert_changed(add_no_kernels, "section 16 (kernels): no records");
+    assert_changed(add_no_choices, "section 18 (choices): no records");
+    assert_changed(add_choice_of_nothing, "choice 0: no name");
+    assert_changed(add_choice_in_part, "section 18 (choices), record 0: flag 2");
+    assert_changed(add_alternative_of_nothing, "alternative 0: no option");
     assert_changed(add_kernels_of_no_device, "kernels 0: device 1073741824 of");
     assert_changed(add_sums_of_q4, "sum 0: 1 bytes, way 0, wire 2; at most");
 }

@@ -52,6 +52,11 @@ static void planning_writes_the_plan_and_a_table(void **state)
     cli_expect("m.gguf -p p.yaml -o j.plan --solver affinity --single-shot --kv f32 --batch 2", 0,
                NULL);
     cli_expect("m.gguf -p p.yaml -o j.plan --devices cpu --deterministic --ubatch 64", 0, NULL);
+    cli_expect("m.gguf -p p.yaml -o j.plan --kv auto --ubatch auto --prompt 700 -n 60", 0, NULL);
+    assert_non_null(strstr(cli_out, "steps of 512") ? cli_out : strstr(cli_out, "steps of 1024"));
+    cli_expect_json("show j.plan --json", 0);
+    assert_non_null(strstr(cli_out, "\"chosen\":[\"ubatch\",\"kv\"],\"open\":[\"context\",\"expert-"
+                                    "cache\"],\"alternatives\":["));
     /* what cannot be run is no rival of a bound */
     assert_null(strstr(cli_out, "FlexGen"));
     cli_expect("show m.plan -m m.gguf -p p.yaml", 0, NULL);
@@ -475,7 +480,7 @@ static void what_does_not_fit_is_status_4(void **state)
         const char *request =
             "m.gguf -p p.yaml --prompt 32 --generate 16 --devices cpu:0 -o d.plan";
         snprintf(line, sizeof line, "%s -c %d --budget cpu=%s", request, large ? 4096 : 512,
-                 large ? "900KiB" : "600KiB");
+                 large ? "900KiB" : "540KiB");
         cli_expect(line, 4, "are missing");
         const char *budget = strstr(cli_err, "--budget cpu:0="),
                    *lower = strstr(cli_err, "--context to ");
@@ -489,7 +494,7 @@ static void what_does_not_fit_is_status_4(void **state)
             continue;
         assert_int_equal(sscanf(lower, "--context to %llu", &context), 1);
         snprintf(line, sizeof line, "%s -c %llu --budget cpu=%s", request, context,
-                 large ? "900KiB" : "600KiB");
+                 large ? "900KiB" : "540KiB");
         cli_expect(line, 0, NULL);
     }
     assert_int_equal(cli_read_file("m.plan", after, sizeof after), n);
@@ -513,7 +518,8 @@ static void wrong_usage_is_status_2(void **state)
         {"m.gguf -p p.yaml --keep 4", "option '--keep' is not supported"},
         {"m.gguf -p p.yaml --network 10Gq/s", "117MB/s,60us or 10Gb/s"},
         {"m.gguf -p p.yaml --prompt x", "not a number"},
-        {"m.gguf -p p.yaml --kv q8", "f16, q8_0 or f32"},
+        {"m.gguf -p p.yaml --kv q8", "f16, q8_0, f32 or auto"},
+        {"m.gguf -p p.yaml --ubatch none", "auto or a number from 1"},
         {"m.gguf -p p.yaml --prompt 16 --context 10", "--context"},
         {"m.gguf -p p.yaml --gap -1", "not a share"},
         {"m.gguf -p p.yaml --time-limit soon", "seconds"},

@@ -335,7 +335,7 @@ static double speed_when_full(const char *name)
 }
 
 #define REQUEST_SIZES "--prompt 64 --generate 32 --context 256"
-#define REQUEST       "-p p.yaml --prompt 32 --generate 16 --gap 0 "
+#define REQUEST       "-p p.yaml --prompt 32 --generate 16 --ubatch 512 --gap 0 "
 
 /* The plan's context is planned for; one page more is not. */
 static void expect_largest(const char *options, int context)

@@ -233,7 +233,7 @@ static void a_prompt_passes_layers_in_short_steps(void **state)
     struct planner_options o = request();
     struct plan given, any;
     stages_made(&ranks, &o, &given);
-    ranks.any_ubatch = true;
+    o.any_ubatch = true;
     stages_made(&ranks, &o, &any);
     assert_int_equal(given.request.ubatch, o.request.ubatch);
     assert_in_range(any.request.ubatch, 16, o.request.ubatch / 2);

@@ -72,7 +72,7 @@ static void a_deadline_holds_for_all_ranks_together(void **state)
     struct rank_options ranks = ranks_on(4, 4, &accelerated);
     struct planner_options o = request();
     ranks.split = SPLIT_AUTO;
-    ranks.any_ubatch = true;
+    o.any_ubatch = true;
     o.time_limit_s = 0.1;
     const uint64_t begin = now_ns();
     assert_int_equal(ranks_plan(model, &o, &ranks, NULL, &plan, &err), OATO_OK);
