@@ -18,9 +18,9 @@ enum { WIDTH_USUAL = 512, WIDTHS = 8, CHOICES_MAX = 8 };
 
 struct width {
     int32_t tokens;
-    int64_t bound_ns; /* no plan of this width is faster; 0: unknown, INT64_MAX: none fits */
+    int64_t bound_ns;    /* no plan of this width is faster; 0: unknown, INT64_MAX: none fits */
     int64_t baseline_ns; /* of a baseline, where the bound is unknown; 0: none fits */
-    bool made;        /* or tried in vain */
+    bool made;           /* or tried in vain */
 };
 
 struct widths {
@@ -425,10 +425,9 @@ oato_status planner_alternatives(const struct model *m, const struct profile *pr
     struct planner_options now = *o;
     char option[32];
     const bool kv = open & OPEN_KV && q->kv == DT_F16 && kv_can_be_small(m),
-               shorter =
-                   open & OPEN_CONTEXT && context < q->context && plan->n_kv && host_decodes(plan),
-               cache =
-                   open & OPEN_CACHE && !o->expert_cache && m->shape.experts && host_decodes(plan);
+               shorter = open & OPEN_CONTEXT && !q->n_points && context < q->context &&
+                         plan->n_kv && host_decodes(plan), /* a workload has one that is full */
+        cache = open & OPEN_CACHE && !o->expert_cache && m->shape.experts && host_decodes(plan);
     err->status = OATO_OK;
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (open >> i & 1 && note_choice(plan, names[i], false, err))

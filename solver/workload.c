@@ -66,17 +66,17 @@ static void points_named(const char *name, int64_t positions, struct workload *w
     }
 }
 
-/* The best of the baselines that are placements, all of which are solved at once; where none fits,
- * the host as if it did. */
+/* The best of the baselines that are solved at once; where none fits, the host as if it did. place
+ * has room for two placements. */
 static int64_t baselines_ns(const struct problem *p, int32_t *place, bool *fits)
 {
     const struct instance *in = &p->instance;
     int64_t best = INT64_MAX;
-    for (int i = 0; i < 3; i++)
-        if (i == 0   ? solve_cpu(in, place)
-            : i == 1 ? solve_layers(in, place)
-                     : baseline_fit(p, place))
+    for (int i = 0; i < 2; i++)
+        if ((i ? solve_layers : solve_cpu)(in, place))
             best = min_i64(best, instance_price(in, place).objective_ns);
+    if (baseline_fit(p, place))
+        best = min_i64(best, baseline_fit_price(p, place, place + in->n_units).objective_ns);
     *fits = best < INT64_MAX;
     if (!*fits)
         solve_cpu(in, place);
@@ -96,7 +96,7 @@ static oato_status weigh(const struct model *m, const struct profile *profile,
     oato_status status = problem_create(m, profile, &alone, &p, err);
     if (status) /* for want of memory there is no plan either, as will be said */
         return status == OATO_EFIT && !oato_failed_memory(err) ? OATO_OK : status;
-    int32_t *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *place);
+    int32_t *place = arena_alloc(&p->arena, 2 * (size_t)p->instance.n_units + 1, sizeof *place);
     if (!place)
         status = oato_fail_memory(err, sizeof *place, "a placement");
     int64_t ns = status ? 0 : baselines_ns(p, place, &fits);
