@@ -331,10 +331,13 @@ static void divide_among_teams(struct dividing *x)
             groups[t->member[r]] = (uint16_t)(x->groups * (r + 1) / t->n - x->groups * r / t->n);
             each = groups[t->member[r]] && x->runs[t->member[r]];
         }
+        struct option *first = x->out;
         if (each)
             divide_add(x, groups, p->instance.host, -1);
         if (each && t->n > 2)
             add_shares(x, groups);
+        for (; first && first < x->out; first++)
+            first->shared = true;
     }
 }
 

@@ -31,7 +31,7 @@ void option_lie(struct option *o, int32_t in, int32_t out)
 bool instance_allows(const struct instance *in, int32_t unit, int32_t option)
 {
     const struct option *o = &in->units[unit].options[option];
-    bool allowed = o->allowed && (!o->team || in->n_teams) &&
+    bool allowed = o->allowed && (in->n_teams || (!o->team && !o->shared)) &&
                    (o->stream < 0 ||
                     (in->streams >> o->stream & 1 && 2 * o->staged <= in->staging[o->stream] &&
                      o->rooms <= in->rooms[o->stream]));

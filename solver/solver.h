@@ -54,6 +54,7 @@ struct option {
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
     bool allowed;
+    bool shared;                    /* in equal shares by a team, so that it goes with teams */
     uint32_t uses;                  /* devices in use, a bit each */
     uint32_t dense;                 /* devices whose part skips no neurons, a bit each */
     bool predicts;                  /* for the others predictors list before gate which ones */

@@ -13,8 +13,8 @@
  * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from
  * the largest alone to all of them, each step starting from the best placement so far, so that a
  * deadline too short for all devices still gives a plan for some. The bound is that of the problem
- * with all devices; there is none if a part of it stays unsolved. What teams of accelerators add
- * (heads.c) may be too much: then a search without them follows.
+ * with all devices; there is none if a part of it stays unsolved. All of that is done without teams of
+ * accelerators (heads.c) first, then with them.
  */
 #include "solver/ilp/kinds_internal.h"
 
@@ -417,26 +417,24 @@ static oato_status search(struct search *s, struct oato_error *err)
     return status;
 }
 
-/* With teams of accelerators, whose problems are larger. Where these were not solved, without them,
- * too: a bound then covers too little. */
+/* Teams of accelerators make problems larger, and where memory is short they seldom gain: so a search
+ * without them comes first. The bound is that of the second one. */
 static oato_status search_teams(struct search *s, struct oato_error *err)
 {
     const struct problem *p = s->p;
     const uint64_t deadline_ns = s->options.deadline_ns;
     struct problem without = *p;
+    oato_status status = OATO_OK;
     without.instance.n_teams = 0;
-    if (!p->instance.n_teams)
-        return search(s, err);
-    s->options.deadline_ns = ilp_most(deadline_ns);
-    oato_status status = search(s, err);
-    s->options.deadline_ns = deadline_ns;
-    if (status || s->result->bound_ns)
-        return status;
-    s->p = &without;
-    status = search(s, err);
-    s->p = p;
-    s->result->bound_ns = 0;
-    return status;
+    if (p->instance.n_teams) {
+        s->p = &without;
+        s->options.deadline_ns = ilp_most(deadline_ns);
+        status = search(s, err);
+        s->p = p;
+        s->options.deadline_ns = deadline_ns;
+        s->result->bound_ns = 0;
+    }
+    return status ? status : search(s, err);
 }
 
 oato_status search_placement(const struct problem *p, const struct ilp_options *o,

@@ -188,7 +188,7 @@ static void answer(const struct model *m, const struct plan *p, struct engine_op
     for (int32_t t = 0; t < TOKENS; t++) {
         bool doubtful;
         tokens[t] = best_of(engine_logits(e, 0), m->shape.vocab, said ? said[t] : -1, &doubtful);
-        if (doubtful)
+        if (said && doubtful)
             tokens[t] = said[t];
         const struct engine_input in = {seq, &tokens[t], 1, LOGITS_LAST, false};
         if (engine_step(e, &in, 1, &err))
