@@ -154,6 +154,12 @@ static void keep(struct plan *out, struct problem **problem, struct plan *other,
         *problem = others;
 }
 
+/* There is no plan, or none that is fast enough. */
+static bool is_none(oato_status status, const struct oato_error *err)
+{
+    return status == OATO_NEGATIVE || (status == OATO_EFIT && !oato_failed_memory(err));
+}
+
 /* Plans for one width and keeps what is better. *known: there is a plan. */
 static oato_status plan_width(struct widths *x, struct width *w, int32_t left, struct plan *out,
                               struct problem **problem, bool *known, struct oato_error *err)
@@ -170,10 +176,10 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     plan_init(&plan);
     const oato_status status =
         plan_at_width(x->m, x->profile, &now, x->stored, &plan, problem ? &p : NULL, err);
-    if (status == OATO_EFIT && !oato_failed_memory(err)) {
-        x->unfit = true;
+    if (is_none(status, err)) {
+        x->unfit = x->unfit || status == OATO_EFIT;
         for (int32_t i = 0; i < x->n; i++) /* wider ones take more memory */
-            x->of[i].made = x->of[i].made || w == x->of;
+            x->of[i].made = x->of[i].made || (w == x->of && status == OATO_EFIT);
         return *known ? OATO_OK : status;
     }
     if (status)
@@ -218,7 +224,7 @@ static oato_status plan_best_width(const struct model *m, const struct profile *
         return status;
     if (x.of[0].bound_ns == INT64_MAX)
         x.of[0].bound_ns = 0; /* none fits, and the narrowest is to say why */
-    while ((!status || status == OATO_EFIT) && (w = next_width(&x, &left)) &&
+    while ((!status || is_none(status, err)) && (w = next_width(&x, &left)) &&
            !(known && ilp_late(&clock)))
         status = plan_width(&x, w, left, out, problem, &known, err);
     if (!known)
@@ -289,7 +295,7 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     now.request.kv = DT_F16;
     now.deadline_ns = ilp_share(o->deadline_ns, 2);
     const oato_status status = plan_kv(m, profile, &now, out, problem, err);
-    if (status && (status != OATO_EFIT || oato_failed_memory(err)))
+    if (status && !is_none(status, err))
         return status;
     now.request.kv = DT_Q8_0;
     now.deadline_ns = o->deadline_ns;

@@ -515,7 +515,9 @@ static oato_status make(const struct model *m, const struct profile *profile,
     if (chosen < 0) /* the ILP is never worse; it is named unless it found nothing better */
         chosen = best_of(c, CANDIDATES);
     if (chosen < 0 || !c[chosen].fits) {
-        status = does_not_fit(p, err);
+        status = o->enough_ns && ilp.bound_ns != INT64_MAX
+                     ? oato_fail(err, OATO_NEGATIVE, "no plan is fast enough")
+                     : does_not_fit(p, err);
         goto out;
     }
     instance_settle(&p->instance, c[chosen].place);

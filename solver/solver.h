@@ -255,15 +255,12 @@ struct planner_options {
     /* Slots of a cache for the experts of each layer that the host decodes; 0: none. CACHE_AUTO: as
      * many as fit into what the plan leaves free, if that is predicted to be faster */
     int32_t expert_cache;
-    bool cache_room; /* what `aside` has for it is all; else that is chosen, too */
-    /* Steps as wide as is best, of the powers of two from 64 to 8192; request.ubatch does not
-     * count.
-     */
-    bool any_ubatch;
-    /* KV of F16 or, where plans with it are so much faster that it is worth saying, Q8_0. */
-    bool any_kv;
+    bool cache_room;   /* what `aside` has for it is all; else that is chosen, too */
+    bool any_ubatch;   /* steps are as wide as is best, of the powers of two from 64 to 8192;
+                          request.ubatch does not count */
+    bool any_kv;       /* KV is F16 or, where that is worth it, Q8_0; request.kv does not count */
     int64_t enough_ns; /* only plans of a smaller objective are of use: OATO_NEGATIVE when there is
-                          none; 0: any is. For any_ubatch */
+                          none; 0: any is */
     /* By the plan's device: what activations and workspace take beyond what they are first taken to
      * need. planner_make raises it until the plan's programs fit */
     uint64_t aside[SOLVER_DEVICES];
@@ -425,7 +422,7 @@ enum { OPEN_KV = 1, OPEN_CONTEXT = 2, OPEN_CACHE = 4 };
 enum { ALTERNATIVES_MAX = 3 };
 /* Notes in a plan that planner_make made with these options what others would bring: KV of Q8_0, no
  * more context than the request has tokens, a cache of experts. Only what makes it 5 % faster or
- * more is noted. The time limit is that of `deadline_ns` alone. */
+ * more is noted. Ends by options.deadline_ns, too. */
 oato_status planner_alternatives(const struct model *m, const struct profile *p,
                                  const struct planner_options *o, uint32_t open, struct plan *plan,
                                  struct oato_error *err);
