@@ -596,17 +596,3 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
     free(l.values);
     return err->status;
 }
-
-void lowered_free(struct lowered *l)
-{
-    for (int d = 0; d < DEVICES_MAX; d++) {
-        struct lowered_device *own = &l->device[d];
-        for (int phase = 0; phase < PHASE_COUNT; phase++)
-            free(own->phase[phase].records);
-        free(own->slots);
-        free(own->kv);
-        free(own->kv_shapes);
-    }
-    free(l->caches);
-    memset(l, 0, sizeof *l);
-}

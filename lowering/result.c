@@ -6,6 +6,9 @@
  */
 #include "lowering/lowering_internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* The TOP_K operator that picks candidates from so many logits, the first of which has this id. */
 static struct oato_op top_op(const struct lowering *l, int32_t first, int32_t width)
 {
@@ -148,4 +151,18 @@ void phase_finish(struct lowering *l, const struct result *result)
     programs_finish(l);
     out->result_offset[l->phase] = buffer_offset(l, result->whole.buffer);
     out->picks_offset[l->phase] = buffer_offset(l, result->picks.buffer);
+}
+
+void lowered_free(struct lowered *l)
+{
+    for (int d = 0; d < DEVICES_MAX; d++) {
+        struct lowered_device *own = &l->device[d];
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            free(own->phase[phase].records);
+        free(own->slots);
+        free(own->kv);
+        free(own->kv_shapes);
+    }
+    free(l->caches);
+    memset(l, 0, sizeof *l);
 }

@@ -136,7 +136,7 @@ static double attention_workspace(const struct cost_model *c, int32_t device,
 /* A host that nobody measured: a thread's tile of unpacked weights and results, and the packed
  * input, about as much as the roomiest kernels take. */
 static double host_estimate(const struct profile_device *d, const struct oato_op *op,
-                         const struct op_size *size)
+                            const struct op_size *size)
 {
     enum { SCRATCH = 256 << 10, PACKED = 3, PANEL = 64 };
     const double threads = d->threads > 0 ? d->threads : 1, rows = size->rows,

@@ -547,36 +547,6 @@ oato_status divide_unit(struct problem *p, int32_t unit, const struct option *wh
 
 /* ------------------------------------------------------------------------- what is said ---- */
 
-void divide_range(const struct problem *p, int32_t unit, const struct option *o, int32_t d,
-                  int64_t *begin, int64_t *end)
-{
-    const struct division *v = &p->division[unit];
-    if (!option_divided(o)) {
-        int64_t all = v->groups ? v->extent : p->graph.ops[p->first_op[unit]].op.n;
-        *begin = 0;
-        *end = d == o->in[PHASE_DECODE] ? all : 0;
-        return;
-    }
-    struct share s = divide_share(&p->instance, o->share);
-    *begin = (int64_t)s.begin[d] * v->group;
-    *end =
-        s.end[d] == v->groups && s.begin[d] < s.end[d] ? v->extent : (int64_t)s.end[d] * v->group;
-}
-
-double option_share(const struct problem *p, int32_t op, const struct option *o, int32_t d)
-{
-    const int32_t unit = p->unit_of[op];
-    int64_t begin, end;
-    if (o->team) {
-        const enum op_axis axis = heads_range(p, op, o, d, &begin, &end);
-        return part_share(&p->graph.ops[op].op, axis, begin, end);
-    }
-    if (!option_divided(o))
-        return d == problem_op_device(p, op, o, PHASE_DECODE);
-    divide_range(p, unit, o, d, &begin, &end);
-    return (double)(end - begin) / p->division[unit].extent;
-}
-
 /* The share of the dense operator that a range of rows, neurons or experts is and, of it, does in a
  * phase. */
 static double part_of_range(const struct problem *p, int32_t unit, int64_t begin, int64_t end,

@@ -69,8 +69,8 @@ static oato_status cuts_make(struct problem *p, struct team *t, struct oato_erro
     return OATO_OK;
 }
 
-/* The teams of some equal devices: all of them, up to the parts of an operator, and blocks of powers
- * of two. Beyond nine devices not all have a number. */
+/* The teams of some equal devices: all of them, up to the parts of an operator, and blocks of
+ * powers of two. Beyond nine devices not all have a number. */
 static oato_status teams_of(struct problem *p, const int32_t *member, int32_t n,
                             struct oato_error *err)
 {

@@ -303,6 +303,10 @@ int32_t plan_op_device(const struct plan *plan, const char *op);
 void plan_device_fill(const struct profile_device *from, struct plan_device *to);
 /* Adds a row for each operator, phase and device to the plan's costs, for which there is room. */
 void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place);
+/* plan_fill.c: the plan of a placement, with room for so many baselines, of which it has none yet:
+ * without solver, bound and prediction. */
+oato_status plan_of_placement(const struct model *m, const struct problem *p, const int32_t *place,
+                              int32_t baselines, struct plan *plan, struct oato_error *err);
 
 /* memory.c: what lowering asks of the rank's devices, which it numbers among themselves; device: of
  * each its number in the rank's profile; bound as placements_create has it. */

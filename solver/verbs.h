@@ -51,6 +51,15 @@ extern const struct option_row plan_answers[PLAN_ANSWERS];
 bool names_machine(const struct command *c);
 void command_close(struct command *c);
 
+/* verbs.c, for the verbs: open what the command names, at least the model and the machine, or the
+ * plan; whether prices are those of ranks; write c->file; warn when prices come from a busy
+ * machine (p may be NULL). */
+oato_status open_inputs(struct command *c, struct oato_error *err);
+oato_status open_plan(struct command *c, struct oato_error *err);
+bool prices_ranks(const struct command *c);
+oato_status save_file(const struct command *c, const char *path, struct oato_error *err);
+void warn_if_disturbed(const struct problem *p);
+
 /* Runs a verb; its output for stdout goes to out. */
 typedef oato_status run_fn(struct command *c, struct text *out, struct oato_error *err);
 run_fn run_make, run_frontier, run_header, run_import;

@@ -316,25 +316,6 @@ static void sparse_text(const struct explain *x, int32_t op)
         text_printf(x->out, "  silent: activations of at most %g\n", (double)s->threshold);
 }
 
-/* A cache of the operator's experts. Without a model its memory is not known. */
-static void cache_text(const struct explain *x, const struct plan_cache *c, const char *indent)
-{
-    const struct device_name name = device_name(x->plan, c->device);
-    const char *id = name.text;
-    const uint64_t bytes = x->problem ? cache_bytes(x->problem, c) : 0;
-    if (x->json) {
-        json_open(x->out, "cache", '{');
-        json_add(x->out, JSON("device", id), JSON("slots", c->slots), JSON("bytes", bytes),
-                 JSON("hits", c->hits * 1e-6));
-        json_close(x->out, '}');
-        return;
-    }
-    text_printf(x->out, "%s%d slots on %s cache experts of the host", indent, c->slots, id);
-    if (bytes)
-        text_printf(x->out, ", %.2f MiB", as_mib((double)bytes));
-    text_printf(x->out, ": %.1f %% of choices predicted to find theirs there\n", c->hits * 1e-4);
-}
-
 /* A cache is named by its layer's expert_gate_up, and has the experts of what follows it, too. */
 static void op_cache_text(const struct explain *x, int32_t op)
 {
@@ -342,7 +323,7 @@ static void op_cache_text(const struct explain *x, int32_t op)
     const int32_t first = op && divide_pair(g, op - 1) ? op - 1 : op;
     for (int32_t i = 0; i < x->plan->n_caches; i++)
         if (!strcmp(x->plan->caches[i].op, g->ops[first].name))
-            cache_text(x, &x->plan->caches[i], "  ");
+            cache_text(x->plan, x->problem, &x->plan->caches[i], "  ", x->json, x->out);
 }
 
 static uint64_t unit_bytes(const struct explain *x, int32_t op)
@@ -514,7 +495,6 @@ static oato_status unknown_name(const struct explain *x, const char *name, struc
     return err->status;
 }
 
-/* Below a table, the caches of its layers. */
 static void caches_text(const struct explain *x, const char *name)
 {
     for (int32_t i = 0; i < x->plan->n_caches && !x->json; i++) {
@@ -522,7 +502,7 @@ static void caches_text(const struct explain *x, const char *name)
         if (name && !within(c->op, name))
             continue;
         text_printf(x->out, "%s: ", c->op);
-        cache_text(x, c, "");
+        cache_text(x->plan, x->problem, c, "", x->json, x->out);
     }
 }
 

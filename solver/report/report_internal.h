@@ -109,4 +109,15 @@ void doubts_json(const struct problem *p, struct text *out);
 
 oato_status text_status(const struct text *t, struct oato_error *err);
 
+/* report_json.c: the plan as a JSON object; problem and r may be NULL. */
+void report_json(const struct plan *p, const struct problem *problem, const struct plan_sums *sums,
+                 const struct regrets *r, struct text *out);
+
+/* A cache of an operator's experts; problem NULL: its memory is not known. */
+void cache_text(const struct plan *p, const struct problem *problem, const struct plan_cache *c,
+                const char *indent, bool json, struct text *out);
+/* How many times as fast as a baseline; what the bound covers. */
+const char *bound_of(const struct plan *p);
+double times_faster(const struct plan *p, int32_t baseline);
+
 #endif
