@@ -39,9 +39,11 @@ static double curve_workspace(const struct cost_model *c, const struct curve *k,
                                 (p->rows == above->rows && p->workspace > above->workspace)))
             above = p;
     }
+    if (!below)
+        return above ? (double)above->workspace : 0;
     const double most =
         above ? (double)above->workspace : (double)below->workspace * ((double)rows / below->rows);
-    const double base = below ? (double)profile_workspace_bytes(d, &k->op, below->rows) : 0;
+    const double base = (double)profile_workspace_bytes(d, &k->op, below->rows);
     if (!(base > 0) || (above && is_library(above->numerics) != is_library(below->numerics)))
         return most;
     const double grown = (double)profile_workspace_bytes(d, &k->op, rows) - base;

@@ -160,7 +160,8 @@ oato_status ranks_predict(struct plan *plan, const struct model *m, const struct
                 err, OATO_EFIT,
                 "rank %d needs %.1f MiB and may use %.1f MiB of %s; use more ranks, or "
                 "a smaller --context",
-                d->rank, (double)d->planned_bytes / 0x1p20, (double)d->budget_bytes / 0x1p20, d->id);
+                d->rank, (double)d->planned_bytes / 0x1p20, (double)d->budget_bytes / 0x1p20,
+                d->id);
     }
     if (simulation_of_rank(plan, m, o, false, &s, err))
         return err->status;

@@ -81,8 +81,8 @@ void estimate_text(const struct problem *p, int32_t op, int32_t d, struct text *
  * there are none. */
 void untimed_text(const struct plan *plan, const struct problem *p, struct text *out);
 void untimed_json(const struct plan *plan, const struct problem *p, struct text *out);
-/* By which share of the plan's predictions they may be off, if each estimate in them is off the same
- * way by what nine in ten of its kind are off by at most. */
+/* By which share of the plan's predictions they may be off, if each estimate in them is off the
+ * same way by what nine in ten of its kind are off by at most. */
 void estimates_off(const struct plan *plan, const struct problem *p, double share[PHASE_COUNT]);
 
 /* doubts.c: whether a row of operator `op` on device d is marked as contradicting the profile;
