@@ -535,8 +535,10 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
             line_of(x, i);
     }
     caches_text(x, name);
-    if (!x->json)
+    if (!x->json) {
+        untimed_text(x->plan, x->problem, x->out);
         doubts_text(x->problem, x->out);
+    }
     return OATO_OK;
 }
 

@@ -328,9 +328,18 @@ static void write_footer(const struct page *page)
                 "<footer>Planned by %s for a model of structure %016llx on a profile of hash "
                 "%016llx. %d of %d "
                 "operators were not measured in their shape on every device: their times there are "
-                "estimates.</footer>\n",
+                "estimates.",
                 html_text(page, p->tool), (unsigned long long)p->structure_hash,
                 (unsigned long long)p->profile_hash, operators_of(p, true), operators_of(p, false));
+    struct text untimed;
+    text_init(&untimed);
+    if (page->problem)
+        untimed_text(p, page->problem, &untimed);
+    if (untimed.len)
+        text_printf(page->out, "<p style=\"white-space:pre-line\">%s</p>",
+                    html_text(page, untimed.data));
+    text_free_part(&untimed, page->out);
+    text_printf(page->out, "</footer>\n");
 }
 
 oato_status report_html(const struct plan *plan, const struct model *m,

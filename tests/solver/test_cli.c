@@ -122,6 +122,8 @@ static void types_that_were_never_timed_are_estimates(void **state)
     cli_expect_json("show k.plan -m k.gguf --hardware h200 --json", 0);
     assert_non_null(strstr(cli_out, "{\"device\":\"cuda:0\",\"types\":[\"Q4_K\""));
     assert_non_null(strstr(cli_out, "\"estimates_off\":{\"prefill\":0."));
+    cli_expect("explain k.plan -m k.gguf --hardware h200", 0, NULL);
+    assert_non_null(strstr(cli_out, "\nnever timed on cuda:0, so scaled from what was: Q4_K"));
     cli_expect("simulate k.plan -m k.gguf --hardware h200", 0, NULL);
     assert_non_null(strstr(cli_out, "request"));
     assert_non_null(strstr(cli_out, "1.0000"));
@@ -152,6 +154,7 @@ static void a_report_marks_estimates_and_names_shapes_by_their_file(void **state
     assert_non_null(strstr(page, "<h1>shape.gguf</h1>"));
     assert_non_null(strstr(page, "<b>~ "));
     assert_non_null(strstr(page, "~ estimates: "));
+    assert_non_null(strstr(page, "by estimates prefill may be off by "));
     cli_expect("report m.plan -m m.gguf -p p.yaml -o m.html --no-frontier", 0, NULL);
     cli_read_file("m.html", page, sizeof page);
     assert_null(strstr(page, "<h1>m.gguf"));

@@ -173,8 +173,10 @@ static void priced_again_alike(const struct plan *plan, const struct profile *p)
     int32_t *place = NULL;
     if (plan_encode(plan, &data, &bytes, &err) ||
         plan_load_memory(data, bytes, "plan", &again, &err) ||
-        problem_of_plan(model, p, &again, &problem, &place, &err))
+        problem_of_plan(model, p, &again, &problem, &place, &err) || !problem) {
         fail_msg("%s", err.text);
+        return;
+    }
     for (int32_t d = 0; d < plan->n_devices; d++)
         assert_int_equal(device_memory_sum(&problem->memory[d]), plan->devices[d].planned_bytes);
     assert_int_equal(instance_price(&problem->instance, place).objective_ns, plan->objective_ns);
