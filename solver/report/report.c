@@ -202,25 +202,6 @@ static void json_predicted(const struct plan *p, const struct plan_sums *sums, s
     json_close(out, ']');
 }
 
-static void json_alternatives(const struct plan *p, struct text *out)
-{
-    for (int chosen = 1; chosen >= 0; chosen--) {
-        json_open(out, chosen ? "chosen" : "open", '[');
-        for (int32_t i = 0; i < p->n_choices; i++)
-            if (p->choices[i].chosen == chosen)
-                json_add(out, JSON(NULL, p->choices[i].option));
-        json_close(out, ']');
-    }
-    json_open(out, "alternatives", '[');
-    for (int32_t i = 0; i < p->n_alternatives; i++) {
-        const struct plan_alternative *a = &p->alternatives[i];
-        json_add_object(out, NULL, JSON("option", a->option), JSON("gain", alternative_gain(p, a)),
-                        JSON("why", a->why), JSON("prefill_ns", a->prefill_ns),
-                        JSON("decode_ns", a->decode_ns), JSON("request_ns", a->request_ns));
-    }
-    json_close(out, ']');
-}
-
 static void json_placement(const struct plan *p, struct text *out)
 {
     json_open(out, "parts", '[');
@@ -292,7 +273,7 @@ static void report_json(const struct plan *p, const struct problem *problem,
              json_hash("neurons_hash", p->neurons_hash), JSON("sparse_layers", p->n_sparse));
     json_request(p, out);
     json_predicted(p, sums, out);
-    json_alternatives(p, out);
+    alternatives_json(p, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
@@ -382,16 +363,6 @@ static void text_solver(const struct plan *p, struct text *out)
                     "%d of %d operators were never measured in their shape: their times are "
                     "estimates\n",
                     operators_of(p, true), operators_of(p, false));
-}
-
-static void text_alternatives(const struct plan *p, struct text *out)
-{
-    for (int32_t i = 0; i < p->n_alternatives; i++) {
-        const struct plan_alternative *a = &p->alternatives[i];
-        const double gain = alternative_gain(p, a);
-        text_printf(out, "with %s: %.*f x faster%s%s%s\n", a->option, gain < 2 ? 2 : 1, gain,
-                    *a->why ? " (" : "", a->why, *a->why ? ")" : "");
-    }
 }
 
 /* The same size in all layers, unless the host decodes fewer experts. */
@@ -553,7 +524,7 @@ void report_plan_as(const char *title, const struct plan *p, const struct proble
     text_sparse(p, problem, out);
     text_inputs(p, problem, out);
     text_solver(p, out);
-    text_alternatives(p, out);
+    alternatives_text(p, out);
     if (problem) {
         untimed_text(problem, out);
         doubts_text(problem, out);

@@ -89,4 +89,8 @@ void doubts_json(const struct problem *p, struct text *out);
 
 oato_status text_status(const struct text *t, struct oato_error *err);
 
+/* alternatives.c: what of the request nobody gave, and what other options would bring. */
+void alternatives_json(const struct plan *p, struct text *out);
+void alternatives_text(const struct plan *p, struct text *out);
+
 #endif
