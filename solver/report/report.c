@@ -230,16 +230,6 @@ static void text_solver(const struct plan *p, struct text *out)
                     operators_of(p, true), operators_of(p, false));
 }
 
-static void text_alternatives(const struct plan *p, struct text *out)
-{
-    for (int32_t i = 0; i < p->n_alternatives; i++) {
-        const struct plan_alternative *a = &p->alternatives[i];
-        const double gain = alternative_gain(p, a);
-        text_printf(out, "with %s: %.*f x faster%s%s%s\n", a->option, gain < 2 ? 2 : 1, gain,
-                    *a->why ? " (" : "", a->why, *a->why ? ")" : "");
-    }
-}
-
 /* The same size in all layers, unless the host decodes fewer experts. */
 static void text_caches(const struct plan *p, struct text *out)
 {
@@ -421,7 +411,7 @@ void report_plan_regrets(const char *title, const struct plan *p, const struct p
     text_sparse(p, problem, out);
     text_inputs(p, problem, out);
     text_solver(p, out);
-    text_alternatives(p, out);
+    alternatives_text(p, out);
     if (problem) {
         untimed_text(p, problem, out);
         doubts_text(problem, out);

@@ -119,5 +119,8 @@ void cache_text(const struct plan *p, const struct problem *problem, const struc
 /* How many times as fast as a baseline; what the bound covers. */
 const char *bound_of(const struct plan *p);
 double times_faster(const struct plan *p, int32_t baseline);
+/* alternatives.c: what of the request nobody gave, and what other options would bring. */
+void alternatives_json(const struct plan *p, struct text *out);
+void alternatives_text(const struct plan *p, struct text *out);
 
 #endif

@@ -67,25 +67,6 @@ static void json_predicted(const struct plan *p, const struct plan_sums *sums, s
     json_close(out, ']');
 }
 
-static void json_alternatives(const struct plan *p, struct text *out)
-{
-    for (int chosen = 1; chosen >= 0; chosen--) {
-        json_open(out, chosen ? "chosen" : "open", '[');
-        for (int32_t i = 0; i < p->n_choices; i++)
-            if (p->choices[i].chosen == chosen)
-                json_add(out, JSON(NULL, p->choices[i].option));
-        json_close(out, ']');
-    }
-    json_open(out, "alternatives", '[');
-    for (int32_t i = 0; i < p->n_alternatives; i++) {
-        const struct plan_alternative *a = &p->alternatives[i];
-        json_add_object(out, NULL, JSON("option", a->option), JSON("gain", alternative_gain(p, a)),
-                        JSON("why", a->why), JSON("prefill_ns", a->prefill_ns),
-                        JSON("decode_ns", a->decode_ns), JSON("request_ns", a->request_ns));
-    }
-    json_close(out, ']');
-}
-
 static void json_placement(const struct plan *p, struct text *out)
 {
     json_open(out, "parts", '[');
@@ -158,7 +139,7 @@ void report_json(const struct plan *p, const struct problem *problem, const stru
     json_request(p, out);
     json_predicted(p, sums, out);
     points_json(r ? &r->request : &p->request, r, out);
-    json_alternatives(p, out);
+    alternatives_json(p, out);
     json_add_object(out, "numerics", JSON("prefill", p->numerics[PHASE_PREFILL]),
                     JSON("decode", p->numerics[PHASE_DECODE]));
     json_devices(p, problem, out);
