@@ -447,13 +447,6 @@ static void line_of(const struct explain *x, int32_t op)
     text_free_part(&where, x->out);
 }
 
-/* True when name is prefix, or begins with it and a dot: "blk.3" takes all of a layer. */
-static bool within(const char *name, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return !strncmp(name, prefix, n) && (!name[n] || name[n] == '.');
-}
-
 static bool op_has_tensor(const struct graph_op *op, const char *name)
 {
     for (int i = 0; i < op->n_weights; i++)
@@ -499,7 +492,7 @@ static void caches_text(const struct explain *x, const char *name)
 {
     for (int32_t i = 0; i < x->plan->n_caches && !x->json; i++) {
         const struct plan_cache *c = &x->plan->caches[i];
-        if (name && !within(c->op, name))
+        if (name && !name_within(c->op, name))
             continue;
         text_printf(x->out, "%s: ", c->op);
         cache_text(x->plan, x->problem, c, "", x->json, x->out);
@@ -518,7 +511,7 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
         found++;
     }
     for (int32_t i = 0; !found && i < g->n_ops; i++)
-        found -= !name || within(g->ops[i].name, name);
+        found -= !name || name_within(g->ops[i].name, name);
     if (!found)
         return unknown_name(x, name, err);
     if (found > 0)
@@ -527,7 +520,7 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
         text_printf(x->out, "%-28s %-8s %10s %10s  %9s %11s %12s\n", "operator", "device",
                     "prefill ms", "decode ms", "MiB", "saves ms", "ms per MiB");
     for (int32_t i = 0; i < g->n_ops; i++) {
-        if (name && !within(g->ops[i].name, name))
+        if (name && !name_within(g->ops[i].name, name))
             continue;
         if (x->json)
             explain_op(x, i);
@@ -555,7 +548,7 @@ static oato_status explain_recorded(const struct explain *x, const char *name,
                     "predicted ms", "copies ms");
     for (int32_t i = 0; i < p->n_costs; i++) {
         const struct plan_cost *c = &p->costs[i];
-        if (name && !within(c->op, name))
+        if (name && !name_within(c->op, name))
             continue;
         found = true;
         const char *phase = c->phase == PHASE_DECODE ? "decode" : "prefill";

@@ -123,4 +123,11 @@ double times_faster(const struct plan *p, int32_t baseline);
 void alternatives_json(const struct plan *p, struct text *out);
 void alternatives_text(const struct plan *p, struct text *out);
 
+/* Whether the name is the prefix or goes on with a dot behind it. */
+static inline bool name_within(const char *name, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+    return !strncmp(name, prefix, n) && (!name[n] || name[n] == '.');
+}
+
 #endif
