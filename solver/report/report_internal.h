@@ -7,6 +7,8 @@
 
 #include "solver/solver.h"
 
+#include <string.h>
+
 static inline double as_ms(double ns)
 {
     return ns / 1e6;
