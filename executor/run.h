@@ -5,8 +5,8 @@
 #ifndef OATO_RUN_H
 #define OATO_RUN_H
 
-#include "text/grammar.h"
 #include "executor/session.h"
+#include "text/grammar.h"
 
 enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 

@@ -1,6 +1,6 @@
 /*
- * models.h - what a model is: a GGUF file, its metadata and tensors, and the operator graph that its
- * architecture builds. Knows no device.
+ * models.h - what a model is: a GGUF file, its metadata and tensors, and the operator graph that
+ * its architecture builds. Knows no device.
  *
  * Start with model_open; gguf_open serves tools that need only a part. What turns text into tokens
  * and back is in text/.

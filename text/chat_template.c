@@ -8,8 +8,8 @@
  * jinja_limits_default. One that cannot be parsed is replaced by the format that it is recognised
  * as.
  */
-#include "text/jinja/jinja.h"
 #include "text/chat_internal.h"
+#include "text/jinja/jinja.h"
 #include "text/tokens_internal.h"
 
 #include <stdlib.h>

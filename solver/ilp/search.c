@@ -13,8 +13,8 @@
  * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from
  * the largest alone to all of them, each step starting from the best placement so far, so that a
  * deadline too short for all devices still gives a plan for some. The bound is that of the problem
- * with all devices; there is none if a part of it stays unsolved. All of that is done without teams of
- * accelerators (heads.c) first, then with them.
+ * with all devices; there is none if a part of it stays unsolved. All of that is done without teams
+ * of accelerators (heads.c) first, then with them.
  */
 #include "solver/ilp/kinds_internal.h"
 
@@ -417,8 +417,8 @@ static oato_status search(struct search *s, struct oato_error *err)
     return status;
 }
 
-/* Teams of accelerators make problems larger, and where memory is short they seldom gain: so a search
- * without them comes first. The bound is that of the second one. */
+/* Teams of accelerators make problems larger, and where memory is short they seldom gain: so a
+ * search without them comes first. The bound is that of the second one. */
 static oato_status search_teams(struct search *s, struct oato_error *err)
 {
     const struct problem *p = s->p;

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja/jinja_internal.h"
 #include "tests/pace.h"
+#include "text/jinja/jinja_internal.h"
 
 static const char variables[] =
     "{\"n\": 3, \"s\": \"Gr\\u00fc\\u00dfe, \\ud83d\\ude00!\", \"empty\": [], \"no\": null,"
