@@ -30,7 +30,7 @@ enum {
 
 #define AT(field) offsetof(struct ask, field)
 #define SAMPLED(kind, member, option, alias, arg, json, low, high, otherwise, help, more)          \
-    {json, ANSWERS, kind, .at = AT(sampling.member), .least = low, .most = high},
+    {json, ANSWERS, kind, .at = AT(sampling.member), .least = (low), .most = (high)},
 
 /* What is asked for instead. */
 #define SCHEMA "use json_schema or response_format"

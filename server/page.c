@@ -46,7 +46,7 @@ json_t *openapi_make(const struct sampler_options *defaults)
                     &properties);
 #define DESCRIBE(kind, member, option, alias, arg, json, least, most, otherwise, help, more)       \
     json_object_set_new(properties, json,                                                          \
-                        number_describe(kind == WHOLE, least, most, defaults->member, help more));
+                        number_describe((kind) == WHOLE, least, most, defaults->member, help more));
         SAMPLING_OPTIONS(DESCRIBE, 0)
 #undef DESCRIBE
     }

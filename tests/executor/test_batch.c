@@ -449,47 +449,6 @@ static void the_context_ends_an_answer(void **state)
     model_close(m);
 }
 
-/* A step may be wide for prompts alone; who decodes waits for a shorter one. */
-static void nobody_waits_for_a_wide_step(void **state)
-{
-    enum { LONG = 1100 };
-    static int32_t ids[LONG];
-    struct model *m = tiny_model(DT_Q8_0, 3);
-    struct engine *e =
-        open_engine(m, NULL, (struct engine_options){.context = 4096, .ubatch = LONG, .seqs = 3});
-    struct batch *b = batch_on(e);
-    struct asked x = {.n_prompt = 20, .most = 8, .stop = -1}, y = {.most = 1, .stop = -1};
-    struct oato_error err;
-    struct batch_times before, after;
-    (void)state;
-    fill_ids(x.prompt, PROMPT_MAX, 320, 1);
-    for (int decodes = 0; decodes < 2; decodes++) {
-        fill_ids(ids, LONG, 320, 2 + (uint64_t)decodes); /* nothing of it is in the cache */
-        if (decodes) {
-            add(b, &x, 1);
-            step(b);
-            assert_int_equal(x.n_got, 1);
-        }
-        struct batch_request r = request_of(&y, 1);
-        r.ids = ids;
-        r.n_ids = LONG;
-        if (batch_add(b, &r, NULL, &err))
-            fail_msg("%s", err.text);
-        batch_get_times(b, &before);
-        step(b);
-        batch_get_times(b, &after);
-        assert_int_equal(after.prompt_tokens - before.prompt_tokens, decodes ? BATCH_BESIDE : LONG);
-        while (batch_requests(b))
-            step(b);
-        assert_int_equal(y.n_got, 1);
-    }
-    batch_free(b);
-    sampler_free(x.sampler);
-    sampler_free(y.sampler);
-    engine_close(e);
-    model_close(m);
-}
-
 static void a_sequence_of_the_caller_goes_on(void **state)
 {
     struct model *m = tiny_model(DT_Q8_0, 3);
@@ -617,7 +576,6 @@ int main(void)
         cmocka_unit_test(preemption_on_a_gpu_changes_no_token),
         cmocka_unit_test(the_cache_is_promised_once),
         cmocka_unit_test(the_context_ends_an_answer),
-        cmocka_unit_test(nobody_waits_for_a_wide_step),
         cmocka_unit_test(a_sequence_of_the_caller_goes_on),
         cmocka_unit_test(the_hook_may_add_and_cancel),
         cmocka_unit_test(a_slow_mask_holds_up_nobody),

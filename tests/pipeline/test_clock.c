@@ -101,7 +101,7 @@ static void put_part(struct plan *p, const char *op, enum op_axis axis, int64_t 
 static void room(struct plan *p, const struct graph *g)
 {
     p->parts = arena_alloc(&p->arena, PARTS, sizeof *p->parts);
-    p->kv = arena_alloc(&p->arena, (size_t)(g->n_layers * p->n_devices), sizeof *p->kv);
+    p->kv = arena_alloc(&p->arena, (size_t)g->n_layers * (size_t)p->n_devices, sizeof *p->kv);
     assert_true(p->parts && p->kv);
 }
 

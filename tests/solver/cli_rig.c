@@ -130,3 +130,12 @@ int cli_end(void)
     snprintf(command, sizeof command, "rm -rf %s", dir);
     return system(command);
 }
+
+void cli_load_plan(const char *name, struct plan *p)
+{
+    char path[160];
+    struct oato_error err;
+    cli_path(name, path, sizeof path);
+    if (plan_load(path, p, &err))
+        fail_msg("%s", err.text);
+}

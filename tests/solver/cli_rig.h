@@ -24,11 +24,17 @@ void cli_save_noisy_profile(const char *name, double scale, double p10);
 void cli_path(const char *name, char *to, size_t n);
 size_t cli_read_file(const char *name, char *to, size_t n); /* zero-terminated; 0: none */
 void cli_write_bytes(const char *name, const char *data, size_t n);
+struct plan;
+void cli_load_plan(const char *name, struct plan *p);
 
 /* Runs oato-plan with these arguments and expects the exit status and, with words, one line on
  * stderr that has them. */
 void cli_expect(const char *arguments, int status, const char *words);
 /* The same and JSON on stdout. */
 void cli_expect_json(const char *arguments, int status);
+
+/* Small requests. */
+#define REQUEST_SIZES "--prompt 64 --generate 32 --context 256"
+#define REQUEST       "-p p.yaml --prompt 32 --generate 16 --ubatch 512 --gap 0 "
 
 #endif

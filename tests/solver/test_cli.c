@@ -11,7 +11,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -429,47 +428,6 @@ static void clusters_that_are_not_here_are_simulated(void **state)
     cli_expect("simulate m.gguf -p p.yaml", 2, "--hosts N");
 }
 
-/* Two plans of many parts whose operators have names of their own; the second has every tenth of
- * them elsewhere. It took 9 s when each name was looked for in all parts. */
-static void large_plans_are_compared_at_once(void **state)
-{
-    (void)state;
-    enum { PARTS = 75000, NAME = 24 };
-    struct oato_error err;
-    char path[128];
-    char(*names)[NAME] = calloc(PARTS, NAME);
-    struct plan_part *parts = calloc(PARTS, sizeof *parts);
-    assert_true(names && parts);
-    for (int other = 0; other < 2; other++) {
-        struct plan p;
-        cli_path("m.plan", path, sizeof path);
-        assert_int_equal(plan_load(path, &p, &err), OATO_OK);
-        for (int i = 0; i < PARTS; i++) {
-            snprintf(names[i], NAME, "blk.%d.part", (int)((i * 7919LL) % PARTS));
-            parts[i] = p.parts[0];
-            parts[i].op = names[i];
-            parts[i].device = parts[i].home = other && i % 10 == 0;
-        }
-        struct plan many = p;
-        many.parts = parts;
-        many.n_parts = PARTS;
-        cli_path(other ? "many1.plan" : "many0.plan", path, sizeof path);
-        assert_int_equal(plan_save(&many, path, &err), OATO_OK);
-        plan_free(&p);
-    }
-    free(parts);
-    free(names);
-    struct rusage before, after; /* of the processor: tests run beside others */
-    getrusage(RUSAGE_CHILDREN, &before);
-    cli_expect("diff many0.plan many1.plan", 1, "differ");
-    getrusage(RUSAGE_CHILDREN, &after);
-    const double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
-                           (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) / 1e6;
-    print_message("%.2f s\n", seconds);
-    assert_true(seconds < 4);
-    assert_non_null(strstr(cli_out, "7500 operators move"));
-}
-
 static void what_does_not_fit_is_status_4(void **state)
 {
     (void)state;
@@ -602,7 +560,6 @@ int main(void)
         cmocka_unit_test(a_device_that_went_is_a_verdict_of_check_alone),
         cmocka_unit_test(hosts_that_are_not_worth_using_are_named),
         cmocka_unit_test(clusters_that_are_not_here_are_simulated),
-        cmocka_unit_test(large_plans_are_compared_at_once),
         cmocka_unit_test(what_does_not_fit_is_status_4),
         cmocka_unit_test(wrong_usage_is_status_2),
         cmocka_unit_test(missing_files_are_status_6),

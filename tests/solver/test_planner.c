@@ -579,31 +579,6 @@ static void diff_lists_what_moved(void **state)
     profile_free(&p);
 }
 
-static void longer_requests_cost_more(void **state)
-{
-    (void)state;
-    struct profile p;
-    struct plan plan;
-    uint64_t last = 0;
-    usual_profile(&p);
-    for (int i = 0; i < 4; i++) { /* longer prompt, more tokens, more sequences */
-        struct planner_options o = options_with("auto", 4 << 20);
-        o.request.prompt = i > 0 ? 300 : 100;
-        o.request.generate = i > 1 ? 100 : 50;
-        o.request.batch = i > 2 ? 2 : 1;
-        make(&p, &o, &plan, NULL);
-        assert_true(plan.request_ns > last);
-        last = plan.request_ns;
-        plan_free(&plan);
-    }
-    struct planner_options o = options_with("auto", 4 << 20);
-    o.request.prompt = 0;
-    make(&p, &o, &plan, NULL);
-    assert_int_equal(plan.prefill_ns, 0);
-    plan_free(&plan);
-    profile_free(&p);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,7 +595,6 @@ int main(void)
         cmocka_unit_test(check_notices_what_changed),
         cmocka_unit_test(experts_are_divided_and_found_again),
         cmocka_unit_test(diff_lists_what_moved),
-        cmocka_unit_test(longer_requests_cost_more),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

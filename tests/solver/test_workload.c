@@ -299,6 +299,31 @@ static void points_that_are_no_requests_are_refused(void **state)
     assert_int_equal(request_check(&o.request, &err), OATO_EUSAGE);
 }
 
+static void longer_requests_cost_more(void **state)
+{
+    (void)state;
+    struct problem *problem;
+    struct plan plan;
+    uint64_t last = 0;
+    for (int i = 0; i < 4; i++) { /* longer prompt, more tokens, more sequences */
+        struct planner_options o = usual_options();
+        o.request.prompt = i > 0 ? 300 : 100;
+        o.request.generate = i > 1 ? 100 : 50;
+        o.request.batch = i > 2 ? 2 : 1;
+        make(&o, &plan, &problem);
+        assert_true(plan.request_ns > last);
+        last = plan.request_ns;
+        problem_free(problem);
+        plan_free(&plan);
+    }
+    struct planner_options o = usual_options();
+    o.request.prompt = 0;
+    make(&o, &plan, &problem);
+    assert_int_equal(plan.prefill_ns, 0);
+    problem_free(problem);
+    plan_free(&plan);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +333,7 @@ int main(void)
         cmocka_unit_test(equal_points_are_one),
         cmocka_unit_test(depth_moves_positions),
         cmocka_unit_test(regrets_are_what_other_plans_show),
+        cmocka_unit_test(longer_requests_cost_more),
         cmocka_unit_test(points_that_are_no_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 enum { STRINGS = 16 };
-
 struct language {
     const char *grammar;
     const char *accepted[STRINGS], *rejected[STRINGS];
