@@ -3,6 +3,7 @@
  */
 #include "planfmt/planfmt.h"
 #include "tests/models/random_model.h"
+#include "tests/pace.h"
 #include "tests/solver/cli_rig.h"
 
 #include <setjmp.h>
@@ -149,6 +150,8 @@ static void more_speed_is_less_context(void **state)
 {
     (void)state;
     char line[256];
+    if (pace_is_slow())
+        skip(); /* many searches of the whole program */
     save_larger_model();
     cli_expect(LARGER "-c 128 -o c.plan", 0, NULL);
     const double fastest = speed_of("c.plan");

@@ -240,7 +240,7 @@ static void chance_beats_no_bound(void **state)
         o.request.prompt = o.request.ubatch = 16;
         for (int32_t d = 0; d < n; d++) {
             struct device_budget *b = &o.budgets[o.n_budgets++];
-            snprintf(b->id, sizeof b->id, "cuda:%d", d);
+            snprintf(b->id, sizeof b->id, "cuda:%c", (char)('0' + d));
             b->bytes = (4 + seed) << 20;
         }
         plan_on(&m, model, &o, &plan);
