@@ -144,7 +144,8 @@ static void save_larger_model(void)
         fail_msg("%s", err.text);
 }
 
-#define LARGER "larger.gguf --hardware rtx3060-laptop --budget cuda:0=400MiB --prompt 64 -n 32 "
+#define LARGER                                                                                     \
+    "larger.gguf --hardware rtx3060-laptop --budget cuda:0=400MiB --prompt 64 -n 32 --ubatch 512 "
 
 static void more_speed_is_less_context(void **state)
 {
