@@ -45,8 +45,9 @@ json_t *openapi_make(const struct sampler_options *defaults)
         json_unpack(api, "{s{s{s{so}}}}", "components", "schemas", asked_by[i], "properties",
                     &properties);
 #define DESCRIBE(kind, member, option, alias, arg, json, least, most, otherwise, help, more)       \
-    json_object_set_new(properties, json,                                                          \
-                        number_describe((kind) == WHOLE, least, most, defaults->member, help more));
+    json_object_set_new(                                                                           \
+        properties, json,                                                                          \
+        number_describe((kind) == WHOLE, least, most, defaults->member, help more));
         SAMPLING_OPTIONS(DESCRIBE, 0)
 #undef DESCRIBE
     }
