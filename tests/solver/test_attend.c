@@ -6,7 +6,7 @@
  */
 #include "lowering/lowering.h"
 #include "solver/solver.h"
-#include "tests/models/random_model.h"
+#include "tests/solver/long_8b.h"
 
 // clang-format off
 #include <setjmp.h>
@@ -14,35 +14,6 @@
 #include <string.h>
 #include <cmocka.h>
 // clang-format on
-
-#define GIB ((uint64_t)1 << 30)
-
-static struct model *model;
-static struct profile machine;
-
-static int setup(void **state)
-{
-    (void)state;
-    struct oato_error err = {.text = "no such shape"};
-    struct random_model m = random_model_default();
-    m.dtype = DT_F16;
-    m.header_only = true;
-    m.tokenizer = false;
-    m.context = 1 << 17;
-    if (random_model_set_shape(&m, "8b") && !random_model_open(&m, &model, &err) &&
-        !hardware_load("rtx4090-xeon4314", &machine, NULL, NULL, &err))
-        return 0;
-    print_error("%s\n", err.text);
-    return 1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    profile_free(&machine);
-    model_close(model);
-    return 0;
-}
 
 static struct planner_options options_of(int32_t prompt, int32_t ubatch, uint64_t bytes)
 {

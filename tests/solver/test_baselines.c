@@ -4,7 +4,7 @@
  * copies of weights and KV that nothing hides; short steps stay where the layers are.
  */
 #include "solver/planning_internal.h"
-#include "tests/models/random_model.h"
+#include "tests/solver/long_8b.h"
 
 // clang-format off
 #include <setjmp.h>
@@ -13,35 +13,6 @@
 #include <string.h>
 #include <cmocka.h>
 // clang-format on
-
-#define GIB ((uint64_t)1 << 30)
-
-static struct model *model;
-static struct profile machine;
-
-static int setup(void **state)
-{
-    (void)state;
-    struct oato_error err = {.text = "no such shape"};
-    struct random_model m = random_model_default();
-    m.dtype = DT_F16;
-    m.header_only = true;
-    m.tokenizer = false;
-    m.context = 1 << 17;
-    if (random_model_set_shape(&m, "8b") && !random_model_open(&m, &model, &err) &&
-        !hardware_load("rtx4090-xeon4314", &machine, NULL, NULL, &err))
-        return 0;
-    print_error("%s\n", err.text);
-    return 1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    profile_free(&machine);
-    model_close(model);
-    return 0;
-}
 
 struct fit {
     struct price price; /* theirs */
