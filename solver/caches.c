@@ -331,14 +331,7 @@ static oato_status try_room(const struct model *m, const struct profile *profile
         plan.bound_ns = out->bound_ns;
         plan.timed_out = plan.timed_out || out->timed_out;
     }
-    if (!first) {
-        plan_free(better ? out : &plan);
-        problem_free(better ? *problem : p);
-    }
-    if (better) {
-        *out = plan;
-        *problem = p;
-    }
+    plan_keep(out, problem, &plan, p, better, !first);
     return OATO_OK;
 }
 

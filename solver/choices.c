@@ -140,20 +140,6 @@ static struct width *next_width(struct widths *x, int32_t *left)
     return first;
 }
 
-/* Keeps the other plan instead, if it is better than what may be there, and frees one of them. */
-static void keep(struct plan *out, struct problem **problem, struct plan *other,
-                 struct problem *others, bool better, bool known)
-{
-    if (known || !better) {
-        plan_free(better ? out : other);
-        problem_free(!better ? others : problem ? *problem : NULL);
-    }
-    if (better)
-        *out = *other;
-    if (better && problem)
-        *problem = others;
-}
-
 /* There is no plan, or none that is fast enough. */
 static bool is_none(oato_status status, const struct oato_error *err)
 {
@@ -189,7 +175,7 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     const bool better = !x->enough_ns || (int64_t)plan.objective_ns < x->enough_ns;
     if (better)
         x->enough_ns = (int64_t)plan.objective_ns;
-    keep(out, problem, &plan, p, better, *known);
+    plan_keep(out, problem, &plan, p, better, *known);
     *known = *known || better;
     return OATO_OK;
 }
@@ -302,7 +288,7 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     now.enough_ns = status ? o->enough_ns : worth_ns(out);
     if (!kv_can_be_small(m) || plan_kv(m, profile, &now, &plan, problem ? &p : NULL, &ignored))
         return status;
-    keep(out, problem, &plan, p, status || is_worth(out, &plan), !status);
+    plan_keep(out, problem, &plan, p, status || is_worth(out, &plan), !status);
     return OATO_OK;
 }
 

@@ -305,6 +305,19 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     }
 }
 
+void plan_keep(struct plan *out, struct problem **problem, struct plan *other,
+               struct problem *others, bool better, bool known)
+{
+    if (known || !better) {
+        plan_free(better ? out : other);
+        problem_free(!better ? others : problem ? *problem : NULL);
+    }
+    if (better)
+        *out = *other;
+    if (better && problem)
+        *problem = others;
+}
+
 /* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
  * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
 static bool weighs_library(const struct plan *plan, const struct profile *profile)
@@ -342,22 +355,11 @@ oato_status plan_at_width(const struct model *m, const struct profile *profile,
     if (o->own_kernels || o->by_ranks ||
         (status && (status != OATO_EFIT || oato_failed_memory(err))) ||
         !weighs_library(status ? NULL : out, profile) ||
-        make_to_fit(m, profile, &other, stored, &plan, &own, &ignored))
+        make_to_fit(m, profile, &other, stored, &plan, problem ? &own : NULL, &ignored))
         return status;
     const bool better = status || plan.objective_ns < out->objective_ns;
     const uint64_t bound_ns = status ? plan.bound_ns : least_bytes(plan.bound_ns, out->bound_ns);
-    if (better && !status)
-        plan_free(out);
-    if (better)
-        *out = plan;
-    else
-        plan_free(&plan);
+    plan_keep(out, problem, &plan, own, better, !status);
     out->bound_ns = bound_ns;
-    if (problem && better) {
-        problem_free(*problem);
-        *problem = own;
-    } else {
-        problem_free(own);
-    }
     return OATO_OK;
 }

@@ -263,6 +263,10 @@ int32_t problem_op_device(const struct problem *p, int32_t op, const struct opti
 oato_status plan_at_width(const struct model *m, const struct profile *profile,
                           const struct planner_options *o, bool stored, struct plan *out,
                           struct problem **problem, struct oato_error *err);
+/* Keeps the other plan, and its problem unless `problem` is NULL, instead of what is there (known)
+ * if it is better, and frees one of them. */
+void plan_keep(struct plan *out, struct problem **problem, struct plan *other,
+               struct problem *others, bool better, bool known);
 enum { WIDTH_LEAST = 64 }; /* of any_ubatch; takes the least memory */
 /* At which gap the search for the problem ends. */
 double search_gap(const struct planner_options *o, const struct problem *p);

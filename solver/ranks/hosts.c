@@ -115,12 +115,9 @@ oato_status ranks_alone(const struct model *m, const struct planner_options *giv
             return err->status;
         }
         const bool better = status || ranks_objective(&plan) < ranks_objective(out);
-        if (!better || !status)
-            plan_free(better ? out : &plan);
-        if (better) {
-            *out = plan;
+        plan_keep(out, NULL, &plan, NULL, better, !status);
+        if (better)
             *profile = i;
-        }
         status = OATO_OK;
     }
     return status;
@@ -146,9 +143,7 @@ oato_status ranks_make(const struct model *m, const struct planner_options *give
         plan_free(&alone);
         return status;
     }
-    if (!status)
-        plan_free(out);
-    *out = alone;
+    plan_keep(out, NULL, &alone, NULL, true, !status);
     choice->prices.priced = false;
     return OATO_OK;
 }
