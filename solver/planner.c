@@ -5,11 +5,10 @@
  */
 #include "solver/planning_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL_UNITS = 64, CANDIDATES = 7, FIT_TRIES = 8 };
+enum { SMALL_UNITS = 64, CANDIDATES = 8, FIT_TRIES = 8 };
 
 struct candidate {
     const char *name; /* of the baseline, as the plan records it */
@@ -18,7 +17,7 @@ struct candidate {
     int64_t objective_ns;
 };
 
-enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP };
+enum { C_CPU, C_LAYERS, C_FIT, C_POWERINFER, C_SINGLE, C_AFFINITY, C_ILP, C_ROOMY };
 
 static oato_status try_heuristics(struct problem *p, struct candidate *c, struct ilp_clock *clock,
                                   struct oato_error *err)
@@ -96,268 +95,6 @@ static oato_status does_not_fit(const struct problem *p, struct oato_error *err)
             : ", or let oato-profile measure storage, to stream weights");
 }
 
-/* ------------------------------------------------------------------------------ the plan --- */
-
-enum { PARTS_PER_DEVICE = 2, ALL_PHASES = 1u << PHASE_PREFILL | 1u << PHASE_DECODE };
-
-static bool alloc_plan(struct plan *plan, const struct problem *p)
-{
-    struct arena *a = &plan->arena;
-    const size_t devices = (size_t)p->n_devices, n = (size_t)p->graph.n_ops, all = n * devices;
-    plan->devices = arena_alloc(a, devices, sizeof *plan->devices);
-    plan->parts = arena_alloc(a, all * PARTS_PER_DEVICE, sizeof *plan->parts);
-    plan->kv = arena_alloc(a, n, sizeof *plan->kv);
-    plan->fusions = arena_alloc(a, (size_t)p->n_fusions + 1, sizeof *plan->fusions);
-    plan->costs = arena_alloc(a, all * PHASE_COUNT, sizeof *plan->costs);
-    plan->baselines = arena_alloc(a, CANDIDATES, sizeof *plan->baselines);
-    return plan->devices && plan->parts && plan->kv && plan->fusions && plan->costs &&
-           plan->baselines;
-}
-
-static void fill_devices(struct plan *plan, const struct problem *p, const int32_t *place)
-{
-    uint64_t need[SOLVER_DEVICES];
-    problem_memory(p, place, need);
-    plan->n_devices = p->n_devices;
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        const struct profile_device *from = &p->profile->devices[p->device[d]];
-        struct plan_device *to = &plan->devices[d];
-        plan_device_fill(from, to);
-        to->budget_bytes = p->budget[d];
-        to->planned_bytes = need[d];
-    }
-}
-
-/* The axis along which the parts of an operator of a divided unit lie. */
-static enum op_axis axis_of(const struct graph_op *op, const struct problem *p, int32_t index)
-{
-    if (op_has_experts(&op->op))
-        return AXIS_EXPERTS;
-    return p->first_op[p->unit_of[index]] == index ? AXIS_ROWS : AXIS_K;
-}
-
-static void add_part(struct plan *plan, const char *op, enum op_axis axis, int64_t begin,
-                     int64_t end, uint32_t phases, int32_t device, int32_t home)
-{
-    plan->parts[plan->n_parts++] = (struct plan_part){.op = op,
-                                                      .axis = axis,
-                                                      .begin = begin,
-                                                      .end = end,
-                                                      .phases = phases,
-                                                      .device = device,
-                                                      .home = home};
-}
-
-static void add_parts(struct plan *plan, const struct problem *p, int32_t index, const char *name,
-                      const struct option *o)
-{
-    const int32_t unit = p->unit_of[index], host = p->instance.host;
-    const int kind = p->graph.ops[index].op.kind;
-    const int64_t rows = p->graph.ops[index].op.n;
-    const int32_t at = problem_op_device(p, index, o, PHASE_DECODE);
-    for (int pass = 0; pass < 2; pass++) /* in order of their ranges: the host's is the last */
-        for (int32_t d = 0; d < p->n_devices; d++) {
-            int64_t begin = 0, end = d == at ? rows : 0;
-            enum op_axis axis = AXIS_ROWS;
-            if (p->instance.is_host[d] != (pass == 1))
-                continue;
-            if (option_divided(o)) {
-                divide_range(p, unit, o, d, &begin, &end);
-                axis = axis_of(&p->graph.ops[index], p, index);
-            }
-            if (begin == end)
-                continue;
-            if (o->stream < 0 || d != host || (o->rooms && kind == OP_KV_STORE)) {
-                const bool stored = p->stored && p->stored[index] && (d == host || o->filed);
-                add_part(plan, name, axis, begin, end, ALL_PHASES, d, stored ? HOME_FILE : d);
-                continue;
-            }
-            add_part(plan, name, axis, begin, end, 1u << PHASE_PREFILL, o->stream,
-                     o->rooms && kind != OP_ATTENTION ? o->stream : d);
-            add_part(plan, name, axis, begin, end, 1u << PHASE_DECODE, d, d);
-        }
-}
-
-static oato_status fill_parts(struct plan *plan, const struct problem *p, const int32_t *place,
-                              struct oato_error *err)
-{
-    const struct graph *g = &p->graph;
-    for (int32_t i = 0; i < g->n_ops; i++) {
-        const struct graph_op *op = &g->ops[i];
-        const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
-        const char *name = arena_string(&plan->arena, op->name);
-        if (!name)
-            return oato_fail_memory(err, strlen(op->name), "the plan");
-        add_parts(plan, p, i, name, o);
-        if (op->op.kind == OP_KV_STORE)
-            plan->kv[plan->n_kv++] = (struct plan_kv){
-                .layer = op->kv_layer, .head_end = op->op.kv_heads, .device = o->out[PHASE_DECODE]};
-    }
-    return OATO_OK;
-}
-
-static oato_status fill_fusions(struct plan *plan, const struct problem *p, struct oato_error *err)
-{
-    plan->n_fusions = p->n_fusions;
-    for (int32_t i = 0; i < p->n_fusions; i++) {
-        plan->fusions[i].name = p->fusions[i].name;
-        plan->fusions[i].op = arena_string(&plan->arena, p->fusions[i].op);
-        if (!plan->fusions[i].op)
-            return oato_fail_memory(err, 64, "the plan");
-    }
-    return OATO_OK;
-}
-
-/* Copies of what the operator makes. */
-static struct price copies_of(const struct problem *p, const struct graph_op *op,
-                              const int32_t *place)
-{
-    struct price sum = {0};
-    for (int32_t j = 0; j < op->n_out; j++) {
-        int32_t e = p->edge_of[op->out[j]];
-        if (e < 0)
-            continue;
-        struct price price = edge_price(&p->instance, &p->instance.edges[e], place);
-        price_add(&sum, &price);
-    }
-    return sum;
-}
-
-/* Sets the times of a row of the table of costs: what an operator takes on the row's device in its
- * phase. False: nothing. */
-static bool fill_cost(const struct problem *p, int32_t index, const struct option *o,
-                      struct plan_cost *row)
-{
-    const struct op_price *price = &p->price[index * p->n_devices + row->device];
-    const int32_t unit = p->unit_of[index];
-    const bool whole = o - p->instance.units[unit].options < p->n_devices || o->filed;
-    if (o->in[row->phase] == o->out[row->phase] &&
-        (!whole || (p->neurons && p->division[unit].groups)))
-        return divide_op_cost(p, index, o, row);
-    row->ns = (uint64_t)(row->phase == PHASE_DECODE ? price->decode_ns : price->prefill_ns);
-    row->estimate = price->estimate;
-    return row->device == problem_op_device(p, index, o, row->phase);
-}
-
-void plan_fill_costs(struct plan *plan, const struct problem *p, const int32_t *place)
-{
-    const struct graph *g = &p->graph;
-    for (enum plan_phase phase = 0; phase < PHASE_COUNT; phase++) {
-        int32_t part = 0;
-        for (int32_t i = 0; i < g->n_ops; i++) {
-            struct price copies = copies_of(p, &g->ops[i], place);
-            const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
-            bool first = true;
-            while (strcmp(plan->parts[part].op, g->ops[i].name) != 0)
-                part++;
-            for (int32_t d = 0; d < p->n_devices; d++) {
-                struct plan_cost row = {.op = plan->parts[part].op, .phase = phase, .device = d};
-                if (!fill_cost(p, i, o, &row))
-                    continue;
-                if (first)
-                    row.transfer_ns +=
-                        (uint64_t)(phase == PHASE_DECODE ? copies.decode_ns : copies.prefill_ns);
-                first = false;
-                plan->costs[plan->n_costs++] = row;
-            }
-        }
-    }
-}
-
-/* Adds the class unless it is there; classes appear in order of the operators. */
-static void add_class(struct text *t, const char *name)
-{
-    if (!plan_classes_have(t->data, name))
-        text_printf(t, "%s%s", t->len ? "+" : "", name);
-}
-
-static oato_status fill_numerics(struct plan *plan, const struct problem *p, const int32_t *place,
-                                 struct oato_error *err)
-{
-    for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        struct text t;
-        text_init(&t);
-        for (int32_t i = 0; i < p->graph.n_ops; i++) {
-            const struct option *o = instance_option(&p->instance, place, p->unit_of[i]);
-            for (int32_t d = 0; d < p->n_devices; d++) {
-                const char *name = p->price[i * p->n_devices + d].numerics[phase];
-                if (o->uses >> d & 1 && name && *name)
-                    add_class(&t, name);
-            }
-        }
-        plan->numerics[phase] = arena_string(&plan->arena, t.data);
-        bool failed = t.failed || !plan->numerics[phase];
-        text_free(&t);
-        if (failed)
-            return oato_fail_memory(err, 64, "the plan");
-    }
-    return OATO_OK;
-}
-
-static oato_status fill_names(struct plan *plan, const struct model *m, const struct problem *p,
-                              struct oato_error *err)
-{
-    struct gguf_string name = {"", 0};
-    gguf_get_string(m->gguf, "general.name", &name);
-    plan->tool = "oato " OATO_VERSION;
-    plan->model_name = arena_strndup(&plan->arena, name.data, name.len);
-    plan->structure_hash = gguf_structure_hash(m->gguf);
-    plan->content_hash = gguf_content_hash(m->gguf);
-    plan->profile_hash = profile_hash(p->profile);
-    plan->neurons_hash = p->neurons ? neurons_hash(p->neurons) : 0;
-    plan->neurons = p->neurons;
-    plan->request = p->request;
-    if (!plan->model_name)
-        return oato_fail_memory(err, name.len, "the plan");
-    return OATO_OK;
-}
-
-static oato_status fill_inputs(struct plan *plan, const struct problem *p, struct oato_error *err)
-{
-    const size_t n = (size_t)p->n_inputs;
-    plan->inputs = arena_alloc(&plan->arena, n + 1, sizeof *plan->inputs);
-    if (!plan->inputs)
-        return oato_fail_memory(err, n * sizeof *plan->inputs, "the plan");
-    for (int32_t i = 0; i < p->n_inputs; i++) {
-        plan->inputs[i] = p->inputs[i];
-        plan->inputs[i].tensor =
-            arena_strndup(&plan->arena, p->inputs[i].tensor, strlen(p->inputs[i].tensor));
-        if (!plan->inputs[i].tensor)
-            return oato_fail_memory(err, n, "the plan");
-    }
-    plan->n_inputs = p->n_inputs;
-    return OATO_OK;
-}
-
-/* Where a unit's option skips neurons; layers that compute all of them everywhere are not listed.
- */
-static oato_status fill_sparse(struct plan *plan, const struct problem *p, const int32_t *place,
-                               struct oato_error *err)
-{
-    plan->sparse = arena_alloc(&plan->arena, (size_t)p->n_sparse + 1, sizeof *plan->sparse);
-    if (!plan->sparse)
-        return oato_fail_memory(err, (size_t)p->n_sparse * sizeof *plan->sparse, "the plan");
-    for (int32_t i = 0; i < p->n_sparse; i++) {
-        bool skips = p->sparse_given; /* also where there is no gate, whose units choose nothing */
-        uint32_t dense = 0, predicts = p->sparse[i].predicts;
-        for (int32_t u = 0; u < p->instance.n_units; u++) {
-            const struct option *o = instance_option(&p->instance, place, u);
-            const struct graph_op *op = &p->graph.ops[p->first_op[u]];
-            if (op->op.kind != OP_GATE_UP || op->layer != p->sparse[i].layer ||
-                !divide_pair(&p->graph, p->first_op[u]))
-                continue;
-            dense = o->dense & o->uses;
-            skips = dense != o->uses || p->sparse_given;
-            predicts = p->sparse_given ? predicts : o->guess;
-        }
-        plan->sparse[plan->n_sparse] = p->sparse[i];
-        plan->sparse[plan->n_sparse].dense = dense;
-        plan->sparse[plan->n_sparse].predicts = predicts;
-        plan->n_sparse += skips;
-    }
-    return fill_inputs(plan, p, err);
-}
-
 static void fill_baselines(struct plan *plan, const struct candidate *c)
 {
     for (int i = 0; i < C_ILP; i++)
@@ -370,24 +107,12 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
                              const struct candidate *all, const struct candidate *chosen,
                              const struct ilp_result *ilp, struct oato_error *err)
 {
-    const int32_t *place = chosen->place;
-    plan_init(plan);
-    oato_status status =
-        alloc_plan(plan, p) ? OATO_OK : oato_fail_memory(err, plan->arena.used_bytes, "the plan");
-    if (status || fill_names(plan, m, p, err) || fill_parts(plan, p, place, err) ||
-        fill_sparse(plan, p, place, err) || fill_fusions(plan, p, err) ||
-        fill_numerics(plan, p, place, err)) {
-        plan_free(plan);
-        return err->status;
-    }
-    fill_devices(plan, p, place);
-    plan_fill_costs(plan, p, place);
+    oato_status status = plan_of_placement(m, p, chosen->place, CANDIDATES, plan, err);
+    if (status)
+        return status;
     fill_baselines(plan, all);
-    struct price price = instance_price(&p->instance, place);
-    plan->decode_ns = (uint64_t)price.decode_ns; /* also where nothing is generated */
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
-    plan->objective_ns = (uint64_t)price.objective_ns;
-    plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, price.objective_ns), 0);
+    plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, (int64_t)plan->objective_ns), 0);
     plan->timed_out = ilp->timed_out;
     status = simulation_predict(plan, m, p->profile, err);
     if (status)
@@ -397,19 +122,28 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
 
 /* ------------------------------------------------------------------------------- solving --- */
 
-/* The ILP, from the best of the others on: it is never worse. */
-static oato_status run_ilp(const struct problem *p, const struct planner_options *o,
+enum { FEW_WALKS = 3 };
+
+/* The ILP, from the best of the others on: it is never worse. `quick`: it proves nothing. */
+static oato_status run_ilp(struct problem *p, const struct planner_options *o, bool quick,
                            struct candidate *c, struct ilp_result *result, struct oato_error *err)
 {
-    const struct ilp_options options = {.gap = o->gap >= 0                          ? o->gap
-                                               : p->instance.n_units <= SMALL_UNITS ? 0
-                                                                                    : 1e-3,
-                                        .deadline_ns = o->deadline_ns};
-    const int warm = best_of(c, C_ILP);
+    const bool exact = p->instance.n_units <= SMALL_UNITS && !p->stored && !quick;
+    const struct ilp_options options = {.gap = o->gap >= 0 ? o->gap
+                                               : exact     ? 0
+                                                           : 1e-3,
+                                        .deadline_ns =
+                                            quick ? ilp_share(o->deadline_ns, 3) : o->deadline_ns,
+                                        .no_search = quick,
+                                        .walks = quick ? FEW_WALKS : 0};
+    const int warm = best_of(c, C_ROOMY);
+    const int32_t *from = warm < 0 ? NULL : c[warm].place;
     const oato_status status =
-        search_placement(p, &options, warm < 0 ? NULL : c[warm].place, c[C_ILP].place, result, err);
+        search_placement(p, &options, from, c[C_ILP].place, c[C_ROOMY].place, result, err);
     c[C_ILP].fits = !status;
     c[C_ILP].objective_ns = result->objective_ns;
+    c[C_ROOMY].fits = !status && result->roomy_ns;
+    c[C_ROOMY].objective_ns = result->roomy_ns;
     return status == OATO_NEGATIVE ? OATO_OK : status;
 }
 
@@ -463,6 +197,88 @@ static oato_status fill_memory(struct plan *plan, const struct model *m, const s
     return status;
 }
 
+/* The heuristics where weights and KV may be read from a file: a rule chooses which if everything
+ * is the host's, and what a placement puts elsewhere leaves room for more of them. */
+static oato_status try_storage(struct problem *p, const struct planner_options *o, bool searches,
+                               struct candidate *c, struct ilp_clock *clock, struct oato_error *err)
+{
+    struct storage_rule rule;
+    struct ilp_result found = {0};
+    bool *stored;
+    oato_status status = storage_open(p, err);
+    if (!status)
+        status = storage_rule_begin(p, &rule, err);
+    stored = p->stored;
+    p->stored = NULL; /* by that rule nothing is open */
+    if (!status)
+        status = try_heuristics(p, c, clock, err);
+    if (!status && searches)
+        status = run_ilp(p, o, true, c, &found, err);
+    p->stored = stored;
+    if (status)
+        return status;
+    storage_rule_end(p, &rule, NULL);
+    for (int i = 0; i < C_ROOMY && !status; i++) {
+        if (!c[i].fits)
+            continue;
+        storage_rule_end(p, &rule, c[i].place);
+        status = storage_refine(p, c[i].place, &c[i].fits, err);
+        c[i].objective_ns = instance_price(&p->instance, c[i].place).objective_ns;
+        storage_unset(p);
+    }
+    return status;
+}
+
+static oato_status settle(struct problem *p, int32_t *place, struct oato_error *err)
+{
+    instance_settle(&p->instance, place);
+    problem_stream(p, place);
+    p->planned = instance_price(&p->instance, place);
+    return p->stored ? storage_settle(p, place, err) : OATO_OK;
+}
+
+static int64_t predicted_ns(const struct plan *plan)
+{
+    return request_price(&plan->request, (int64_t)plan->prefill_ns, (int64_t)plan->decode_ns)
+        .objective_ns;
+}
+
+/* The chosen one, or where the ILP found it in rooms of other sizes the one from before, if that is
+ * faster on the clock. */
+static oato_status fill_faster(struct plan *plan, const struct model *m, struct problem *p,
+                               const struct candidate *c, int chosen, const struct ilp_result *ilp,
+                               struct oato_error *err)
+{
+    const struct problem was = *p;
+    struct plan other;
+    oato_status status = settle(p, c[chosen].place, err);
+    if (!status)
+        status = fill_plan(plan, m, p, c, &c[chosen], ilp, err);
+    if (status || chosen != C_ILP || !c[C_ROOMY].fits ||
+        c[C_ROOMY].objective_ns == c[C_ILP].objective_ns)
+        return status;
+    for (int now = C_ROOMY;; now = C_ILP) {
+        p->instance = was.instance;
+        memcpy(p->reserve, was.reserve, sizeof p->reserve);
+        p->ring_bytes = was.ring_bytes;
+        status = settle(p, c[now].place, err);
+        if (now == C_ILP || status)
+            break;
+        status = fill_plan(&other, m, p, c, &c[C_ROOMY], ilp, err);
+        if (status)
+            break;
+        const bool faster = predicted_ns(&other) < predicted_ns(plan);
+        plan_free(faster ? plan : &other);
+        if (faster) {
+            *plan = other;
+            return OATO_OK;
+        }
+    }
+    if (status)
+        plan_free(plan);
+    return status;
+}
+
 /* With `stored`, what does not fit is streamed from a file; without, all weights are resident. */
 static oato_status make(const struct model *m, const struct profile *profile,
                         const struct planner_options *o, bool stored, struct plan *out,
@@ -471,9 +287,10 @@ static oato_status make(const struct model *m, const struct profile *profile,
     struct problem *p = NULL;
     struct candidate c[CANDIDATES] = {
         {.name = "cpu"},           {.name = "layers"},   {.name = "fit"}, {.name = "powerinfer"},
-        {.name = "affinity-once"}, {.name = "affinity"}, {.name = "ilp"}};
+        {.name = "affinity-once"}, {.name = "affinity"}, {.name = "ilp"}, {.name = "ilp"}};
     struct ilp_result ilp = {0};
-    struct ilp_clock clock = {0};
+    struct ilp_clock clock = {.deadline_ns =
+                                  ilp_share(o->deadline_ns, 3)}; /* the rest comes after */
     int chosen = -1;
     if (problem)
         *problem = NULL;
@@ -487,31 +304,22 @@ static oato_status make(const struct model *m, const struct profile *profile,
         if (!c[i].place)
             status = oato_fail_memory(err, sizeof *c[i].place, "a placement");
     }
-    if (!status && stored)
-        status = storage_choose(p, NULL, err);
-    clock.deadline_ns = ilp_share(o->deadline_ns, 3); /* what comes after has the rest */
+    const bool searches = chosen < 0 || chosen == C_ILP;
     if (!status)
-        status = try_heuristics(p, c, &clock, err);
-    if (!status && (chosen < 0 || chosen == C_ILP))
-        status = run_ilp(p, o, c, &ilp, err);
+        status = stored ? try_storage(p, o, searches, c, &clock, err)
+                        : try_heuristics(p, c, &clock, err);
+    if (!status && searches)
+        status = run_ilp(p, o, false, c, &ilp, err);
     ilp.timed_out = ilp.timed_out || clock.ended;
     if (status)
         goto out;
     if (chosen < 0) /* the ILP is never worse; it is named unless it found nothing better */
-        chosen = best_of(c, CANDIDATES);
+        chosen = best_of(c, C_ROOMY);
     if (chosen < 0 || !c[chosen].fits) {
         status = does_not_fit(p, err);
         goto out;
     }
-    instance_settle(&p->instance, c[chosen].place);
-    problem_stream(p, c[chosen].place);
-    bool same = true; /* the bound is of placements that read what the search had read */
-    if (stored && (status = storage_choose_again(p, c[chosen].place, &same, err)))
-        goto out;
-    if (!same)
-        ilp.bound_ns = 0;
-    p->planned = instance_price(&p->instance, c[chosen].place);
-    status = fill_plan(out, m, p, c, &c[chosen], &ilp, err);
+    status = fill_faster(out, m, p, c, chosen, &ilp, err);
     if (!status && ((o->expert_cache && (status = caches_add(out, m, p, o->expert_cache, err))) ||
                     (!o->by_ranks && (status = fill_memory(out, m, p, more, err)))))
         plan_free(out);
@@ -524,12 +332,15 @@ out:
 }
 
 /* The same with more room set aside until the plan's programs fit: how much they take beside
- * weights and KV depends on the placement. */
+ * weights and KV depends on the placement. The bound stays that of the first problem: other
+ * placements may do without what was set aside for these. */
 static oato_status make_to_fit(const struct model *m, const struct profile *profile,
                                const struct planner_options *o, bool stored, struct plan *out,
                                struct problem **problem, struct oato_error *err)
 {
     struct planner_options now = *o;
+    uint64_t bound_ns = UINT64_MAX;
+    bool timed_out = false;
     for (int i = 0;; i++) {
         const struct plan_device *over = NULL;
         uint64_t more[SOLVER_DEVICES];
@@ -537,6 +348,9 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
         const oato_status status = make(m, profile, &now, stored, out, problem, more, err);
         if (status || o->by_ranks)
             return status;
+        bound_ns = out->bound_ns < bound_ns ? out->bound_ns : bound_ns;
+        out->bound_ns = bound_ns;
+        out->timed_out = timed_out = timed_out || out->timed_out;
         for (int32_t d = 0; d < out->n_devices; d++) {
             const struct plan_device *own = &out->devices[d];
             if (own->planned_bytes <= own->budget_bytes)
@@ -561,17 +375,61 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     }
 }
 
-/* Streaming from a file is the last resort: any plan without it is faster. */
+/* The better of two plans, the first of those with all in memory, the second of the others: what is
+ * proven of both is. Frees the other. */
+static void take_better(struct plan *out, struct problem **problem, struct plan *other,
+                        struct problem *of_other)
+{
+    const uint64_t bound_ns = other->bound_ns < out->bound_ns ? other->bound_ns : out->bound_ns;
+    const bool timed_out = out->timed_out || other->timed_out;
+    if (other->objective_ns < out->objective_ns) {
+        struct plan was = *out;
+        struct problem *of_was = *problem;
+        *out = *other;
+        *problem = of_other;
+        *other = was;
+        of_other = of_was;
+    }
+    plan_free(other);
+    problem_free(of_other);
+    out->bound_ns = bound_ns;
+    out->timed_out = timed_out;
+}
+
+/* All in memory first: that is the faster problem and mostly the only one. */
 oato_status planner_make(const struct model *m, const struct profile *profile,
                          const struct planner_options *o, struct plan *out,
                          struct problem **problem, struct oato_error *err)
 {
-    struct planner_options whole = *o;
-    whole.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status = make_to_fit(m, profile, &whole, false, out, problem, err);
-    if (status != OATO_EFIT || oato_failed_memory(err) || o->resident_only ||
-        !(profile_storage_rate(profile) > 0))
-        return status;
-    whole.whole_only = true;
-    return make_to_fit(m, profile, &whole, true, out, problem, err);
+    const bool searches = !strcmp(o->solver, "auto") || !strcmp(o->solver, "ilp");
+    const bool may_store = !o->resident_only && profile_storage_rate(profile) > 0;
+    struct problem *of_out = NULL, *of_filed = NULL;
+    struct planner_options now = *o;
+    now.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
+    oato_status status = make_to_fit(m, profile, &now, false, out, &of_out, err);
+    const bool fits = !status;
+    if ((fits && may_store && searches && storage_may_help(of_out)) ||
+        (status == OATO_EFIT && !oato_failed_memory(err) && may_store)) {
+        struct plan filed;
+        status = make_to_fit(m, profile, &now, true, &filed, &of_filed, err);
+        if (!status && fits) {
+            take_better(out, &of_out, &filed, of_filed);
+        } else if (!status) {
+            *out = filed;
+            of_out = of_filed;
+        } else if (fits && status == OATO_EFIT && !oato_failed_memory(err)) {
+            out->bound_ns = 0; /* nothing is known of what may be read from the file */
+            status = OATO_OK;
+        } else if (fits) {
+            plan_free(out);
+            problem_free(of_out);
+        }
+    }
+    if (status || !problem)
+        problem_free(status ? NULL : of_out);
+    else
+        *problem = of_out;
+    if (problem && status)
+        *problem = NULL;
+    return status;
 }
