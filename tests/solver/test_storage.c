@@ -247,7 +247,8 @@ static void an_accelerator_is_filled_first(void **state)
 }
 
 /* A step of one token reads the experts that it chooses, and a prompt nearly all. What is read
- * whole becomes resident first. */
+ * whole is in memory, but for the output and small routers, where one more matrix of experts then
+ * fits. */
 static void experts_are_read_when_they_are_chosen(void **state)
 {
     (void)state;
@@ -273,7 +274,7 @@ static void experts_are_read_when_they_are_chosen(void **state)
     sums(&plan, problem, &resident, &stored, &least);
     for (int32_t k = 0; k < plan.n_parts; k++)
         assert_true(plan.parts[k].home != HOME_FILE || strstr(plan.parts[k].op, "exps") ||
-                    !strcmp(plan.parts[k].op, "output"));
+                    strstr(plan.parts[k].op, "gate_inp") || !strcmp(plan.parts[k].op, "output"));
     const double all_ns = stored / (RATE * 100) * 1e9;
     assert_true((double)plan.decode_ns > 0.99 * all_ns * 2 / 16);
     assert_true((double)plan.decode_ns < 1.5 * all_ns * 2 / 16);
