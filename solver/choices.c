@@ -3,10 +3,11 @@
  * prompt are, and the type of KV.
  *
  * A wider step streams weights less often, but takes more memory for activations and workspace. All
- * widths are bounded first, by one linear program each. Then the one that promises most is planned
- * for; the others only while their bounds leave more to gain than the gap, and searches for them
- * end where they cannot win. Where the solver has no bounds, all are planned for. The plan's bound
- * is that of all widths: one that has none leaves the plan without.
+ * widths are bounded first, by one linear program each, or two where reading from a file may be
+ * faster than what fits into memory. Then the one that promises most is planned for; the others
+ * only while their bounds leave more to gain than the gap, and searches for them end where they
+ * cannot win. Where the solver has no bounds, all are planned for. The plan's bound is that of all
+ * widths: one that has none leaves the plan without.
  */
 #include "solver/planning_internal.h"
 
@@ -169,12 +170,6 @@ static void keep(struct plan *out, struct problem **problem, struct plan *other,
         *problem = others;
 }
 
-/* There is no plan, or none that is fast enough. */
-static bool is_none(oato_status status, const struct oato_error *err)
-{
-    return status == OATO_NEGATIVE || (status == OATO_EFIT && !oato_failed_memory(err));
-}
-
 /* Plans for one width and keeps what is better. *known: there is a plan. */
 static oato_status plan_width(struct widths *x, struct width *w, int32_t left, struct plan *out,
                               struct problem **problem, bool *known, struct oato_error *err)
@@ -191,7 +186,7 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     plan_init(&plan);
     const oato_status status =
         plan_at_width(x->m, x->profile, &now, &plan, problem ? &p : NULL, err);
-    if (is_none(status, err)) {
+    if (no_plan(status, err)) {
         x->unfit = x->unfit || status == OATO_EFIT;
         for (int32_t i = 0; i < x->n; i++) /* wider ones take more memory */
             x->of[i].made = x->of[i].made || (w == x->of && status == OATO_EFIT);
@@ -199,7 +194,9 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     }
     if (status)
         return status;
-    w->bound_ns = max_i64(w->bound_ns, (int64_t)plan.bound_ns);
+    if (plan.bound_ns ||
+        planner_weighs_library(NULL, x->profile)) /* else that of the start holds */
+        w->bound_ns = (int64_t)plan.bound_ns;
     x->timed_out = x->timed_out || plan.timed_out;
     const bool better = !x->enough_ns || (int64_t)plan.objective_ns < x->enough_ns;
     if (better)
@@ -238,7 +235,7 @@ static oato_status plan_best_width(const struct model *m, const struct profile *
         return status;
     if (x.of[0].bound_ns == INT64_MAX)
         x.of[0].bound_ns = 0; /* none fits, and the narrowest is to say why */
-    while ((!status || is_none(status, err)) && (w = next_width(&x, &left)) &&
+    while ((!status || no_plan(status, err)) && (w = next_width(&x, &left)) &&
            !(known && ilp_late(&clock)))
         status = plan_width(&x, w, left, out, problem, &known, err);
     if (!known)
@@ -294,7 +291,7 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     now.request.kv = DT_F16;
     now.deadline_ns = ilp_share(o->deadline_ns, 2);
     const oato_status status = plan_best_width(m, profile, &now, out, problem, err);
-    if (status && !is_none(status, err))
+    if (status && !no_plan(status, err))
         return status;
     now.request.kv = DT_Q8_0;
     now.deadline_ns = o->deadline_ns;

@@ -108,6 +108,12 @@ static void fill_baselines(struct plan *plan, const struct candidate *c)
                 c[i].name, (uint64_t)(c[i].theirs_ns ? c[i].theirs_ns : c[i].objective_ns)};
 }
 
+/* States that no plan is faster than that; the plan itself is one. */
+static void plan_bound(struct plan *plan, int64_t bound_ns)
+{
+    plan->bound_ns = (uint64_t)max_i64(min_i64(bound_ns, (int64_t)plan->objective_ns), 0);
+}
+
 static oato_status fill_plan(struct plan *plan, const struct model *m, const struct problem *p,
                              const struct candidate *all, const struct candidate *chosen,
                              const struct ilp_result *ilp, struct oato_error *err)
@@ -117,7 +123,7 @@ static oato_status fill_plan(struct plan *plan, const struct model *m, const str
         return status;
     fill_baselines(plan, all);
     plan->solver = chosen == &all[C_SINGLE] ? "affinity" : chosen->name;
-    plan->bound_ns = (uint64_t)max_i64(min_i64(ilp->bound_ns, (int64_t)plan->objective_ns), 0);
+    plan_bound(plan, ilp->bound_ns);
     plan->timed_out = ilp->timed_out;
     status = simulation_predict(plan, m, p->profile, err);
     if (status)
@@ -318,6 +324,8 @@ static oato_status make(const struct model *m, const struct profile *profile,
     oato_status status = find_solver(o, &chosen, err);
     if (!status)
         status = problem_create(m, profile, o, &p, err);
+    if (status && no_plan(status, err))
+        made->bound_ns = INT64_MAX;
     if (status)
         return status;
     for (int i = 0; i < CANDIDATES && !status; i++) {
@@ -387,7 +395,7 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
         }
         if (status || o->by_ranks)
             return status;
-        out->bound_ns = (uint64_t)max_i64(min_i64(made->bound_ns, (int64_t)out->objective_ns), 0);
+        plan_bound(out, made->bound_ns);
         out->timed_out = timed_out = timed_out || out->timed_out;
         for (int32_t d = 0; d < out->n_devices; d++) {
             const struct plan_device *own = &out->devices[d];
@@ -418,9 +426,7 @@ static oato_status make_to_fit(const struct model *m, const struct profile *prof
     }
 }
 
-/* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
- * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
-static bool weighs_library(const struct plan *plan, const struct profile *profile)
+bool planner_weighs_library(const struct plan *plan, const struct profile *profile)
 {
     enum { NEARLY = 16 };
     for (int32_t i = 0; i < profile->n_rows; i++) {
@@ -440,12 +446,10 @@ static bool weighs_library(const struct plan *plan, const struct profile *profil
     return false;
 }
 
-/* Takes the other plan instead if it is better, and frees one of them: what is proven of both is.
- */
+/* Takes the other plan instead if it is better, and frees one of them. */
 static void take_better(struct plan *out, struct problem **problem, struct plan *other,
                         struct problem *of_other)
 {
-    const uint64_t bound_ns = least_bytes(other->bound_ns, out->bound_ns);
     const bool timed_out = out->timed_out || other->timed_out;
     const bool better = other->objective_ns < out->objective_ns;
     plan_free(better ? out : other);
@@ -454,44 +458,46 @@ static void take_better(struct plan *out, struct problem **problem, struct plan 
         *out = *other;
     if (better && problem)
         *problem = of_other;
-    out->bound_ns = bound_ns;
     out->timed_out = timed_out;
 }
 
-/* All in memory first: that is the faster problem and mostly the only one. */
+/* All in memory first: that is the faster problem and mostly the only one. *bound_ns: no plan is
+ * faster, in memory or from a file; also where there is none. */
 static oato_status make_best(const struct model *m, const struct profile *profile,
                              const struct planner_options *o, struct plan *out,
-                             struct problem **problem, struct oato_error *err)
+                             struct problem **problem, int64_t *bound_ns, struct oato_error *err)
 {
     struct made made, filed;
     struct plan plan;
     struct problem *own = NULL;
     struct oato_error failed;
-    const oato_status status = make_to_fit(m, profile, o, false, out, problem, &made, err);
-    const bool unfit = status == OATO_EFIT && !oato_failed_memory(err);
-    if (!(unfit ? planner_may_store(o, profile)
-                : (!status || status == OATO_NEGATIVE) && made.may_store))
+    oato_status status = make_to_fit(m, profile, o, false, out, problem, &made, err);
+    const bool unfit = status == OATO_EFIT;
+    *bound_ns = made.bound_ns;
+    if ((status && !no_plan(status, err)) ||
+        !(unfit ? planner_may_store(o, profile) : made.may_store))
         return status;
     const oato_status second =
         make_to_fit(m, profile, o, true, &plan, problem ? &own : NULL, &filed, &failed);
-    const bool none =
-        second == OATO_NEGATIVE || (second == OATO_EFIT && !oato_failed_memory(&failed));
-    if (!status && !second) {
+    *bound_ns = min_i64(made.bound_ns, filed.bound_ns);
+    if (!second && !status) {
         take_better(out, problem, &plan, own);
     } else if (!second) {
         *out = plan;
-        out->bound_ns = least_bytes(out->bound_ns, (uint64_t)max_i64(made.bound_ns, 0));
         if (problem)
             *problem = own;
-    } else if (!status && none) {
-        out->bound_ns = least_bytes(out->bound_ns, (uint64_t)max_i64(filed.bound_ns, 0));
-    } else if (!status) {
-        plan_free(out);
-        problem_free(problem ? *problem : NULL);
-    }
-    if (second && (unfit || !none))
+        status = OATO_OK;
+    } else if (unfit || !no_plan(second, &failed)) {
+        if (!status) {
+            plan_free(out);
+            problem_free(problem ? *problem : NULL);
+        }
         *err = failed;
-    return !second || (!status && none) ? OATO_OK : unfit || !none ? second : status;
+        return second;
+    }
+    if (!status)
+        plan_bound(out, *bound_ns);
+    return status;
 }
 
 /* The same without libraries: what they set aside may hold weights. */
@@ -503,19 +509,24 @@ oato_status plan_at_width(const struct model *m, const struct profile *profile,
     struct plan plan;
     struct problem *own = NULL;
     struct oato_error ignored;
-    const oato_status status = make_best(m, profile, o, out, problem, err);
+    int64_t bound_ns, own_ns;
+    const oato_status status = make_best(m, profile, o, out, problem, &bound_ns, err);
     other.own_kernels = true;
     if (o->own_kernels || o->by_ranks ||
         (status && (status != OATO_EFIT || oato_failed_memory(err))) ||
-        !weighs_library(status ? NULL : out, profile) ||
-        make_best(m, profile, &other, &plan, problem ? &own : NULL, &ignored))
+        !planner_weighs_library(status ? NULL : out, profile))
         return status;
-    if (!status) {
+    const oato_status second =
+        make_best(m, profile, &other, &plan, problem ? &own : NULL, &own_ns, &ignored);
+    if (!second && !status) {
         take_better(out, problem, &plan, own);
-        return OATO_OK;
+    } else if (!second) {
+        *out = plan;
+        if (problem)
+            *problem = own;
+    } else if (status) {
+        return status;
     }
-    *out = plan;
-    if (problem)
-        *problem = own;
+    plan_bound(out, min_i64(bound_ns, own_ns));
     return OATO_OK;
 }

@@ -258,6 +258,11 @@ int32_t heads_of_plan(const struct problem *p, const struct plan *plan, int32_t 
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
+/* The status says that there is no plan, or none that is fast enough. */
+static inline bool no_plan(oato_status status, const struct oato_error *err)
+{
+    return status == OATO_NEGATIVE || (status == OATO_EFIT && !oato_failed_memory(err));
+}
 /* planner.c: a plan of the request as it is, steps of its ubatch. */
 oato_status plan_at_width(const struct model *m, const struct profile *profile,
                           const struct planner_options *o, struct plan *out,
@@ -265,6 +270,9 @@ oato_status plan_at_width(const struct model *m, const struct profile *profile,
 /* Whether plans may read from a file. */
 bool planner_may_store(const struct planner_options *o, const struct profile *profile);
 enum { WIDTH_LEAST = 64 }; /* of any_ubatch; takes the least memory */
+/* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
+ * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
+bool planner_weighs_library(const struct plan *plan, const struct profile *profile);
 /* At which gap the search for the problem ends. */
 double search_gap(const struct planner_options *o, const struct problem *p);
 

@@ -63,6 +63,8 @@ static oato_status try_one(struct choosing *x, int32_t profile)
     used[profile] = true;
     if (planner_make(x->m, x->all->profiles[profile], &x->timed, &plan, NULL, x->err))
         return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
+    if (x->all->n_profiles > 1)
+        plan.bound_ns = 0; /* of this host's plans alone */
     with_host(x, profile, &plan);
     consider(x, &plan, used, &none);
     return OATO_OK;
@@ -149,6 +151,7 @@ oato_status ranks_make(const struct model *m, const struct planner_options *give
     if (!status)
         plan_free(out);
     *out = alone;
+    out->bound_ns = 0; /* of this host's plans alone: ranks may be faster */
     choice->prices.priced = false;
     return OATO_OK;
 }

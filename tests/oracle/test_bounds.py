@@ -130,18 +130,9 @@ def place_of(p, plan):
     return place
 
 
-def reserves(p, plan, place):
+def reserves(plan):
     """What each device sets aside beside weights, KV and rooms; unused ones have nothing to give."""
-    rooms, reserve = p.rooms(place), []
-    kept = sum(o.bytes[p.host] for o in place if o.stream is not None and not o.filed
-               and p.m.devices[o.stream].get("keeps"))
-    for d, x in enumerate(plan["devices"]):
-        full = x["planned_bytes"] == x["budget_bytes"]
-        aside = x["planned_bytes"] - p.used(place)[d] - rooms[d]
-        if d == p.host and not full: # page-locked copies, as far as they find room
-            aside -= kept
-        reserve.append(max(aside, 0) if x["planned_bytes"] else 1 << 60)
-    return reserve
+    return [x["set_aside_bytes"] if x["planned_bytes"] else 1 << 60 for x in plan["devices"]]
 
 
 def changes(p, place, budget, objective, seconds, r):
@@ -205,7 +196,7 @@ class Checks:
             self.fail(case, f"the plan's placement takes {own} ns, it says {objective}")
             return
         c["equal"] += 1
-        p.reserve = reserves(p, plan, place)
+        p.reserve = reserves(plan)
         budget = [x["budget_bytes"] for x in plan["devices"]]
         if not p.fits(place, budget):
             self.fail(case, "the plan's placement does not fit by our sums")
