@@ -28,7 +28,8 @@ struct cacheable {
     uint64_t bytes; /* of an expert on the accelerator */
 };
 
-/* The one part of the operator that the host decodes; false: there is none, or more. */
+/* The one part of the operator that the host decodes from its memory; false: there is none, or
+ * more. Experts that are in a file are not in memory to be copied. */
 static bool host_part(const struct plan *plan, const struct problem *p, const struct graph_op *o,
                       int32_t *first, int32_t *held)
 {
@@ -38,6 +39,8 @@ static bool host_part(const struct plan *plan, const struct problem *p, const st
         if (!(t->phases >> PHASE_DECODE & 1) || !p->instance.is_host[t->device] ||
             t->begin == t->end || strcmp(t->op, o->name) != 0)
             continue;
+        if (t->home == HOME_FILE)
+            return false;
         const bool some = t->axis == AXIS_EXPERTS;
         *first = some ? (int32_t)t->begin : 0;
         *held = some ? (int32_t)(t->end - t->begin) : o->op.experts;

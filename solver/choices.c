@@ -3,10 +3,11 @@
  * prompt are, and the type of KV.
  *
  * A wider step streams weights less often, but takes more memory for activations and workspace. All
- * widths are bounded first, by one linear program each. Then the one that promises most is planned
- * for; the others only while their bounds leave more to gain than the gap, and searches for them
- * end where they cannot win. Where the solver has no bounds, all are planned for. The plan's bound
- * is that of all widths: one that has none leaves the plan without.
+ * widths are bounded first, by one linear program each, or two where reading from a file may be
+ * faster than what fits into memory. Then the one that promises most is planned for; the others
+ * only while their bounds leave more to gain than the gap, and searches for them end where they
+ * cannot win. Where the solver has no bounds, all are planned for. The plan's bound is that of all
+ * widths: one that has none leaves the plan without.
  */
 #include "solver/planning_internal.h"
 
@@ -27,7 +28,6 @@ struct widths {
     const struct model *m;
     const struct profile *profile;
     const struct planner_options *o;
-    bool stored;
     struct width of[WIDTHS];
     int32_t n;
     double gap;
@@ -49,12 +49,30 @@ static void list_widths(struct widths *x)
            x->o->any_ubatch && x->n < WIDTHS);
 }
 
+/* The bound of a problem, from one linear program; 0: unknown. */
+static oato_status bound_problem(struct widths *x, struct problem *p, uint64_t deadline_ns,
+                                 int32_t *place, int64_t *bound_ns, struct oato_error *err)
+{
+    const struct ilp_options relaxed = {
+        .gap = x->gap, .deadline_ns = deadline_ns, .relax_only = true};
+    struct ilp_result r = {.bound_ns = 0};
+    *bound_ns = 0;
+    if (x->timed_out) /* so would this */
+        return OATO_OK;
+    const oato_status status = search_placement(p, &relaxed, NULL, place, NULL, &r, err);
+    if (status != OATO_NEGATIVE)
+        return status;
+    *bound_ns = r.bound_ns;
+    x->timed_out = r.timed_out;
+    return OATO_OK;
+}
+
 static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadline_ns,
                                struct oato_error *err)
 {
     struct planner_options now = *x->o;
     struct problem *p;
-    struct ilp_result r = {.bound_ns = 0};
+    int64_t filed_ns = 0;
     now.request.ubatch = w->tokens;
     oato_status status = problem_create(x->m, x->profile, &now, &p, err);
     if (status == OATO_EFIT && !oato_failed_memory(err)) {
@@ -64,17 +82,16 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
     if (status)
         return status;
     x->gap = search_gap(x->o, p);
-    const struct ilp_options relaxed = {
-        .gap = x->gap, .deadline_ns = deadline_ns, .relax_only = true};
     int32_t *place = arena_alloc(&p->arena, (size_t)p->instance.n_units + 1, sizeof *place);
     if (!place)
         status = oato_fail_memory(err, sizeof *place, "a placement");
-    else if (!x->timed_out) /* else so would this */
-        status = search_placement(p, &relaxed, NULL, place, &r, err);
-    if (status == OATO_NEGATIVE) {
-        w->bound_ns = r.bound_ns;
-        x->timed_out = r.timed_out;
-        status = OATO_OK;
+    else
+        status = bound_problem(x, p, deadline_ns, place, &w->bound_ns, err);
+    if (!status && w->bound_ns && planner_may_store(x->o, x->profile) && storage_may_help(p)) {
+        status = storage_open(p, err);
+        if (!status)
+            status = bound_problem(x, p, deadline_ns, place, &filed_ns, err);
+        w->bound_ns = status ? 0 : min_i64(w->bound_ns, filed_ns);
     }
     if (!status && !w->bound_ns && baseline_fit(p, place))
         w->baseline_ns = instance_price(&p->instance, place).objective_ns;
@@ -82,14 +99,13 @@ static oato_status bound_width(struct widths *x, struct width *w, uint64_t deadl
     return status;
 }
 
-/* Only the ILP has bounds, and only where it is known what is read from a file. Narrow steps are
- * many, which takes time to price: they come last. */
+/* Only the ILP has bounds. Narrow steps are many, which takes time to price: they come last. */
 static oato_status bound_widths(struct widths *x, struct oato_error *err)
 {
     const uint64_t deadline_ns = ilp_share(x->o->deadline_ns, 3);
     const bool searches = !strcmp(x->o->solver, "auto") || !strcmp(x->o->solver, "ilp");
     oato_status status = OATO_OK;
-    for (int32_t i = x->n - 1; i >= 0 && x->n > 1 && searches && !x->stored && !status; i--)
+    for (int32_t i = x->n - 1; i >= 0 && x->n > 1 && searches && !status; i--)
         status = bound_width(x, &x->of[i], ilp_share(deadline_ns, i + 1), err);
     return status;
 }
@@ -140,12 +156,6 @@ static struct width *next_width(struct widths *x, int32_t *left)
     return first;
 }
 
-/* There is no plan, or none that is fast enough. */
-static bool is_none(oato_status status, const struct oato_error *err)
-{
-    return status == OATO_NEGATIVE || (status == OATO_EFIT && !oato_failed_memory(err));
-}
-
 /* Plans for one width and keeps what is better. *known: there is a plan. */
 static oato_status plan_width(struct widths *x, struct width *w, int32_t left, struct plan *out,
                               struct problem **problem, bool *known, struct oato_error *err)
@@ -161,8 +171,8 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     w->made = true;
     plan_init(&plan);
     const oato_status status =
-        plan_at_width(x->m, x->profile, &now, x->stored, &plan, problem ? &p : NULL, err);
-    if (is_none(status, err)) {
+        plan_at_width(x->m, x->profile, &now, &plan, problem ? &p : NULL, err);
+    if (no_plan(status, err)) {
         x->unfit = x->unfit || status == OATO_EFIT;
         for (int32_t i = 0; i < x->n; i++) /* wider ones take more memory */
             x->of[i].made = x->of[i].made || (w == x->of && status == OATO_EFIT);
@@ -170,7 +180,9 @@ static oato_status plan_width(struct widths *x, struct width *w, int32_t left, s
     }
     if (status)
         return status;
-    w->bound_ns = max_i64(w->bound_ns, (int64_t)plan.bound_ns);
+    if (plan.bound_ns ||
+        planner_weighs_library(NULL, x->profile)) /* else that of the start holds */
+        w->bound_ns = (int64_t)plan.bound_ns;
     x->timed_out = x->timed_out || plan.timed_out;
     const bool better = !x->enough_ns || (int64_t)plan.objective_ns < x->enough_ns;
     if (better)
@@ -194,11 +206,10 @@ static oato_status note_choice(struct plan *plan, const char *option, bool chose
 
 /* plan_at_width for the best width that is open. */
 static oato_status plan_best_width(const struct model *m, const struct profile *profile,
-                                   const struct planner_options *o, bool stored, struct plan *out,
+                                   const struct planner_options *o, struct plan *out,
                                    struct problem **problem, struct oato_error *err)
 {
-    struct widths x = {
-        .m = m, .profile = profile, .o = o, .stored = stored, .enough_ns = o->enough_ns};
+    struct widths x = {.m = m, .profile = profile, .o = o, .enough_ns = o->enough_ns};
     struct ilp_clock clock = {.deadline_ns = o->deadline_ns};
     struct width *w;
     int32_t left;
@@ -210,7 +221,7 @@ static oato_status plan_best_width(const struct model *m, const struct profile *
         return status;
     if (x.of[0].bound_ns == INT64_MAX)
         x.of[0].bound_ns = 0; /* none fits, and the narrowest is to say why */
-    while ((!status || is_none(status, err)) && (w = next_width(&x, &left)) &&
+    while ((!status || no_plan(status, err)) && (w = next_width(&x, &left)) &&
            !(known && ilp_late(&clock)))
         status = plan_width(&x, w, left, out, problem, &known, err);
     if (!known)
@@ -220,21 +231,6 @@ static oato_status plan_best_width(const struct model *m, const struct profile *
     out->bound_ns = (uint64_t)min_i64(bound_ns, (int64_t)out->objective_ns);
     out->timed_out = x.timed_out || clock.ended;
     return OATO_OK;
-}
-
-/* Streaming from a file is the last resort: any plan without it is faster. */
-static oato_status plan_kv(const struct model *m, const struct profile *profile,
-                           const struct planner_options *o, struct plan *out,
-                           struct problem **problem, struct oato_error *err)
-{
-    struct planner_options whole = *o;
-    oato_status status = plan_best_width(m, profile, &whole, false, out, problem, err);
-    if (status == OATO_EFIT && !oato_failed_memory(err) && !o->resident_only &&
-        profile_storage_rate(profile) > 0) {
-        whole.whole_only = true;
-        status = plan_best_width(m, profile, &whole, true, out, problem, err);
-    }
-    return status;
 }
 
 /* How many times as fast as the plan is predicted what takes so long. */
@@ -280,13 +276,14 @@ static oato_status plan_any_kv(const struct model *m, const struct profile *prof
     plan_init(&plan);
     now.request.kv = DT_F16;
     now.deadline_ns = ilp_share(o->deadline_ns, 2);
-    const oato_status status = plan_kv(m, profile, &now, out, problem, err);
-    if (status && !is_none(status, err))
+    const oato_status status = plan_best_width(m, profile, &now, out, problem, err);
+    if (status && !no_plan(status, err))
         return status;
     now.request.kv = DT_Q8_0;
     now.deadline_ns = o->deadline_ns;
     now.enough_ns = status ? o->enough_ns : worth_ns(out);
-    if (!kv_can_be_small(m) || plan_kv(m, profile, &now, &plan, problem ? &p : NULL, &ignored))
+    if (!kv_can_be_small(m) ||
+        plan_best_width(m, profile, &now, &plan, problem ? &p : NULL, &ignored))
         return status;
     plan_keep(out, problem, &plan, p, status || is_worth(out, &plan), !status);
     return OATO_OK;
@@ -301,7 +298,8 @@ oato_status planner_make(const struct model *m, const struct profile *profile,
     struct planner_options now = *o;
     plan_init(out);
     now.deadline_ns = ilp_sooner(ilp_deadline(o->time_limit_s), o->deadline_ns);
-    oato_status status = (o->any_kv ? plan_any_kv : plan_kv)(m, profile, &now, out, problem, err);
+    oato_status status =
+        (o->any_kv ? plan_any_kv : plan_best_width)(m, profile, &now, out, problem, err);
     if (status)
         return status;
     if ((o->any_ubatch && note_choice(out, "ubatch", true, err)) ||

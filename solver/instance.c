@@ -50,9 +50,6 @@ bool instance_with_streams(const struct instance *in, uint32_t streams, struct i
         if (!in->usable[d] || in->staging[d] + in->rooms[d] > in->capacity[d])
             return false;
         out->capacity[d] -= in->staging[d] + in->rooms[d];
-        if (in->filing[d] > out->capacity[in->host])
-            return false;
-        out->capacity[in->host] -= in->filing[d];
     }
     return true;
 }

@@ -148,7 +148,7 @@ static bool fill_cost(const struct problem *p, int32_t index, const struct optio
 {
     const struct op_price *price = &p->price[index * p->n_devices + row->device];
     const int32_t unit = p->unit_of[index];
-    const bool whole = o - p->instance.units[unit].options < p->n_devices || o->filed;
+    const bool whole = o - p->instance.units[unit].options < p->n_devices || o->stores;
     if (o->team)
         return heads_op_cost(p, index, o, row);
     if (o->in[row->phase] == o->out[row->phase] &&

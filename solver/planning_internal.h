@@ -258,29 +258,63 @@ int32_t heads_of_plan(const struct problem *p, const struct plan *plan, int32_t 
 int32_t problem_op_device(const struct problem *p, int32_t op, const struct option *o,
                           enum plan_phase phase);
 
-/* planner.c: a plan of the request as it is, steps of its ubatch; with `stored`, what does not fit
- * is streamed from a file. */
+/* The status says that there is no plan, or none that is fast enough. */
+static inline bool no_plan(oato_status status, const struct oato_error *err)
+{
+    return status == OATO_NEGATIVE || (status == OATO_EFIT && !oato_failed_memory(err));
+}
+/* planner.c: a plan of the request as it is, steps of its ubatch. */
 oato_status plan_at_width(const struct model *m, const struct profile *profile,
-                          const struct planner_options *o, bool stored, struct plan *out,
+                          const struct planner_options *o, struct plan *out,
                           struct problem **problem, struct oato_error *err);
 /* Keeps the other plan, and its problem unless `problem` is NULL, instead of what is there (known)
  * if it is better, and frees one of them. */
 void plan_keep(struct plan *out, struct problem **problem, struct plan *other,
                struct problem *others, bool better, bool known);
+/* Whether plans may read from a file. */
+bool planner_may_store(const struct planner_options *o, const struct profile *profile);
 enum { WIDTH_LEAST = 64 }; /* of any_ubatch; takes the least memory */
+/* Whether the device's own kernels, in place of a library, could leave room that is wanted: where
+ * nothing fits (plan is NULL), or on a device of the plan that is nearly full. */
+bool planner_weighs_library(const struct plan *plan, const struct profile *profile);
 /* At which gap the search for the problem ends. */
 double search_gap(const struct planner_options *o, const struct problem *p);
 
-/* storage.c: chooses which operators of the host are streamed from a file, for a placement without
- * divided units (NULL: everything is on the host), so that the host's memory holds the rest, and
- * prices the host's options accordingly. Again for the placement that came of it: what is elsewhere
- * then leaves room for more. */
-oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err);
-/* The same for the placement that came of the first choice. *same: it is that choice. */
-oato_status storage_choose_again(struct problem *p, const int32_t *place, bool *same,
-                                 struct oato_error *err);
-/* The same for what p->stored says already. */
-oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err);
+/* storage.c: adds to each unit the options that read matrices or KV from a file at every step, and
+ * allocates p->stored. Their times do not depend on each other; the memory that they take together,
+ * rings and rooms, does. */
+oato_status storage_open(struct problem *p, struct oato_error *err);
+/* The option of a unit whole on the device that reads those operators from the file; -1: none. */
+int32_t storage_option(const struct problem *p, int32_t unit, int32_t d, const bool *stored);
+/* For heuristics, which know one way to run a unit on the host: chooses by a rule which operators
+ * are read from the file if all of them are the host's, and makes option `host` of each unit the
+ * one that does. storage_rule_end undoes that (place NULL), and turns a placement that was made
+ * meanwhile into one of all options. */
+struct storage_rule {
+    int32_t *at,
+        *n_options; /* per unit: the option that is now `host`; how many there are in all */
+};
+oato_status storage_rule_begin(struct problem *p, struct storage_rule *rule,
+                               struct oato_error *err);
+void storage_rule_end(struct problem *p, const struct storage_rule *rule, int32_t *place);
+/* Sets p->stored to what the placement reads from the file, and the host's reserve to what that
+ * takes. */
+oato_status storage_settle(struct problem *p, const int32_t *place, struct oato_error *err);
+/* Nothing is set aside for it any more. */
+void storage_unset(struct problem *p);
+/* Takes out of the file what now fits into memory; the placement gets no slower. *fits: all of it,
+ * with rings and staging rooms, is within the devices' memory. Before problem_stream. */
+oato_status storage_refine(struct problem *p, int32_t *place, bool *fits, struct oato_error *err);
+/* Whether some placement that reads from a file may beat all that do not. */
+bool storage_may_help(struct problem *p);
+/* What the operator takes of the memory of a device's ring or, of KV, of the rooms. */
+uint64_t storage_room(const struct problem *p, int32_t op, int32_t d);
+/* Operators that can be read from a file. */
+bool storage_takes(const struct problem *p, int32_t op);
+/* Those of a unit, in order; returns how many. */
+enum { STORES_MAX = 6 };
+int32_t storage_of_unit(const struct problem *p, int32_t unit, int32_t ops[STORES_MAX]);
+
 /* The share of an operator's matrices, of so many bytes as the host keeps them, that it reads from
  * the file for a step of so many tokens: of experts, where each is whole blocks, those that are
  * chosen. */
@@ -292,11 +326,13 @@ uint64_t storage_kv_room(const struct graph *g, const struct oato_op *store,
 double storage_kv_bytes(const struct graph *g, const struct oato_op *store, oato_dtype kv,
                         const struct request_step *s);
 
-/* The best placement that the ILP finds by the deadline, over all sets of devices that weights may
- * be streamed to; warm (may be NULL) is one that fits, and the result is never worse.
+/* The best placement that the ILP finds by the deadline, over all that may be streamed or (of a
+ * problem with p->stored) read from a file; warm (may be NULL) is one that fits, and the result is
+ * never worse. roomy (may be NULL) gets the best of those whose rooms are mostly as large as
+ * any stream may want: in small ones streams wait for each other, which the objective leaves out.
  * OATO_NEGATIVE: none was found. result is set in every case. */
-oato_status search_placement(const struct problem *p, const struct ilp_options *o,
-                             const int32_t *warm, int32_t *place, struct ilp_result *result,
+oato_status search_placement(struct problem *p, const struct ilp_options *o, const int32_t *warm,
+                             int32_t *place, int32_t *roomy, struct ilp_result *result,
                              struct oato_error *err);
 
 /* Whether anything is read from a file at every step. */

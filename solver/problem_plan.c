@@ -84,15 +84,6 @@ static bool has_shares(const struct problem *p, int32_t unit, const struct optio
     return !memcmp(planned, wanted, sizeof wanted);
 }
 
-/* Whether a unit has matrices in a file. */
-static bool is_filed(const struct problem *p, int32_t unit)
-{
-    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && p->stored; i++)
-        if (p->unit_of[i] == unit && p->stored[i])
-            return true;
-    return false;
-}
-
 /* The option that does as the plan says; -1: there is none. A unit of several operators that is not
  * divided is where its last one is. */
 static int32_t option_of_plan(const struct problem *p, const struct plan *plan, int32_t unit)
@@ -105,9 +96,9 @@ static int32_t option_of_plan(const struct problem *p, const struct plan *plan, 
             last = plan_op_device(plan, g->ops[i].name);
     if (last < 0)
         return p->instance.host;
-    for (int32_t i = p->n_devices; i < u->n_options; i++)
-        if (u->options[i].filed && u->options[i].stream == last && is_filed(p, unit))
-            return i;
+    const int32_t filed = p->stored ? storage_option(p, unit, last, p->stored) : last;
+    if (filed != last) /* -1: the plan says what no option does */
+        return filed;
     const int32_t attends = attend_of_plan(p, plan, unit);
     if (attends >= 0)
         return attends;
@@ -157,20 +148,18 @@ static oato_status stored_of_plan(struct problem *p, const struct plan *plan,
 {
     if (!plan_is_stored(plan))
         return OATO_OK;
-    bool *stored = arena_alloc(&p->arena, (size_t)p->graph.n_ops + 1, sizeof *stored);
-    if (!stored)
-        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *stored, "operators");
-    for (int32_t k = 0; k < plan->n_parts; k++)
-        for (int32_t i = 0; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE; i++)
-            if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
-                stored[i] = true;
     if (!(cost_storage_rate(p->cost) > 0))
         return oato_fail(
             err, OATO_EFILE,
             "the plan streams weights or KV from a file, but the profile has no rates of "
             "storage; run oato-profile again");
-    p->stored = stored;
-    return storage_set(p, NULL, err);
+    if (storage_open(p, err))
+        return err->status;
+    for (int32_t k = 0; k < plan->n_parts; k++)
+        for (int32_t i = 0; i < p->graph.n_ops && plan->parts[k].home == HOME_FILE; i++)
+            if (!strcmp(p->graph.ops[i].name, plan->parts[k].op))
+                p->stored[i] = true;
+    return OATO_OK;
 }
 
 oato_status request_check_plan(const struct plan *plan, struct oato_error *err)
@@ -195,8 +184,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
     p->sparse = plan->sparse;
     p->n_sparse = plan->n_sparse;
     p->sparse_given = true;
-    p->choice.given = !plan->n_sparse;    /* plans like it skip nothing, either */
-    p->whole_only = plan_is_stored(plan); /* as it was made */
+    p->choice.given = !plan->n_sparse; /* plans like it skip nothing, either */
     p->inputs = plan->inputs;
     p->n_inputs = plan->n_inputs;
     if (devices_of_plan(p, plan, err) || problem_check_devices(p, err) ||
@@ -220,7 +208,7 @@ oato_status problem_of_plan(const struct model *m, const struct profile *profile
         return status;
     }
     problem_stream(p, *place);
-    if ((p->stored && storage_set(p, *place, err)) || memory_of_plan(plan, m, p, err)) {
+    if ((p->stored && storage_settle(p, *place, err)) || memory_of_plan(plan, m, p, err)) {
         problem_free(p);
         return err->status;
     }

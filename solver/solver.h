@@ -53,6 +53,8 @@ struct option {
                                  the unit; bytes that it takes there for all such units together */
     bool filed;               /* nothing of it is the host's: whole on `stream` in both phases, its
                                  matrices from a file by way of the host's memory */
+    uint8_t stores; /* what is read from a file at every step: of the unit's operators that
+                       can be (storage.c) a bit each; not `filed`: whole on the host */
     bool allowed;
     bool shared;                    /* in equal shares by a team, so that it goes with teams */
     uint32_t uses;                  /* devices in use, a bit each */
@@ -99,7 +101,6 @@ struct instance {
      * that is allowed */
     uint64_t staging[SOLVER_DEVICES];
     uint64_t rooms[SOLVER_DEVICES];     /* and what KV that is streamed to it takes */
-    uint64_t filing[SOLVER_DEVICES];    /* the same of the host's, where it streams from a file */
     uint32_t streams;                   /* devices that may be streamed to, a bit each */
     struct price fixed[SOLVER_DEVICES]; /* of a device in use; the host always is */
     int32_t n_layers, n_units, n_edges, n_readers;
@@ -193,6 +194,7 @@ struct ilp_options {
     uint64_t deadline_ns; /* in now_ns() time: all work stops then; 0: none */
     bool no_walk;         /* branch and bound alone, for tests */
     bool no_search;       /* no branch and bound; the gap may stay open */
+    int32_t walks;        /* as many at most, each through more than the one before; 0: all */
     /* For the best of several problems. relax_only: stop after the relaxation, OATO_NEGATIVE with
      * its bound. enough_ns: search only for placements faster than this; 0: no such limit. */
     bool relax_only;
@@ -201,6 +203,7 @@ struct ilp_options {
 struct ilp_result {
     int64_t objective_ns;
     int64_t bound_ns; /* no placement is faster; 0: unknown, INT64_MAX: none fits */
+    int64_t roomy_ns; /* search_placement: of its roomy one; 0: there is none */
     bool timed_out;   /* the deadline ended something */
 };
 /* The deadline this many seconds from now (0: no deadline). */
@@ -334,8 +337,8 @@ struct problem {
     int32_t by_ranks, layer_begin, layer_end;
     uint64_t work[SOLVER_DEVICES];  /* activations and workspace, if all ran there */
     uint64_t aside[SOLVER_DEVICES]; /* part of the reserve, of the options */
-    bool *stored; /* per operator: its matrices stream from a file, if it is the host's or its
-                     option is `filed`; NULL: nothing does */
+    bool *stored; /* per operator: its matrices or its layer's KV stay in a file, as the placement's
+                     options say; NULL: nothing can */
     uint64_t ring_bytes;              /* for that, part of the host's reserve */
     struct device_memory *memory;     /* per device, of the plan's programs; NULL: not known */
     int32_t *unit_of;                 /* per operator */

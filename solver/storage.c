@@ -1,20 +1,19 @@
 /*
  * storage.c - what does not fit into memory is read from the file of prepared weights at every
- * step. Weights of a dense model are read once a step, so each byte that is resident saves the same
- * time wherever it lies; what counts is that the ring is small, that as much as possible is
- * resident, and that what is not is spread over the layers, so that storage never waits for a place
- * while a run of resident layers computes. Of experts the host reads those alone that a step
- * chooses, so a byte of them saves less.
+ * step: what that costs each unit, as options of the unit, and the memory that it takes. Every step
+ * reads all matrices of the host that are in the file, and of experts those alone that it chooses.
+ * What an accelerator reads costs one more copy: where a chunk of a prompt takes the host longer
+ * than reading does, that pays. KV in a file takes turns in rooms as large as a layer's; of a
+ * context that is hardly used a step reads little for the memory that it saves.
  *
- * All matrices of the host are streamed at first. Then those outside of layers become resident, for
- * their size decides about the ring, then those that are read whole, then the larger ones, each in
- * layers as far from each other as can be, as long as all of it fits.
+ * The times of options add up, but not their memory: each device has one ring in the host's memory
+ * for all that it reads, as large as the largest layer's part and the largest operator's
+ * (stream_ring_bytes). So what is in the file is searched at given sizes of rooms
+ * (ilp/rooms.c).
  *
- * So does KV, which takes turns in rooms as large as a layer's: of a context that is hardly used a
- * step reads little for the memory that it saves, so that weights become resident before it.
- *
- * An accelerator may compute what is streamed, for the price of one more copy: where a chunk of a
- * prompt takes the host longer than reading does. Each has a ring of its own in the host's memory.
+ * The rule for heuristics: all matrices of the host are streamed at first. Then those outside of
+ * layers become resident, for their size decides about the ring, then those that are read whole,
+ * then the larger ones, each in layers as far from each other as can be, as long as all of it fits.
  */
 #include "solver/planning_internal.h"
 
@@ -36,8 +35,7 @@ static bool has_kv(const struct graph *g, const struct graph_op *o)
     return alone;
 }
 
-/* Of the host. */
-static bool can_be_stored(const struct problem *p, int32_t i)
+bool storage_takes(const struct problem *p, int32_t i)
 {
     return problem_counts(p, i) &&
            (has_matrix(&p->graph.ops[i]) || has_kv(&p->graph, &p->graph.ops[i]));
@@ -54,6 +52,15 @@ static bool is_layered(const struct problem *p, int32_t i)
 static bool can_be_filed(const struct problem *p, int32_t i)
 {
     return problem_counts(p, i) && has_matrix(&p->graph.ops[i]) && is_layered(p, i);
+}
+
+int32_t storage_of_unit(const struct problem *p, int32_t unit, int32_t ops[STORES_MAX])
+{
+    int32_t n = 0;
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && n < STORES_MAX; i++)
+        if (p->unit_of[i] == unit && storage_takes(p, i))
+            ops[n++] = i;
+    return n;
 }
 
 /* What a step reads of an operator that is streamed to a device. */
@@ -102,6 +109,142 @@ static double share_read(const struct problem *p, int32_t i, int32_t tokens)
     return storage_share(&p->graph.ops[i], bytes, tokens);
 }
 
+/* ------------------------------------------------------------------------------- prices ---- */
+
+/* Adds an operator to its unit's option on device d. Storage, copies and arithmetic overlap, so the
+ * slowest counts. */
+static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, struct option *o)
+{
+    const struct op_price *own = &p->price[i * p->n_devices + d];
+    const double passes = request_prefill_total(&p->request).steps;
+    const double bytes = stored ? (double)stored_bytes(p, i, d) : 0;
+    const double read_ns = bytes / cost_storage_rate(p->cost) * 1e9;
+    const double copy_ns =
+        stored ? cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) : 0;
+    const bool host = d == p->instance.host;
+    const int32_t chunk = (int32_t)min_i64(p->request.prompt, p->request.ubatch);
+    const double prompt = host ? share_read(p, i, chunk) : 1;
+    const double step = host ? share_read(p, i, p->request.batch) : 1;
+    const struct price price = request_price(
+        &p->request, max_i64(own->prefill_ns, whole_ns(fmax(read_ns * prompt, copy_ns) * passes)),
+        max_i64(own->decode_ns, whole_ns(fmax(read_ns * step, copy_ns))));
+    price_add(&o->price, &price);
+    o->bytes[d] += stored ? 0 : own->kv_bytes + own->weight_bytes;
+}
+
+/* The same of an operator whose KV stays in the file. */
+static void kv_add(const struct problem *p, int32_t i, struct option *o)
+{
+    const struct op_price *own = &p->price[i * p->n_devices + p->instance.host];
+    const struct oato_op *op = &p->graph.ops[i].op;
+    const struct request_step decode = request_decode_step(&p->request);
+    double prompt = 0;
+    for (int32_t k = 0; k < request_prefill_kinds(&p->request); k++) {
+        const struct request_step s = request_prefill_kind(&p->request, k);
+        prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * s.times;
+    }
+    const double byte_ns = 1e9 / cost_storage_rate(p->cost);
+    const double step = storage_kv_bytes(&p->graph, op, p->request.kv, &decode);
+    const struct price price =
+        request_price(&p->request, max_i64(own->prefill_ns, whole_ns(prompt * byte_ns)),
+                      max_i64(own->decode_ns, whole_ns(step * byte_ns)));
+    price_add(&o->price, &price);
+}
+
+/* Whether the option reads the k-th of the unit's operators that can be in a file from there. */
+static bool reads_file(uint32_t stores, const int32_t *ops, int32_t n, int32_t op)
+{
+    for (int32_t k = 0; k < n; k++)
+        if (ops[k] == op)
+            return stores >> k & 1;
+    return false;
+}
+
+/* The unit whole on device d, its own host's or another, with these operators from the file. */
+static struct option option_with(const struct problem *p, int32_t unit, int32_t d, uint32_t stores)
+{
+    int32_t ops[STORES_MAX];
+    const int32_t n = storage_of_unit(p, unit, ops);
+    struct option o = p->instance.units[unit].options[d];
+    o.stores = (uint8_t)stores;
+    o.filed = d != p->instance.host;
+    o.stream = o.filed ? (int16_t)d : -1;
+    o.bytes[d] = 0;
+    o.price = (struct price){0};
+    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++) {
+        if (p->unit_of[i] != unit)
+            continue;
+        const bool stored = reads_file(stores, ops, n, i);
+        if (stored && !has_matrix(&p->graph.ops[i]))
+            kv_add(p, i, &o);
+        else
+            op_add(p, i, d, stored, &o);
+        if (stored && o.filed && stored_bytes(p, i, d) > o.staged)
+            o.staged = stored_bytes(p, i, d);
+    }
+    return o;
+}
+
+/* What an accelerator can read from the file of a unit. */
+static uint32_t filed_by(const struct problem *p, int32_t unit, int32_t d)
+{
+    int32_t ops[STORES_MAX];
+    uint32_t stores = 0;
+    const int32_t n = storage_of_unit(p, unit, ops);
+    if (p->instance.is_host[d] || !p->instance.units[unit].options[d].allowed ||
+        cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], 1) < 0)
+        return 0;
+    for (int32_t k = 0; k < n; k++)
+        stores |= can_be_filed(p, ops[k]) ? 1u << k : 0;
+    return stores;
+}
+
+/* Units that are alike share their options: from now on each has its own. */
+oato_status storage_open(struct problem *p, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    const int32_t host = in->host;
+    p->stored = arena_alloc(&p->arena, (size_t)p->graph.n_ops + 1, sizeof *p->stored);
+    memset(in->rooms, 0, sizeof in->rooms);
+    for (int32_t u = 0; u < in->n_units; u++) {
+        struct unit *unit = &in->units[u];
+        int32_t ops[STORES_MAX], n = unit->n_options;
+        const uint32_t all = 1u << storage_of_unit(p, u, ops);
+        const size_t most = (size_t)n + all + (size_t)p->n_devices;
+        struct option *own = arena_alloc(&p->arena, most, sizeof *own);
+        if (!own || !p->stored)
+            return oato_fail_memory(err, most * sizeof *own, "the options of a unit");
+        n = 0;
+        for (int32_t i = 0; i < unit->n_options; i++) /* streamed KV goes with no file (lowering) */
+            if (!unit->options[i].rooms)
+                own[n++] = unit->options[i];
+        for (uint32_t stores = 1; stores < all && own[host].allowed; stores++)
+            own[n++] = option_with(p, u, host, stores);
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (filed_by(p, u, d))
+                own[n++] = option_with(p, u, d, filed_by(p, u, d));
+        unit->options = own;
+        unit->n_options = n;
+    }
+    return OATO_OK;
+}
+
+int32_t storage_option(const struct problem *p, int32_t unit, int32_t d, const bool *stored)
+{
+    const struct unit *u = &p->instance.units[unit];
+    int32_t ops[STORES_MAX];
+    uint32_t stores = 0;
+    const int32_t n = storage_of_unit(p, unit, ops);
+    for (int32_t k = 0; k < n; k++)
+        stores |= stored[ops[k]] ? 1u << k : 0;
+    for (int32_t i = p->n_devices; i < u->n_options && stores; i++)
+        if (u->options[i].stores == stores && u->options[i].in[PHASE_DECODE] == d)
+            return i;
+    return stores ? -1 : d;
+}
+
+/* -------------------------------------------------------------------------------- rooms ---- */
+
 /* The device that reads the matrices of an operator from the file, if they are there. */
 static int32_t reader_of(const struct problem *p, const int32_t *place, int32_t i)
 {
@@ -110,14 +253,12 @@ static int32_t reader_of(const struct problem *p, const int32_t *place, int32_t 
 }
 
 /* Whether the device's ring has room for an operator's matrices; without a placement an
- * accelerator's has for all that could be streamed to it. */
+ * accelerator's has for all that could be read by it. */
 static bool is_read_by(const struct problem *p, const int32_t *place, int32_t i, int32_t d)
 {
-    if (!has_matrix(&p->graph.ops[i]))
+    if (!has_matrix(&p->graph.ops[i]) || !p->stored[i])
         return false;
-    if (place)
-        return p->stored[i] && reader_of(p, place, i) == d;
-    return d == p->instance.host ? p->stored[i] : can_be_filed(p, i);
+    return place ? reader_of(p, place, i) == d : d == p->instance.host || can_be_filed(p, i);
 }
 
 /* The ring of a device; 0: nothing is streamed to it. */
@@ -152,6 +293,54 @@ static uint64_t rings_of(const struct problem *p, const int32_t *place, struct s
         sum += place || d == p->instance.host ? ring_of(p, place, d, room) : 0;
     return sum;
 }
+
+uint64_t storage_room(const struct problem *p, int32_t op, int32_t d)
+{
+    const struct oato_op *store = &p->graph.ops[op].op;
+    return has_matrix(&p->graph.ops[op])
+               ? 2 * stored_bytes(p, op, d)
+               : KV_ROOMS * storage_kv_room(&p->graph, store, &p->request);
+}
+
+/* Sets the rings and rooms aside, instead of what was before. */
+static void ring_set(struct problem *p, uint64_t bytes)
+{
+    const int32_t host = p->instance.host;
+    p->reserve[host] += bytes - p->ring_bytes;
+    p->ring_bytes = bytes;
+    p->instance.usable[host] = p->budget[host] >= p->reserve[host];
+    p->instance.capacity[host] =
+        p->instance.usable[host] ? least_bytes(p->budget[host] - p->reserve[host], BYTES_MAX) : 0;
+}
+
+static void stored_set(struct problem *p, const int32_t *place)
+{
+    memset(p->stored, 0, sizeof *p->stored * (size_t)p->graph.n_ops);
+    for (int32_t u = 0; u < p->instance.n_units; u++) {
+        int32_t ops[STORES_MAX];
+        const int32_t n = storage_of_unit(p, u, ops);
+        for (int32_t k = 0; k < n; k++)
+            p->stored[ops[k]] = instance_option(&p->instance, place, u)->stores >> k & 1;
+    }
+}
+
+oato_status storage_settle(struct problem *p, const int32_t *place, struct oato_error *err)
+{
+    struct stream_group *room = calloc((size_t)p->graph.n_ops + 1, sizeof *room);
+    if (!room)
+        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *room, "streaming");
+    stored_set(p, place);
+    ring_set(p, rings_of(p, place, room));
+    free(room);
+    return OATO_OK;
+}
+
+void storage_unset(struct problem *p)
+{
+    ring_set(p, 0);
+}
+
+/* ------------------------------------------------------------------- what is in memory ----- */
 
 /* What an operator takes of the host's memory where nothing of it is in the file. */
 static uint64_t memory_of(const struct problem *p, int32_t i)
@@ -205,210 +394,196 @@ static int32_t candidates_list(const struct problem *p, const int32_t *place, st
     return n;
 }
 
-/* Of all operators on the host what is not streamed, and the KV. */
-static uint64_t resident_bytes(const struct problem *p, const int32_t *place)
+/* The host's memory beside activations, rings and rooms included. */
+static uint64_t host_bytes(const struct problem *p)
 {
     const int32_t host = p->instance.host;
-    uint64_t sum = 0;
-    for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        if (!p->stored[i] && (!place || place[p->unit_of[i]] == host))
-            sum += memory_of(p, i);
-    }
-    return sum;
+    return p->budget[host] - least_bytes(p->reserve[host] - p->ring_bytes, p->budget[host]);
 }
 
-/* The most that a record of a unit streams to an accelerator. */
-static uint64_t unit_staged(const struct problem *p, int32_t unit, int32_t d)
-{
-    uint64_t most = 0;
-    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops; i++)
-        if (p->unit_of[i] == unit && can_be_filed(p, i) && stored_bytes(p, i, d) > most)
-            most = stored_bytes(p, i, d);
-    return most;
-}
-
-/* Whether a unit could be computed on an accelerator with matrices from the file. */
-static bool unit_files(const struct problem *p, int32_t unit, int32_t d)
-{
-    bool any = false;
-    if (p->instance.is_host[d] || !p->instance.units[unit].options[d].allowed ||
-        cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], 1) < 0)
-        return false;
-    for (int32_t i = p->first_op[unit]; i < p->graph.n_ops && !any; i++)
-        any = p->unit_of[i] == unit && can_be_filed(p, i);
-    return any;
-}
-
-/* Units that are alike share their options: from now on each has its own, and behind them, once,
- * those with matrices from the file. */
-static bool options_part(struct problem *p)
-{
-    for (int32_t u = 0; u < p->instance.n_units; u++) {
-        struct unit *unit = &p->instance.units[u];
-        int32_t n = unit->n_options;
-        while (n && unit->options[n - 1].filed)
-            n--;
-        struct option *own = arena_alloc(&p->arena, (size_t)n + (size_t)p->n_devices, sizeof *own);
-        if (!own)
-            return false;
-        memcpy(own, unit->options, (size_t)n * sizeof *own);
-        for (int32_t d = 0; d < p->n_devices; d++)
-            if (unit_files(p, u, d)) {
-                own[n] = own[d];
-                own[n].filed = true;
-                own[n].staged = unit_staged(p, u, d);
-                own[n++].stream = (int16_t)d;
-            }
-        unit->options = own;
-        unit->n_options = n;
-    }
-    return true;
-}
-
-/* Adds an operator to its unit's option on device d. Storage, copies and arithmetic overlap, so the
- * slowest counts. */
-static void op_add(const struct problem *p, int32_t i, int32_t d, bool stored, struct option *o)
-{
-    const struct op_price *own = &p->price[i * p->n_devices + d];
-    const double passes = request_prefill_total(&p->request).steps;
-    const double bytes = stored ? (double)stored_bytes(p, i, d) : 0;
-    const double read_ns = bytes / cost_storage_rate(p->cost) * 1e9;
-    const double copy_ns =
-        stored ? cost_of_copy(p->cost, p->device[p->instance.host], p->device[d], bytes) : 0;
-    const bool host = d == p->instance.host;
-    const int32_t chunk = (int32_t)min_i64(p->request.prompt, p->request.ubatch);
-    const double prompt = host ? share_read(p, i, chunk) : 1;
-    const double step = host ? share_read(p, i, p->request.batch) : 1;
-    const struct price price = request_price(
-        &p->request, max_i64(own->prefill_ns, whole_ns(fmax(read_ns * prompt, copy_ns) * passes)),
-        max_i64(own->decode_ns, whole_ns(fmax(read_ns * step, copy_ns))));
-    price_add(&o->price, &price);
-    o->bytes[d] += stored ? 0 : own->kv_bytes + own->weight_bytes;
-}
-
-/* The same of an operator whose KV stays in the file. */
-static void kv_add(const struct problem *p, int32_t i, struct option *o)
-{
-    const struct op_price *own = &p->price[i * p->n_devices + p->instance.host];
-    const struct oato_op *op = &p->graph.ops[i].op;
-    const struct request_step decode = request_decode_step(&p->request);
-    double prompt = 0;
-    for (int32_t k = 0; k < request_prefill_kinds(&p->request); k++) {
-        const struct request_step s = request_prefill_kind(&p->request, k);
-        prompt += storage_kv_bytes(&p->graph, op, p->request.kv, &s) * s.times;
-    }
-    const double byte_ns = 1e9 / cost_storage_rate(p->cost);
-    const double step = storage_kv_bytes(&p->graph, op, p->request.kv, &decode);
-    const struct price price =
-        request_price(&p->request, max_i64(own->prefill_ns, whole_ns(prompt * byte_ns)),
-                      max_i64(own->decode_ns, whole_ns(step * byte_ns)));
-    price_add(&o->price, &price);
-}
-
-/* The options that what is streamed changes: each unit's on the host, and those from the file. */
-static void options_set(struct problem *p)
-{
-    const int32_t host = p->instance.host;
-    for (int32_t u = 0; u < p->instance.n_units; u++)
-        for (int32_t k = 0; k < p->instance.units[u].n_options; k++) {
-            struct option *o = &p->instance.units[u].options[k];
-            const int32_t d = o->filed ? o->stream : k;
-            if (d != host && !o->filed)
-                continue;
-            o->bytes[d] = 0;
-            o->price = (struct price){0};
-            for (int32_t i = p->first_op[u]; i < p->graph.n_ops; i++)
-                if (p->unit_of[i] == u && p->stored[i] && !has_matrix(&p->graph.ops[i]) &&
-                    d == host)
-                    kv_add(p, i, o);
-                else if (p->unit_of[i] == u)
-                    op_add(p, i, d, o->filed ? can_be_filed(p, i) : p->stored[i], o);
-        }
-}
-
-/* What streaming to each accelerator takes, before it is known which operators are: its staging
- * room, which holds two records' matrices, and its ring. */
-static void rooms_set(struct problem *p, struct stream_group *room)
-{
-    for (int32_t d = 0; d < p->n_devices; d++) {
-        uint64_t most = 0;
-        for (int32_t i = 0; i < p->graph.n_ops && !p->instance.is_host[d]; i++)
-            if (can_be_filed(p, i) && stored_bytes(p, i, d) > most)
-                most = stored_bytes(p, i, d);
-        p->instance.staging[d] = 2 * most;
-        p->instance.filing[d] = most ? ring_of(p, NULL, d, room) : 0;
-    }
-}
-
-/* Sets the ring aside, instead of what was before. */
-static void ring_set(struct problem *p, uint64_t bytes)
-{
-    const int32_t host = p->instance.host;
-    p->reserve[host] += bytes - p->ring_bytes;
-    p->ring_bytes = bytes;
-    p->instance.usable[host] = p->budget[host] >= p->reserve[host];
-    p->instance.capacity[host] =
-        p->instance.usable[host] ? least_bytes(p->budget[host] - p->reserve[host], BYTES_MAX) : 0;
-}
-
-oato_status storage_set(struct problem *p, const int32_t *place, struct oato_error *err)
-{
-    struct stream_group *room = calloc((size_t)p->graph.n_ops + 1, sizeof *room);
-    if (!room || !options_part(p)) {
-        free(room);
-        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *room, "streaming");
-    }
-    ring_set(p, rings_of(p, place, room));
-    if (!place)
-        rooms_set(p, room);
-    options_set(p);
-    free(room);
-    return OATO_OK;
-}
-
-oato_status storage_choose(struct problem *p, const int32_t *place, struct oato_error *err)
+/* Takes operators out of the file, one by one, as long as all fits; resident: the bytes of those
+ * that are not there. */
+static oato_status take_out(struct problem *p, const int32_t *place, uint64_t *resident,
+                            struct oato_error *err)
 {
     const size_t n = (size_t)p->graph.n_ops + 1;
     struct stream_group *room = calloc(n, sizeof *room);
     struct candidate *c = calloc(n, sizeof *c);
-    if (!p->stored)
-        p->stored = arena_alloc(&p->arena, n, sizeof *p->stored);
-    if (!room || !c || !p->stored) {
+    if (!room || !c) {
         free(c);
         free(room);
         return oato_fail_memory(err, n * sizeof *c, "streaming");
     }
-    const int32_t host = p->instance.host;
-    for (int32_t i = 0; i < p->graph.n_ops; i++)
-        p->stored[i] = !place || place[p->unit_of[i]] == host
-                           ? can_be_stored(p, i)
-                           : reader_of(p, place, i) != host && can_be_filed(p, i);
-    const uint64_t all =
-        p->budget[host] - least_bytes(p->reserve[host] - p->ring_bytes, p->budget[host]);
     const int32_t many = candidates_list(p, place, c);
-    uint64_t resident = resident_bytes(p, place);
-    for (int32_t i = 0; i < many; i++) {
-        const uint64_t more = memory_of(p, c[i].op);
-        p->stored[c[i].op] = false;
-        if (resident + more + rings_of(p, place, room) <= all)
-            resident += more;
-        else
-            p->stored[c[i].op] = true;
+    bool again = true;
+    while (again) { /* what leaves may make the rings smaller for others */
+        again = false;
+        for (int32_t i = 0; i < many; i++) {
+            const uint64_t more = memory_of(p, c[i].op);
+            if (!p->stored[c[i].op])
+                continue;
+            p->stored[c[i].op] = false;
+            if (*resident + more + rings_of(p, place, room) <= host_bytes(p)) {
+                *resident += more;
+                again = true;
+            } else {
+                p->stored[c[i].op] = true;
+            }
+        }
     }
     free(c);
     free(room);
-    return storage_set(p, place, err);
+    return OATO_OK;
 }
 
-oato_status storage_choose_again(struct problem *p, const int32_t *place, bool *same,
-                                 struct oato_error *err)
+oato_status storage_refine(struct problem *p, int32_t *place, bool *fits, struct oato_error *err)
 {
-    const size_t bytes = (size_t)p->graph.n_ops * sizeof *p->stored;
-    bool *before = arena_alloc(&p->arena, bytes + 1, 1);
-    if (!before)
-        return oato_fail_memory(err, bytes, "operators");
-    memcpy(before, p->stored, bytes);
-    const oato_status status = storage_choose(p, place, err);
-    *same = !memcmp(before, p->stored, bytes);
-    return status;
+    struct instance *in = &p->instance;
+    uint64_t used[SOLVER_DEVICES], staging[SOLVER_DEVICES], rooms[SOLVER_DEVICES];
+    uint32_t links = 0, files = 0;
+    if (storage_settle(p, place, err))
+        return err->status;
+    instance_fits(in, place, used);
+    if (take_out(p, place, &used[in->host], err))
+        return err->status;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        const struct option *o = instance_option(in, place, u);
+        if (o->stores && !o->filed)
+            place[u] = storage_option(p, u, in->host, p->stored);
+        if (o->stream >= 0)
+            *(o->filed ? &files : &links) |= 1u << o->stream;
+    }
+    if (storage_settle(p, place, err))
+        return err->status;
+    instance_streams(in, place, staging, rooms);
+    *fits = !(links & files) && used[in->host] + p->ring_bytes <= host_bytes(p);
+    for (int32_t d = 0; d < p->n_devices; d++)
+        *fits = *fits && (d == in->host || used[d] + staging[d] <= in->capacity[d]);
+    return OATO_OK;
+}
+
+/* ------------------------------------------------------------------------------ the rule --- */
+
+/* Exchanges option `host` of each unit with the one in rule->at, which is hidden meanwhile. */
+static void rule_swap(struct problem *p, const struct storage_rule *rule)
+{
+    const int32_t host = p->instance.host;
+    for (int32_t u = 0; u < p->instance.n_units; u++) {
+        struct option *options = p->instance.units[u].options;
+        const struct option was = options[host];
+        options[host] = options[rule->at[u]];
+        options[rule->at[u]] = was;
+    }
+}
+
+oato_status storage_rule_begin(struct problem *p, struct storage_rule *rule, struct oato_error *err)
+{
+    struct instance *in = &p->instance;
+    const size_t n = (size_t)in->n_units + 1;
+    uint64_t resident = 0;
+    rule->at = arena_alloc(&p->arena, n, sizeof *rule->at);
+    rule->n_options = arena_alloc(&p->arena, n, sizeof *rule->n_options);
+    if (!rule->at || !rule->n_options)
+        return oato_fail_memory(err, n * sizeof *rule->at, "the units");
+    for (int32_t u = 0; u < in->n_units; u++) {
+        int32_t ops[STORES_MAX];
+        const int32_t many = storage_of_unit(p, u, ops);
+        for (int32_t k = 0; k < many; k++)
+            p->stored[ops[k]] = in->units[u].options[in->host].allowed;
+    }
+    for (int32_t i = 0; i < p->graph.n_ops; i++)
+        resident += p->stored[i] ? 0 : memory_of(p, i);
+    if (take_out(p, NULL, &resident, err))
+        return err->status;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        struct unit *unit = &in->units[u];
+        rule->at[u] = storage_option(p, u, in->host, p->stored);
+        rule->n_options[u] = unit->n_options;
+        while (unit->options[unit->n_options - 1].stores)
+            unit->n_options--;
+    }
+    rule_swap(p, rule);
+    struct stream_group *room = calloc((size_t)p->graph.n_ops + 1, sizeof *room);
+    if (!room)
+        return oato_fail_memory(err, (size_t)p->graph.n_ops * sizeof *room, "streaming");
+    ring_set(p, rings_of(p, NULL, room));
+    free(room);
+    return OATO_OK;
+}
+
+void storage_rule_end(struct problem *p, const struct storage_rule *rule, int32_t *place)
+{
+    if (!place) {
+        rule_swap(p, rule);
+        for (int32_t u = 0; u < p->instance.n_units; u++)
+            p->instance.units[u].n_options = rule->n_options[u];
+        ring_set(p, 0);
+    }
+    for (int32_t u = 0; u < p->instance.n_units && place; u++)
+        if (place[u] == p->instance.host)
+            place[u] = rule->at[u];
+}
+
+/* ------------------------------------------------------------------------------- doubts ---- */
+
+/* What copies of the unit's values can cost at most, wherever it and the others are. */
+static int64_t copies_most(const struct problem *p, int32_t unit)
+{
+    const struct instance *in = &p->instance;
+    int64_t sum = 0;
+    for (int32_t i = 0; i < in->n_edges; i++) {
+        const struct edge *e = &in->edges[i];
+        bool touches = e->producer == unit;
+        for (int32_t r = 0; r < e->n_readers && !touches; r++)
+            touches = in->readers[e->first_reader + r] == unit;
+        for (int32_t at = 0; touches && at < PHASE_COUNT * in->n_devices; at++) {
+            const int phase = at / in->n_devices, d = at % in->n_devices;
+            sum = ns_add(sum,
+                         ns_add(e->leave[phase][d].objective_ns, e->enter[phase][d].objective_ns));
+            for (int32_t to = 0; to < in->n_devices && e->direct; to++)
+                sum = ns_add(sum, e->direct[phase][d][to].objective_ns);
+        }
+    }
+    return sum;
+}
+
+/* True if the unit has an option that is not slower than reading it from the file on an
+ * accelerator, and takes no more of that one's memory. */
+static bool unit_does_without(const struct problem *p, int32_t unit, int32_t d)
+{
+    const struct instance *in = &p->instance;
+    const struct option filed = option_with(p, unit, d, filed_by(p, unit, d));
+    const int64_t most_ns = copies_most(p, unit);
+    for (int32_t i = 0; i < in->units[unit].n_options; i++) {
+        const struct option *o = &in->units[unit].options[i];
+        const bool there = o->stream == d && o->staged <= filed.staged && !o->rooms;
+        bool same = o->allowed && (o->stream < 0 || there);
+        for (int32_t e = 0; e < in->n_devices; e++)
+            same = same && (!o->bytes[e] || e == in->host);
+        if (same && ns_add(o->price.objective_ns, most_ns) <= filed.price.objective_ns)
+            return true;
+    }
+    return false;
+}
+
+/* Where the host has room for everything, memory is no reason to read from a file; on an
+ * accelerator a unit must be faster, by more than copies can cost, than otherwise. */
+bool storage_may_help(struct problem *p)
+{
+    const struct instance *in = &p->instance;
+    uint64_t all = 0;
+    for (int32_t u = 0; u < in->n_units; u++) {
+        uint64_t most = 0;
+        for (int32_t k = 0; k < in->units[u].n_options; k++)
+            if (in->units[u].options[k].bytes[in->host] > most)
+                most = in->units[u].options[k].bytes[in->host];
+        all += most;
+    }
+    if (all > in->capacity[in->host])
+        return true;
+    for (int32_t u = 0; u < in->n_units; u++)
+        for (int32_t d = 0; d < p->n_devices; d++)
+            if (in->usable[d] && filed_by(p, u, d) && !unit_does_without(p, u, d))
+                return true;
+    return false;
 }

@@ -89,6 +89,7 @@ static oato_status weigh(const struct model *m, const struct profile *profile,
                          double *weight, struct oato_error *err)
 {
     struct planner_options alone = *o;
+    struct storage_rule rule;
     struct problem *p;
     bool fits;
     *weight = 0;
@@ -100,8 +101,8 @@ static oato_status weigh(const struct model *m, const struct profile *profile,
     if (!place)
         status = oato_fail_memory(err, sizeof *place, "a placement");
     int64_t ns = status ? 0 : baselines_ns(p, place, &fits);
-    if (!status && !fits && profile_storage_rate(profile) > 0 &&
-        !(status = storage_choose(p, NULL, err)))
+    if (!status && !fits && profile_storage_rate(profile) > 0 && !(status = storage_open(p, err)) &&
+        !(status = storage_rule_begin(p, &rule, err)))
         ns = baselines_ns(p, place, &fits);
     problem_free(p);
     *weight = ns > 0 ? 1 / (double)ns : 0;

@@ -43,8 +43,8 @@ bool kinds_alike(const struct problem *p, int32_t a, int32_t b)
     const struct instance *in = &p->instance;
     const int32_t host = p->device[in->host];
     bool same = !in->is_host[a] && !in->is_host[b] && in->usable[a] == in->usable[b] &&
-                in->staging[a] == in->staging[b] && in->filing[a] == in->filing[b] &&
-                in->rooms[a] == in->rooms[b] && price_equal(&in->fixed[a], &in->fixed[b]) &&
+                in->staging[a] == in->staging[b] && in->rooms[a] == in->rooms[b] &&
+                price_equal(&in->fixed[a], &in->fixed[b]) &&
                 cost_of_stream(p->cost, host, p->device[a], 1e9) ==
                     cost_of_stream(p->cost, host, p->device[b], 1e9);
     for (int32_t d = 0; d < in->n_devices && same; d++)
@@ -160,7 +160,8 @@ static bool same_image(const struct option *a, const struct option *b)
 {
     return price_equal(&a->price, &b->price) && a->uses == b->uses && a->stream == b->stream &&
            a->team == b->team && a->staged == b->staged && a->rooms == b->rooms &&
-           option_lies_as(a, b) && !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
+           a->stores == b->stores && option_lies_as(a, b) &&
+           !memcmp(a->bytes, b->bytes, sizeof a->bytes) &&
            !memcmp(a->share, b->share, sizeof a->share);
 }
 
@@ -271,7 +272,6 @@ static void fold_devices(struct kinds *k, const struct instance *in)
         to->is_host[a] = in->is_host[d];
         to->usable[a] = in->usable[d];
         to->staging[a] = in->staging[d];
-        to->filing[a] = in->filing[d];
         to->rooms[a] = in->rooms[d];
         to->fixed[a] = in->fixed[d];
         to->capacity[a] = 0;

@@ -217,7 +217,8 @@ static oato_status walks(struct solving *s, struct oato_error *err)
     } stages[] = {{0, 512}, {600, 512}, {4000, 256}, {1 << 18, 64}, {1 << 18, 0}};
     struct ilp_clock *clock = &s->path->clock;
     oato_status status = s->path->in->n_devices > 2 ? walk_routes(s, err) : OATO_OK;
-    for (size_t i = 0; i < ARRAY_LEN(stages) && !status && !proven(s) && !ilp_late(clock); i++) {
+    const size_t n = s->options->walks ? (size_t)s->options->walks : ARRAY_LEN(stages);
+    for (size_t i = 0; i < n && !status && !proven(s) && !ilp_late(clock); i++) {
         double pruned_ns = 0; /* the relaxation's patterns bound nothing */
         int64_t bound_ns;
         if (stages[i].patterns)

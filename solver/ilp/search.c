@@ -2,12 +2,13 @@
  * search.c - which problems the ILP solves, in which order, within one deadline.
  *
  * Streaming weights to a device takes memory there, so each subset of devices to stream to is a
- * problem of its own. With one accelerator so are rooms of several sizes, unless weights come from
- * a file: a smaller one is for smaller records only, and leaves more for weights. So is each with
- * rooms for KV of the host, and without. Of identical devices only the first ones are streamed to.
- * All problems are relaxed first, the one without streams before the others; then they are solved
- * in equal shares of the time, the most promising first, except those that their relaxation shows
- * to be no better. Rooms of sizes in between are not tried, and no bound covers them.
+ * problem of its own. With one accelerator so are rooms of a few sizes: a smaller one is for
+ * smaller records only, and leaves more for weights. So is each with rooms for KV of the host, and
+ * without. Of identical devices only the first ones are streamed to. All problems are relaxed
+ * first, the one without streams before the others; then they are solved in equal shares of the
+ * time, the most promising first, except those that their relaxation shows to be no better. That
+ * gives good placements; rooms.c then searches rooms of all sizes, from which the bound follows,
+ * and what is read from a file.
  *
  * From three accelerators on those of a kind are searched as one (kinds.c), which gives a bound and
  * a good placement soon. Where that leaves something to gain, or all differ, the search grows: from
@@ -16,33 +17,17 @@
  * with all devices; there is none if a part of it stays unsolved. All of that is done without teams
  * of accelerators (heads.c) first, then with them.
  */
-#include "solver/ilp/kinds_internal.h"
+#include "solver/ilp/search_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct streaming {
-    struct instance in;
-    int64_t bound_ns;
-};
 
 enum { SETS = 64 }; /* of devices to stream to that are tried in a step */
 
 /* Sizes of staging: for all records, for those of half the largest one's bytes, of a quarter. */
 enum { ROOMS = 3 };
 
-struct search {
-    const struct problem *p;
-    const struct kinds *kinds; /* the step's problem is that of kinds; NULL: of all devices */
-    struct ilp_options options;
-    struct ilp_result *result;        /* of all; its bound: of the last step */
-    struct streaming *all;            /* the problems of a step */
-    int32_t *best, *scratch, *folded; /* placements; folded: of kinds */
-    bool known;                       /* there is a best one, of result.objective_ns */
-    int64_t enough_ns;                /* of the options: any that is slower is of no use; 0: none */
-};
-
-static const struct instance *instance_of(const struct search *s)
+const struct instance *search_instance(const struct search *s)
 {
     return s->kinds ? &s->kinds->in : &s->p->instance;
 }
@@ -56,8 +41,7 @@ static int by_promise(const void *x, const void *y)
     return c ? c : order_i64(a->in.streams, b->in.streams);
 }
 
-/* The devices before d that are like it, a bit each. */
-static uint32_t like_before(const struct problem *p, int32_t d)
+uint32_t search_like_before(const struct problem *p, int32_t d)
 {
     uint32_t like = 0;
     for (int32_t i = 0; i < d; i++)
@@ -72,13 +56,13 @@ static uint32_t like_before(const struct problem *p, int32_t d)
  * there are. */
 static int32_t list_streams(const struct search *s, uint32_t *streams, bool *all)
 {
-    const struct instance *in = instance_of(s);
+    const struct instance *in = search_instance(s);
     uint32_t able = 0, before[SOLVER_DEVICES] = {0};
     int32_t n = 0, wide = 0;
     for (int32_t d = 0; d < in->n_devices; d++) {
         able |= in->staging[d] || in->rooms[d] ? 1u << d : 0;
         wide += in->staging[d] || in->rooms[d];
-        before[d] = s->kinds ? 0 : like_before(s->p, d);
+        before[d] = s->kinds ? 0 : search_like_before(s->p, d);
     }
     *all = 1u << wide <= SETS;
     for (int32_t d = 0; d <= in->n_devices && !*all; d++) /* too many: the first so many devices */
@@ -123,21 +107,19 @@ static bool has_rooms(const struct instance *in, uint32_t devices)
     return has;
 }
 
-/* What a placement must be faster than to be of use; 0: any is. */
-static int64_t enough_ns(const struct search *s)
+int64_t search_enough_ns(const struct search *s)
 {
     const int64_t best_ns = s->known ? s->result->objective_ns : 0;
     return best_ns && (!s->enough_ns || best_ns < s->enough_ns) ? best_ns : s->enough_ns;
 }
 
-/* True when nothing within this bound is better than that by more than the gap. */
-static bool settles(const struct search *s, int64_t bound_ns)
+bool search_settles(const struct search *s, int64_t bound_ns)
 {
-    const double best_ns = (double)enough_ns(s);
+    const double best_ns = (double)search_enough_ns(s);
     return best_ns > 0 && best_ns - (double)bound_ns <= s->options.gap * best_ns;
 }
 
-static void take(struct search *s, int64_t objective_ns)
+void search_take(struct search *s, int64_t objective_ns)
 {
     if (s->known && objective_ns >= s->result->objective_ns)
         return;
@@ -178,7 +160,7 @@ static bool deal(struct search *s, uint32_t streams, uint64_t *lost)
         struct ilp_clock clock = {.deadline_ns = s->options.deadline_ns};
         kinds_polish(&with, &clock, s->scratch);
         s->result->timed_out = s->result->timed_out || clock.ended;
-        take(s, instance_price(in, s->scratch).objective_ns);
+        search_take(s, instance_price(in, s->scratch).objective_ns);
     }
     for (int32_t kind = 0; kind < s->kinds->n; kind++)
         sum += lost[kind];
@@ -203,28 +185,26 @@ static oato_status attempt_kinds(struct search *s, struct streaming *x,
             break;
         for (int32_t kind = 0; kind < in.n_devices; kind++)
             in.capacity[kind] -= lost[kind] < in.capacity[kind] ? lost[kind] : in.capacity[kind];
-        again.enough_ns = enough_ns(s);
+        again.enough_ns = search_enough_ns(s);
         status = solve_ilp(&in, &again, NULL, s->folded, &other, err);
         r->timed_out = r->timed_out || other.timed_out;
     }
     return status;
 }
 
-/* Solves (or only relaxes) one problem from the best placement so far, if that fits, and keeps what
- * is better. */
-static oato_status attempt(struct search *s, struct streaming *x, struct ilp_options options,
+oato_status search_attempt(struct search *s, struct streaming *x, struct ilp_options options,
                            struct oato_error *err)
 {
     struct ilp_result r = {0};
     oato_status status;
-    options.enough_ns = enough_ns(s);
+    options.enough_ns = search_enough_ns(s);
     if (s->kinds) {
         status = attempt_kinds(s, x, &options, &r, err);
     } else {
         const bool fits = s->known && instance_fits(&x->in, s->best, NULL);
         status = solve_ilp(&x->in, &options, fits ? s->best : NULL, s->scratch, &r, err);
         if (!status)
-            take(s, r.objective_ns);
+            search_take(s, r.objective_ns);
     }
     s->result->timed_out = s->result->timed_out || r.timed_out;
     x->bound_ns = max_i64(x->bound_ns, r.bound_ns);
@@ -248,12 +228,12 @@ static int32_t list_problems(struct search *s, int64_t *rest_ns, struct oato_err
         .gap = s->options.gap, .deadline_ns = deadline_ns, .relax_only = true};
     int64_t all_ns = 0; /* bound of all problems: any device may be streamed to, for no memory */
     int32_t n = 0;
-    const int rooms = sets == 2 && !s->p->stored ? ROOMS : 1;
+    const int rooms = sets == 2 ? ROOMS : 1;
     for (int32_t j = 0; j < sets * rooms * 2; j++) {
         struct streaming *x = &s->all[n];
         const int32_t i = j / 2 / rooms, level = j / 2 % rooms;
         const bool without = j % 2; /* rooms for KV */
-        struct instance in = *instance_of(s);
+        struct instance in = *search_instance(s);
         if ((!streams[i] && level) || (without && !has_rooms(&in, streams[i])))
             continue;
         if (without)
@@ -262,14 +242,15 @@ static int32_t list_problems(struct search *s, int64_t *rest_ns, struct oato_err
             continue;
         x->bound_ns = all_ns;
         const bool first = !i && sets > 2;
-        if ((first || !settles(s, all_ns)) && attempt(s, x, first ? quick : relaxed, err))
+        if ((first || !search_settles(s, all_ns)) &&
+            search_attempt(s, x, first ? quick : relaxed, err))
             return -1;
         n++;
-        if (!first || (listed && !settles(s, x->bound_ns)))
+        if (!first || (listed && !search_settles(s, x->bound_ns)))
             continue;
         struct streaming all = {.in = x->in};
         all.in.streams = streams[sets - 1];
-        if (attempt(s, &all, relaxed, err))
+        if (search_attempt(s, &all, relaxed, err))
             return -1;
         all_ns = all.bound_ns;
     }
@@ -283,10 +264,10 @@ static oato_status solve_one(struct search *s, struct streaming *x, int32_t left
                              struct oato_error *err)
 {
     struct ilp_options options = s->options;
-    if (x->bound_ns == INT64_MAX || settles(s, x->bound_ns))
+    if (x->bound_ns == INT64_MAX || search_settles(s, x->bound_ns))
         return OATO_OK;
     options.deadline_ns = ilp_share(options.deadline_ns, left);
-    return attempt(s, x, options, err);
+    return search_attempt(s, x, options, err);
 }
 
 /* A bound of all problems of a step at once: any device may be streamed to, for no memory. */
@@ -295,30 +276,52 @@ static oato_status bound_step(struct search *s, struct oato_error *err)
     struct streaming all = {.bound_ns = 0};
     uint32_t streams[SETS];
     bool listed;
+    if (s->p->stored)
+        return search_rooms(s, 0, &s->result->bound_ns, err);
     const int32_t sets = list_streams(s, streams, &listed);
-    if (!instance_with_streams(instance_of(s), 0, &all.in))
+    if (!instance_with_streams(search_instance(s), 0, &all.in))
         return OATO_OK;
     for (int32_t i = 0; i < sets; i++)
         all.in.streams |= streams[i];
-    const oato_status status = attempt(s, &all, s->options, err);
+    const oato_status status = search_attempt(s, &all, s->options, err);
     s->result->bound_ns = all.bound_ns;
     return status;
+}
+
+/* Solves the problems that are listed: rooms of a few sizes. *bound_ns: of these, and of those that
+ * the list leaves out. Returns how many; -1: memory is short. */
+static int32_t step_listed(struct search *s, int64_t *bound_ns, struct oato_error *err)
+{
+    const int32_t n = list_problems(s, bound_ns, err);
+    for (int32_t i = 0; i < n; i++) {
+        if (solve_one(s, &s->all[i], n - i, err))
+            return -1;
+        *bound_ns = min_i64(*bound_ns, s->all[i].bound_ns);
+    }
+    return n;
 }
 
 /* One step of the climb: sets the bound to that of its problem. */
 static oato_status step(struct search *s, struct oato_error *err)
 {
-    int64_t bound_ns;
+    const uint64_t deadline_ns = s->options.deadline_ns;
+    const bool all_rooms = !s->rough && !s->options.no_search;
+    int64_t bound_ns = 0;
+    int32_t n = 0;
     if (s->options.relax_only)
         return bound_step(s, err);
-    const int32_t n = list_problems(s, &bound_ns, err);
+    s->options.deadline_ns = all_rooms ? ilp_most(deadline_ns) : deadline_ns;
+    if (!s->p->stored)
+        n = step_listed(s, &bound_ns, err);
+    s->options.deadline_ns = deadline_ns;
     if (n < 0)
         return err->status;
-    for (int32_t i = 0; i < n; i++) {
-        if (solve_one(s, &s->all[i], n - i, err))
-            return err->status;
-        bound_ns = min_i64(bound_ns, s->all[i].bound_ns);
+    if (s->known && s->roomy) {
+        memcpy(s->roomy, s->best, sizeof *s->best * (size_t)s->p->instance.n_units);
+        s->result->roomy_ns = s->result->objective_ns;
     }
+    if (all_rooms && search_rooms(s, n, &bound_ns, err))
+        return err->status;
     s->result->bound_ns = s->known ? min_i64(bound_ns, s->result->objective_ns) : bound_ns;
     return OATO_OK;
 }
@@ -366,8 +369,10 @@ static oato_status climb(struct search *s, const int32_t *accelerators, int32_t 
                          struct oato_error *err)
 {
     const uint64_t deadline_ns = s->options.deadline_ns;
+    const bool rough = s->rough;
     uint32_t devices = 0;
     oato_status status = OATO_OK;
+    s->rough = true; /* the bounds of these steps say nothing of all devices */
     for (int32_t i = 0; i < n - 1 && !status; i++) {
         const int64_t before_ns = s->known ? s->result->objective_ns : INT64_MAX;
         devices |= 1u << accelerators[i];
@@ -377,6 +382,7 @@ static oato_status climb(struct search *s, const int32_t *accelerators, int32_t 
             kinds_alike(s->p, accelerators[i - 1], accelerators[i]))
             break; /* the second of a kind gained nothing: nor will a third */
     }
+    s->rough = rough;
     s->options.deadline_ns = deadline_ns;
     return status;
 }
@@ -396,7 +402,8 @@ static oato_status search(struct search *s, struct oato_error *err)
 {
     const struct instance *in = &s->p->instance;
     int32_t accelerators[SOLVER_DEVICES];
-    const int32_t n = list_accelerators(in, accelerators);
+    /* where files are read rooms.c does it all */
+    const int32_t n = s->p->stored ? 0 : list_accelerators(in, accelerators);
     uint32_t devices = 0;
     int64_t bound_ns = 0;
     oato_status status = OATO_OK;
@@ -406,7 +413,8 @@ static oato_status search(struct search *s, struct oato_error *err)
         status = search_kinds(s, devices, n, err);
         bound_ns = s->result->bound_ns;
     }
-    if (status || (bound_ns && settles(s, bound_ns)) || (n > FEW_DEVICES && s->options.relax_only))
+    if (status || (bound_ns && search_settles(s, bound_ns)) ||
+        (n > FEW_DEVICES && s->options.relax_only))
         return status;
     if (!s->options.relax_only)
         status = climb(s, accelerators, n, err);
@@ -418,39 +426,46 @@ static oato_status search(struct search *s, struct oato_error *err)
 }
 
 /* Teams of accelerators make problems larger, and where memory is short they seldom gain: so a
- * search without them comes first. The bound is that of the second one. */
+ * search without them comes first. The bound is that of the second one, which therefore has the
+ * rooms of all sizes, too, unless files are read. */
 static oato_status search_teams(struct search *s, struct oato_error *err)
 {
-    const struct problem *p = s->p;
+    struct problem *p = s->p;
     const uint64_t deadline_ns = s->options.deadline_ns;
     struct problem without = *p;
     oato_status status = OATO_OK;
     without.instance.n_teams = 0;
-    if (p->instance.n_teams) {
+    if (p->instance.n_teams && !s->options.relax_only) {
         s->p = &without;
+        s->rough = !p->stored;
         s->options.deadline_ns = ilp_most(deadline_ns);
         status = search(s, err);
         s->p = p;
+        s->rough = false;
         s->options.deadline_ns = deadline_ns;
         s->result->bound_ns = 0;
     }
     return status ? status : search(s, err);
 }
 
-oato_status search_placement(const struct problem *p, const struct ilp_options *o,
-                             const int32_t *warm, int32_t *place, struct ilp_result *result,
+oato_status search_placement(struct problem *p, const struct ilp_options *o, const int32_t *warm,
+                             int32_t *place, int32_t *roomy, struct ilp_result *result,
                              struct oato_error *err)
 {
     const size_t units = (size_t)p->instance.n_units + 1;
-    struct search s = {
-        .p = p, .options = *o, .result = result, .best = place, .enough_ns = o->enough_ns};
+    struct search s = {.p = p,
+                       .options = *o,
+                       .result = result,
+                       .best = place,
+                       .roomy = roomy,
+                       .enough_ns = o->enough_ns};
     oato_status status = OATO_OK;
     memset(result, 0, sizeof *result);
     s.scratch = malloc(units * sizeof *s.scratch);
     s.folded = malloc(units * sizeof *s.folded);
     s.all = calloc(2 * (SETS + ROOMS), sizeof *s.all);
     if (warm) {
-        memcpy(place, warm, sizeof *place * (size_t)p->instance.n_units);
+        memmove(place, warm, sizeof *place * (size_t)p->instance.n_units);
         result->objective_ns = instance_price(&p->instance, warm).objective_ns;
         s.known = true;
     }

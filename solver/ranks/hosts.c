@@ -63,6 +63,8 @@ static oato_status try_one(struct choosing *x, int32_t profile)
     used[profile] = true;
     if (planner_make(x->m, x->all->profiles[profile], &x->timed, &plan, NULL, x->err))
         return x->err->status == OATO_EFIT ? OATO_OK : x->err->status;
+    if (x->all->n_profiles > 1)
+        plan.bound_ns = 0; /* of this host's plans alone */
     with_host(x, profile, &plan);
     consider(x, &plan, used, &none);
     return OATO_OK;
@@ -144,6 +146,7 @@ oato_status ranks_make(const struct model *m, const struct planner_options *give
         return status;
     }
     plan_keep(out, NULL, &alone, NULL, true, !status);
+    out->bound_ns = 0; /* of this host's plans alone: ranks may be faster */
     choice->prices.priced = false;
     return OATO_OK;
 }

@@ -112,8 +112,7 @@ static void gap_card(const struct page *page)
     else
         snprintf(value, sizeof value, "&#8804; %.2f %%", gap * 100);
     card(page, value, page->plan->timed_out ? "time limit reached" : page->plan->solver,
-         plan_is_stored(page->plan) ? "Above the optimum with these weights in the file"
-                                    : "Above the optimum");
+         page->plan->n_caches ? "Above the optimum without caches" : "Above the optimum");
 }
 
 /* The devices in their colours. */

@@ -155,10 +155,10 @@ double gap_of(const struct plan *p)
     return (double)(p->objective_ns - p->bound_ns) / (double)p->objective_ns;
 }
 
-/* The placements that the plan's bound covers. */
+/* The plans that the plan's bound covers: caches are added to a finished one. */
 const char *bound_of(const struct plan *p)
 {
-    return gap_of(p) < 0 ? "nothing" : plan_is_stored(p) ? "filed set" : "all";
+    return gap_of(p) < 0 ? "nothing" : p->n_caches ? "plans without caches" : "all";
 }
 
 /* -------------------------------------------------------------------------------- text ----- */
@@ -210,9 +210,10 @@ static void text_solver(const struct plan *p, struct text *out)
         text_printf(out, ", proven optimal");
     else if (gap >= 0)
         text_printf(out, ", at most %.3f %% from the optimum", gap * 100);
-    if (plan_is_stored(p))
-        text_printf(out, "%s: a rule chose what is read from the file, no search",
-                    gap >= 0 ? " with these weights in the file" : ", not proven");
+    else
+        text_printf(out, ", not proven");
+    if (gap >= 0 && p->n_caches)
+        text_printf(out, " of plans without a cache of experts, which was added to it");
     if (p->timed_out)
         text_printf(out, ", stopped by the time limit");
     text_printf(out, "\nagainst:");

@@ -33,7 +33,9 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
                      JSON("layout", plan_kernels(p, d)->layout));
         if (problem)
             json_add(out, JSON("weight_bytes", s.weight_bytes), JSON("kv_bytes", s.kv_bytes),
-                     JSON("work_bytes", s.work_bytes), JSON("staging_bytes", s.staging_bytes),
+                     JSON("work_bytes", s.work_bytes),
+                     JSON("set_aside_bytes", problem->tight ? 0 : problem->work[d]),
+                     JSON("staging_bytes", s.staging_bytes),
                      JSON("page_locked_bytes", s.locked_bytes),
                      JSON("stored_bytes", s.stored_bytes), JSON("kv_file_layers", s.filed),
                      JSON("kv_file_bytes", (uint64_t)s.filed_bytes));

@@ -216,7 +216,8 @@ static void a_plan_is_no_worse_than_that_of_fewer_devices(void **state)
     profile_free(&m.loaded);
 }
 
-/* Eight, into half of which the model would fit: proven, without a clock, to 5 %. */
+/* Eight, into half of which the model would fit: proven, without a clock, to 7 %: all of them may
+ * stream through rooms of any size, of which the bound counts one device's. */
 static void equal_devices_are_searched_as_one(void **state)
 {
     (void)state;
@@ -229,7 +230,7 @@ static void equal_devices_are_searched_as_one(void **state)
     print_message("8 equal devices: %.2f %% from the bound\n",
                   100 - 100 * (double)plan.bound_ns / (double)plan.objective_ns);
     assert_false(plan.timed_out);
-    assert_true((double)plan.bound_ns > 0.95 * (double)plan.objective_ns);
+    assert_true((double)plan.bound_ns > 0.93 * (double)plan.objective_ns);
     plan_free(&plan);
     profile_free(&m.loaded);
 }

@@ -120,9 +120,9 @@ static void what_does_not_fit_is_streamed(void **state)
     struct oato_error err;
     profile_make(&p, 0, 1, RATE);
     const uint64_t all = all_bytes(&p);
-    uint64_t before_ns = UINT64_MAX;
-    int plans = 0;
-    for (int percent = 30; percent < 100; percent += 5) {
+    uint64_t objective_ns = UINT64_MAX;
+    int plans = 0, better = 0;
+    for (int percent = 30; percent < 100; percent += 10) {
         struct plan plan;
         struct problem *problem;
         const struct planner_options o = options_with(all * (uint64_t)percent / 100);
@@ -142,14 +142,20 @@ static void what_does_not_fit_is_streamed(void **state)
         assert_true(
             left <
             least + fmax(set_aside - (double)(takes->room + takes->work + takes->workspace), 0));
+        /* what is in the file is searched: never worse than the rule, and mostly better */
+        assert_string_equal(plan.baselines[0].name, "cpu");
+        assert_true(plan.objective_ns <= plan.baselines[0].objective_ns);
+        better += plan.objective_ns < plan.baselines[0].objective_ns;
+        assert_true(plan.bound_ns <= plan.objective_ns);
+        assert_true((double)plan.bound_ns > 0.8 * (double)plan.objective_ns);
+        assert_true(plan.objective_ns <= objective_ns);
+        objective_ns = plan.objective_ns;
         /* storage is the slower one: its time, and what the last operator computes */
         const double read_ns = stored / RATE * 1e9;
         assert_true((double)plan.decode_ns > 0.99 * read_ns);
         assert_true((double)plan.decode_ns < 1.1 * read_ns);
         if (!filed_layers(&plan))
             assert_true(plan.prefill_ns > 2 * 0.99 * read_ns); /* two chunks */
-        assert_true(plan.decode_ns <= before_ns);
-        before_ns = plan.decode_ns;
         struct graph g;
         if (plan_apply(&plan, model, &g, &err))
             fail_msg("%s", err.text);
@@ -159,6 +165,7 @@ static void what_does_not_fit_is_streamed(void **state)
         plans++;
     }
     assert_true(plans > 4);
+    assert_true(better > plans / 2);
     profile_free(&p);
 }
 
@@ -240,7 +247,8 @@ static void an_accelerator_is_filled_first(void **state)
 }
 
 /* A step of one token reads the experts that it chooses, and a prompt nearly all. What is read
- * whole becomes resident first. */
+ * whole is in memory, but for the output and small routers, where one more matrix of experts then
+ * fits. */
 static void experts_are_read_when_they_are_chosen(void **state)
 {
     (void)state;
@@ -265,7 +273,8 @@ static void experts_are_read_when_they_are_chosen(void **state)
     double resident, stored, least;
     sums(&plan, problem, &resident, &stored, &least);
     for (int32_t k = 0; k < plan.n_parts; k++)
-        assert_true(plan.parts[k].home != HOME_FILE || strstr(plan.parts[k].op, "exps"));
+        assert_true(plan.parts[k].home != HOME_FILE || strstr(plan.parts[k].op, "exps") ||
+                    strstr(plan.parts[k].op, "gate_inp") || !strcmp(plan.parts[k].op, "output"));
     const double all_ns = stored / (RATE * 100) * 1e9;
     assert_true((double)plan.decode_ns > 0.99 * all_ns * 2 / 16);
     assert_true((double)plan.decode_ns < 1.5 * all_ns * 2 / 16);
@@ -300,7 +309,6 @@ static void an_accelerator_computes_what_is_streamed_where_the_host_is_slower(vo
     struct planner_options o = options_with(all / 2);
     o.budgets[1] = (struct device_budget){"sim:0", all * 3 / 10};
     o.n_budgets = 2;
-    o.time_limit_s = 2;
     for (int slow = 0; slow < 2; slow++) { /* storage, or the host */
         profile_make(&p, 8, slow ? 1000 : 1, RATE * 1000);
         if (planner_make(model, &p, &o, &plan, NULL, &err))
@@ -316,9 +324,8 @@ static void an_accelerator_computes_what_is_streamed_where_the_host_is_slower(vo
     }
 }
 
-/* A rule chooses what stays in the file, and again for the placement that the search found: its
- * bound is of the first choice, and nobody searched for a better one. */
-static void a_plan_from_a_file_is_proven_only_of_what_was_searched(void **state)
+/* What is read from the file is searched, so that a bound is one of all choices of it. */
+static void the_bound_is_of_all_choices_of_what_is_in_the_file(void **state)
 {
     (void)state;
     struct profile p;
@@ -328,32 +335,51 @@ static void a_plan_from_a_file_is_proven_only_of_what_was_searched(void **state)
     profile_make(&p, 0, 1, RATE);
     struct planner_options o = options_with(all_bytes(&p) * 2 / 3);
     profile_free(&p);
-    o.time_limit_s = 2;
     for (int accelerators = 0; accelerators < 2; accelerators++) {
         profile_make(&p, accelerators ? 8 : 0, 1, RATE);
         o.budgets[1] = (struct device_budget){"sim:0", 1 << 20};
         o.n_budgets = 1 + accelerators;
         if (planner_make(model, &p, &o, &plan, NULL, &err))
             fail_msg("%s", err.text);
+        assert_in_range(plan.bound_ns, 1, plan.objective_ns);
         text_init(&t);
-        report_plan(&plan, NULL, false, &t);
         report_plan(&plan, NULL, true, &t);
-        assert_null(strstr(t.data, "optimal\n"));
-        assert_null(strstr(t.data, "optimum\n"));
-        assert_null(strstr(t.data, "\"bound_of\":\"all\""));
-        assert_non_null(strstr(t.data, "a rule chose what is read from the file"));
-        bool moved = false;
-        for (int32_t k = 0; k < plan.n_parts; k++)
-            moved = moved || plan.parts[k].device == 1;
-        assert_int_equal(moved, accelerators);
-        if (moved) /* so there is room for more of the rest */
-            assert_int_equal(plan.bound_ns, 0);
-        else
-            assert_non_null(strstr(t.data, "with these weights in the file"));
+        assert_non_null(strstr(t.data, "\"bound_of\":\"all\""));
         text_free(&t);
         plan_free(&plan);
         profile_free(&p);
     }
+}
+
+/* Where memory is so short that what fits is slow, reading from the file is faster though nothing
+ * has to: less memory, where it has to, must not give a better plan. */
+static void less_memory_never_gives_a_faster_plan(void **state)
+{
+    (void)state;
+    struct profile p;
+    struct oato_error err;
+    profile_make(&p, 0, 1, RATE * 1000);
+    const uint64_t all = all_bytes(&p);
+    profile_free(&p);
+    profile_make(&p, 8, 1, RATE * 100);
+    struct planner_options o = options_with(0);
+    o.budgets[1] = (struct device_budget){"sim:0", all * 3 / 10};
+    o.n_budgets = 2;
+    uint64_t objective_ns = UINT64_MAX;
+    int resident = 0, filed = 0;
+    for (int percent = 50; percent < 110; percent += 25) {
+        struct plan plan;
+        o.budgets[0].bytes = all * (uint64_t)percent / 100;
+        if (planner_make(model, &p, &o, &plan, NULL, &err))
+            fail_msg("%s", err.text);
+        assert_true((double)plan.objective_ns <= (double)objective_ns * 1.001); /* the gap */
+        objective_ns = plan.objective_ns;
+        *(plan_is_stored(&plan) ? &filed : &resident) += 1;
+        plan_free(&plan);
+    }
+    assert_true(filed > 0);
+    assert_true(resident > 0);
+    profile_free(&p);
 }
 
 /* A step reads little of a context that is hardly used: all weights are in memory, and decode takes
@@ -430,7 +456,8 @@ int main(void)
         cmocka_unit_test(experts_are_read_when_they_are_chosen),
         cmocka_unit_test(an_accelerator_computes_what_is_streamed_where_the_host_is_slower),
         cmocka_unit_test(a_context_that_is_hardly_used_stays_in_the_file),
-        cmocka_unit_test(a_plan_from_a_file_is_proven_only_of_what_was_searched),
+        cmocka_unit_test(the_bound_is_of_all_choices_of_what_is_in_the_file),
+        cmocka_unit_test(less_memory_never_gives_a_faster_plan),
         cmocka_unit_test(nothing_is_streamed_unless_it_may_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
