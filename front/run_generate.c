@@ -3,7 +3,7 @@
  * first unfinished answer streams; the others are printed after it, in order. With --json each is
  * a line of its own once it is done.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <stdlib.h>
 #include <string.h>

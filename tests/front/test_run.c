@@ -1,7 +1,7 @@
 /*
  * test_run.c - oato-run from outside, on a tiny random model: what its verbs print.
  */
-#include "tests/executor/run_outside.h"
+#include "tests/front/run_outside.h"
 
 #include <math.h>
 #include <stdlib.h>

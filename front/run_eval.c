@@ -2,7 +2,7 @@
  * run_eval.c - the verbs that judge a model: perplexity as llama.cpp defines it (windows of the
  * context size, the second half of each is scored), raw logits of token ids, and tokens of a text.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * run_constraint.c - what the command line asks of answers: a grammar, and biases of tokens.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <string.h>
 

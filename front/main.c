@@ -2,7 +2,7 @@
  * main.c - oato-run: the command line. Every option is a row with the verbs that take it; any other
  * verb refuses the option instead of ignoring it.
  */
-#include "executor/run.h"
+#include "front/run.h"
 #include "executor/session_options.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * the context is full the oldest messages are dropped. At a terminal Ctrl-C ends an answer, not the
  * conversation. Everything but the answers goes to stderr.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <limits.h>
 #include <locale.h>

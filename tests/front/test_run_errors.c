@@ -2,7 +2,7 @@
  * test_run_errors.c - oato-run from outside: each mistake is one line with the exit status of
  * DESIGN, nothing is half-written or overwritten, and a signal ends every verb soon.
  */
-#include "tests/executor/run_outside.h"
+#include "tests/front/run_outside.h"
 #include "tests/models/random_model.h"
 
 #include <stdlib.h>

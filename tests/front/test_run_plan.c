@@ -3,7 +3,7 @@
  * measured beside the plan's prediction, and what crosses the link.
  */
 #include "planfmt/planfmt.h"
-#include "tests/executor/run_outside.h"
+#include "tests/front/run_outside.h"
 
 #include <stdlib.h>
 #include <string.h>

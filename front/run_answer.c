@@ -2,7 +2,7 @@
  * run_answer.c - runs an answer of generate or chat as a batch request and turns its tokens into
  * text, in whole UTF-8 characters; that of a chat model into what it says, thinks and calls.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
  * time, with several that of the devices' clocks, so that a simulated device counts with its
  * declared speed.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <stdlib.h>
 

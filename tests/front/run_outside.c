@@ -1,7 +1,7 @@
 /*
  * run_outside.c - see run_outside.h.
  */
-#include "tests/executor/run_outside.h"
+#include "tests/front/run_outside.h"
 #include "tests/models/random_model.h"
 
 #include <stdlib.h>

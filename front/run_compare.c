@@ -7,7 +7,7 @@
  * changes, so that quality and speed are those of the same steps. The runs take turns window by
  * window: what else the machine does slows both, and the speed is compared pair by pair.
  */
-#include "executor/run.h"
+#include "front/run.h"
 
 #include <math.h>
 #include <stdlib.h>
