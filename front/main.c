@@ -2,8 +2,8 @@
  * main.c - oato-run: the command line. Every option is a row with the verbs that take it; any other
  * verb refuses the option instead of ignoring it.
  */
-#include "front/run.h"
 #include "executor/session_options.h"
+#include "front/run.h"
 
 #include <math.h>
 #include <stddef.h>
