@@ -1,8 +1,9 @@
 /*
- * main.c - oato-run: the command line. Every option is a row with the verbs that take it; any other
- * verb refuses the option instead of ignoring it.
+ * command.c - the command line of oato-run. Every option is a row with the verbs that take it; any
+ * other verb refuses the option instead of ignoring it.
  */
 #include "executor/session_options.h"
+#include "front/front.h"
 #include "front/run.h"
 
 #include <math.h>
@@ -180,7 +181,7 @@ static void help(size_t verb, const struct option_row *rows)
         "failed.\nSee man oato-run.\n");
 }
 
-static oato_status run(int argc, char **argv, struct oato_error *err)
+oato_status run_command(int argc, char **argv, struct oato_error *err)
 {
     struct run_args a = {
         .n_predict = 256,
@@ -233,14 +234,4 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
     return verbs[verb].run(&a, err);
-}
-
-int main(int argc, char **argv)
-{
-    struct oato_error err = {0};
-    program_begin("oato-run");
-    oato_status status = run(argc, argv, &err);
-    if (status > OATO_NEGATIVE && err.text[0]) /* empty: rank 0 says it */
-        fprintf(stderr, "oato-run: %s\n", err.text);
-    return oato_interrupted ? 130 : (int)status;
 }

@@ -1,0 +1,14 @@
+/*
+ * front.c - begin and end of a program.
+ */
+#include "front/front.h"
+
+int front_main(const char *name, front_command command, int argc, char **argv)
+{
+    struct oato_error err = {0};
+    program_begin(name);
+    const oato_status status = command(argc, argv, &err);
+    if (status > OATO_NEGATIVE && err.text[0]) /* empty: rank 0 says it */
+        fprintf(stderr, "%s: %s\n", name, err.text);
+    return oato_interrupted ? 130 : (int)status;
+}

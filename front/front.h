@@ -1,0 +1,18 @@
+/*
+ * front.h - what the programs oato and oato-run have in common.
+ */
+#ifndef OATO_FRONT_H
+#define OATO_FRONT_H
+
+#include "base/base.h"
+
+/* A whole program, or a verb of one; argv[0] is its name. Prints to stdout. */
+typedef oato_status (*front_command)(int argc, char **argv, struct oato_error *err);
+
+/* What main() of a program `name` returns: runs the command and tells its error. */
+int front_main(const char *name, front_command command, int argc, char **argv);
+
+/* command.c: oato-run. */
+oato_status run_command(int argc, char **argv, struct oato_error *err);
+
+#endif
