@@ -363,6 +363,11 @@ bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out)
     }
 }
 
+bool gguf_string_has(struct gguf_string s, const char *what)
+{
+    return memmem(s.data, s.len, what, strlen(what)) != NULL;
+}
+
 bool gguf_get_i64(const struct gguf *g, const char *key, int64_t *out)
 {
     return header_i64(g->first, key, out);

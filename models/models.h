@@ -43,10 +43,8 @@ static inline bool gguf_string_is(struct gguf_string s, const char *what)
 {
     return s.len == strlen(what) && memcmp(s.data, what, s.len) == 0;
 }
-static inline bool gguf_string_has(struct gguf_string s, const char *what)
-{
-    return memmem(s.data, s.len, what, strlen(what)) != NULL;
-}
+/* Whether `what` is anywhere in it. */
+bool gguf_string_has(struct gguf_string s, const char *what);
 
 struct gguf_value {
     enum gguf_type type;
