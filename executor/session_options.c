@@ -11,8 +11,11 @@
 #define KV_TYPE "--kv TYPE sets the type of both keys and values"
 #define IN_MEMORY                                                                                  \
     "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"
-#define CHAT     "use oato-run chat MODEL.gguf for a conversation"
-#define TEMPLATE "the model's own template is used; --chat-template NAME chooses another"
+#define LOCAL     "the model must be a local file; download the GGUF first"
+#define TEXT_ONLY "models read only text here"
+#define NO_DRAFT  "drafts are not supported"
+#define CHAT      "use oato-run chat MODEL.gguf for a conversation"
+#define TEMPLATE  "the model's own template is used; --chat-template NAME chooses another"
 
 const struct option_row llama_options[LLAMA_OPTIONS] = {
     OPTION_ANSWER("ngl", ON_GPU),
@@ -31,6 +34,10 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     OPTION_ANSWER("mg", ON_GPU),
     OPTION_ANSWER("main-gpu", ON_GPU),
     OPTION_ANSWER("fit", ON_GPU),
+    OPTION_ANSWER("fitt", ON_GPU),
+    OPTION_ANSWER("fit-target", ON_GPU),
+    OPTION_ANSWER("fitc", ON_GPU),
+    OPTION_ANSWER("fit-ctx", ON_GPU),
     OPTION_ANSWER("nkvo", ON_GPU),
     OPTION_ANSWER("no-kv-offload", ON_GPU),
     OPTION_ANSWER("dev", "--devices LIST opens devices, --plan places the model on them"),
@@ -43,6 +50,17 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     OPTION_ANSWER("mmap", IN_MEMORY),
     OPTION_ANSWER("no-mmap", IN_MEMORY),
     OPTION_ANSWER("lm", IN_MEMORY),
+    OPTION_ANSWER("load-mode", IN_MEMORY),
+    /* With one dash these would be -m with a value. */
+    OPTION_ANSWER("mu", LOCAL),
+    OPTION_ANSWER("model-url", LOCAL),
+    OPTION_ANSWER("mm", TEXT_ONLY),
+    OPTION_ANSWER("mmproj", TEXT_ONLY),
+    OPTION_ANSWER("md", NO_DRAFT),
+    OPTION_ANSWER("model-draft", NO_DRAFT),
+    OPTION_ANSWER("mli", CHAT),
+    OPTION_ANSWER("multiline-input", CHAT),
+    OPTION_ANSWER("lora", "adapters are not supported; merge it into the model first"),
     OPTION_ANSWER("cnv", CHAT),
     OPTION_ANSWER("conversation", CHAT),
     OPTION_ANSWER("i", CHAT),

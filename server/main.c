@@ -125,8 +125,6 @@ static const struct option_row answers[] = {
     OPTION_ANSWER("no-jinja",
                   "templates are always run; --chat-template NAME chooses a named format"),
     OPTION_ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
-    OPTION_ANSWER("lora", "adapters are not supported; merge it into the model first"),
-    OPTION_ANSWER("mmproj", "this server reads only text"),
     OPTION_ANSWER("slot-save-path",
                   "sequences are not saved; prompts that begin alike share memory"),
     OPTION_ANSWER("cache-reuse", "prompts that begin alike share memory by themselves"),
@@ -135,8 +133,6 @@ static const struct option_row answers[] = {
     OPTION_ANSWER("timeout", "--idle S closes silent connections"),
     OPTION_ANSWER("threads-http", "four threads serve all connections"),
     OPTION_ANSWER("reranking", "this server ranks nothing"),
-    OPTION_ANSWER("model-draft", "drafts are not supported"),
-    OPTION_ANSWER("md", "drafts are not supported"),
 };
 
 static void help(const struct option_row *rows)
