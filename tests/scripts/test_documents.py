@@ -2,6 +2,7 @@
 """What the documents promise: links lead somewhere, named files exist, options in manual pages are
 those of --help, messages are quoted as the programs say them, and what scripts/document makes is made.
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -11,7 +12,9 @@ import unittest
 
 from documents import ROOT, dead_links, markdown, options_of
 
-BIN = pathlib.Path(sys.argv.pop() if len(sys.argv) > 1 else ROOT / "build/release/bin")
+BIN = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ROOT / "build/release/bin")
+MODEL = pathlib.Path(os.environ.get("OATO_CACHE", pathlib.Path.home() / ".cache/oato")) / \
+    "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 SOURCES = ("base", "kernels", "models", "text", "planfmt", "lowering", "executor", "profiler", "solver", "front",
            "net", "server")
 
@@ -32,7 +35,14 @@ def literals():
 
 def quotes(page):
     """The messages that a page quotes: lines of code behind a >."""
-    return re.findall(r"^> `(?:oato-?[a-z]*: )?(.+)`$", page.read_text(encoding="utf-8"), re.M)
+    return re.findall(r"^> `(.+)`$", page.read_text(encoding="utf-8"), re.M)
+
+
+def is_said(quote, patterns):
+    """Whether a text of the sources is it, by itself or behind a program's name, "warning" and a file's name."""
+    found = re.fullmatch(r"((oato-?[a-z]*: )?(?:warning: )?)(.+)", quote)
+    forms = {quote, found[3], found[3].split(": ", 1)[-1]}
+    return any(pattern.fullmatch(form) for pattern in patterns for form in forms)
 
 
 def manual(page):
@@ -41,6 +51,8 @@ def manual(page):
 
 
 class Documents(unittest.TestCase):
+    maxDiff = None
+
     def test_links(self):
         self.assertEqual(dead_links(ROOT), [])
 
@@ -81,13 +93,24 @@ class Documents(unittest.TestCase):
                                      stdin=subprocess.DEVNULL)
                 self.assertNotIn("unknown option", got.stderr, page.name)
 
+    def test_records_are_those_of_the_model(self):
+        page = (ROOT / "docs/forward-pass.md").read_text(encoding="utf-8")
+        shown = re.findall(r"^\| `(\d+ [^`]+)` \|", page, re.M)
+        self.assertGreater(len(shown), 14)
+        if not MODEL.exists():
+            self.assertNotIn("OATO_REQUIRE_MODEL", os.environ)
+            self.skipTest("no model; scripts/fetch-model")
+        got = subprocess.run([BIN / "oato-run", MODEL, "--dump-program"], capture_output=True, text=True, check=True)
+        records = [re.sub(r"^ *(\d+) run +", r"\1 ", line) for line in got.stdout.split("# decode")[1].splitlines()]
+        self.assertEqual([record for record in shown if record not in records], [])
+
     def test_messages_are_said(self):
         patterns = list(literals())
         page = ROOT / "docs/trouble.md"
         self.assertGreater(len(quotes(page)), 10)
-        missing = [q for q in quotes(page) if not any(p.fullmatch(q) for p in patterns)]
+        missing = [quote for quote in quotes(page) if not is_said(quote, patterns)]
         self.assertEqual(missing, [])
-        self.assertFalse(any(p.fullmatch("no program says this sentence") for p in patterns))
+        self.assertFalse(is_said("oato-run: no program says this sentence", patterns))
 
 
 if __name__ == "__main__":
