@@ -38,8 +38,14 @@ def dead_links(folder):
     return dead
 
 
-def help_of(program, *verbs):
-    return subprocess.run([program, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
+def command_of(folder, page):
+    """What a manual page is about: a program, or oato-VERB, a verb of oato."""
+    program = folder / page.stem
+    return [program] if program.exists() else [folder / "oato", page.stem.removeprefix("oato-")]
+
+
+def help_of(command):
+    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 def verbs_of(text, name):
@@ -47,8 +53,8 @@ def verbs_of(text, name):
         re.findall(rf"^ +{name} ([a-z][a-z-]*) ", text, re.M)
 
 
-def options_of(program):
-    """The options that --help of a program and of its verbs lists."""
-    text = help_of(program)
-    texts = [text, *(help_of(program, verb) for verb in verbs_of(text, program.name))]
+def options_of(command):
+    """The options that --help of a program, or of a verb of it, and of all its verbs lists."""
+    text = help_of(command)
+    texts = [text, *(help_of([*command, verb]) for verb in verbs_of(text, pathlib.Path(command[-1]).name))]
     return {name for t in texts for name in re.findall(r"^  (?:-.,|   ) --([a-z-]+)", t, re.M)}

@@ -5,12 +5,13 @@ those of --help, messages are quoted as the programs say them, and what scripts/
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from documents import ROOT, dead_links, markdown, options_of
+from documents import ROOT, command_of, dead_links, markdown, options_of
 
 BIN = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ROOT / "build/release/bin")
 MODEL = pathlib.Path(os.environ.get("OATO_CACHE", pathlib.Path.home() / ".cache/oato")) / \
@@ -82,16 +83,29 @@ class Documents(unittest.TestCase):
             for other in re.findall(r"^The others are those of\n\.Xr ([a-z-]+) 1", text, re.M):
                 text += manual(page.parent / f"{other}.1")
             named = set(re.findall(r"(?:(?:Fl|,) -|--)([a-z-]+)", text))
-            self.assertEqual(options_of(BIN / page.stem) - named, set(), page.name)
+            self.assertEqual(options_of(command_of(BIN, page)) - named, set(), page.name)
 
     def test_manual_pages_have_no_others(self):
         for page in sorted((ROOT / "docs/man").glob("*.1")):
             items = re.findall(r"^\.It (Fl .*)$|^\.TP\n\.B[IR]* (.*)$", manual(page), re.M)
             named = {name for item in items for name in re.findall(r"(?:Fl -|--)([a-z-]+)", "".join(item))}
-            for name in named - options_of(BIN / page.stem):
-                got = subprocess.run([BIN / page.stem, f"--{name}"], capture_output=True, text=True,
+            command = command_of(BIN, page)
+            for name in named - options_of(command):
+                got = subprocess.run([*command, f"--{name}"], capture_output=True, text=True,
                                      stdin=subprocess.DEVNULL)
                 self.assertNotIn("unknown option", got.stderr, page.name)
+
+    def test_figures_of_the_readme(self):
+        """The medians that the README states are those of the tables that it names."""
+        stated = re.findall(r"\*\*median\*\* of (\d+) and of (\d+) rows \| ([\d.]+) \| ([\d.]+) \|",
+                            (ROOT / "README.md").read_text(encoding="utf-8"))
+        found = []
+        for name in ("cpu-avx512-vnni", "gpu"):
+            table = (ROOT / f"docs/benchmarks/{name}.md").read_text(encoding="utf-8").split("\n## Part")[0]
+            rows = [line.split(" | ") for line in table.splitlines() if re.match(r"\| .*(?:prefill|decode)", line)]
+            ratios = [[float(row[4]) for row in rows if phase in row[0] + row[1]] for phase in ("prefill", "decode")]
+            found.append((*(str(len(r)) for r in ratios), *(f"{statistics.median(r):.1f}" for r in ratios)))
+        self.assertEqual(stated, found)
 
     def test_records_are_those_of_the_model(self):
         page = (ROOT / "docs/forward-pass.md").read_text(encoding="utf-8")
