@@ -18,6 +18,7 @@ BUILD = pathlib.Path(sys.argv[1])
 COMPILER = sys.argv[2] if len(sys.argv) > 2 else "cc"
 CACHE = pathlib.Path(os.environ.get("OATO_CACHE", pathlib.Path.home() / ".cache/oato"))
 MODEL = CACHE / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+os.environ["OATO_PLAN"] = "none"  # whatever plan a program would make for this machine
 PROMPT = "The first thing to know about the Moon is that"
 
 # What is asked of the shells: a program with a verb, as oato has them, stands in for one that exists.
@@ -103,7 +104,7 @@ class Install(unittest.TestCase):
         plans.mkdir()
         (plans / "a@b.plan").write_text("not a plan", encoding="utf-8")
         env = {**os.environ}
-        env.pop("OATO_PLAN", None)
+        env.pop("OATO_PLANNER", None)
         got = subprocess.run([self.prefix / "bin/plan-regression", plans], capture_output=True, text=True, env=env)
         self.assertEqual(got.returncode, 3, got.stderr)
         self.assertIn("BAD", got.stdout)
