@@ -176,7 +176,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
                          : a->open.chat_template_file ? "--chat-template-file"
                                                       : "--chat-template-kwargs");
     if (a->file || (none && stdin_sends())) {
-        oato_status status = text_read_file(a->file ? a->file : "-", file, err);
+        oato_status status = text_read_file(a->file ? a->file : "-", TEXT_LINES, file, err);
         if (status)
             return status;
         if (file->len && file->data[file->len - 1] == '\n')

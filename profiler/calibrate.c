@@ -79,8 +79,13 @@ static oato_status read_text(struct calibration *c, const struct tokenizer *t, c
     oato_status status = file_map(path, &f, err);
     if (status)
         return status;
-    status = tokenizer_encode(t, or_empty((const char *)f.data), f.bytes, TOKENIZE_ADD_BOS, &ids,
-                              &n, err);
+    const char *text = or_empty((const char *)f.data);
+    size_t bytes = f.bytes;
+    if (text_mark_skip(path, &text, &bytes, err)) {
+        file_unmap(&f);
+        return err->status;
+    }
+    status = tokenizer_encode(t, text, bytes, TOKENIZE_ADD_BOS, &ids, &n, err);
     if (!status)
         status = add_windows(c, ids, (int64_t)n, tokenizer_bos(t), err);
     free(ids);

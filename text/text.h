@@ -66,14 +66,15 @@ struct chat_message {
 struct chat_template;
 
 /* The model's own; of a `name` (of n bytes) that is not NULL that format, or if a space, a line
- * break or a brace is in it, that program. A model's own that cannot be parsed is replaced by the
+ * break or a brace is in it, that program. from: the file whose text `name` is, always a program,
+ * for messages (OATO_EFILE); NULL: the command line (OATO_EUSAGE). A model's own that cannot be parsed is replaced by the
  * format that it is recognised as, if there is one; then chat_template_warning has a line that says
  * so, else "". The error lists the names and points to --chat-template. The result does not refer
  * to g. */
-oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n, const char *from,
                                struct chat_template **out, struct oato_error *err);
 void chat_template_free(struct chat_template *c);
-const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
+const char *chat_template_name(const struct chat_template *c); /* "of the model": its program; "as given": another one */
 const char *chat_template_warning(const struct chat_template *c);
 /* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
  * Named formats have no variables: an error. */
