@@ -12,6 +12,18 @@
 
 enum { ROWS = 128, DEFAULT_WINDOW = 512 };
 
+void bos_warn(const struct tokenizer *t, const struct run_args *a, const char *text, size_t n,
+              int flags)
+{
+    if (n && tokenizer_begins(t, text, n, flags))
+        warn_line(program_warn, NULL,
+                  "%s begins with the token that stands in front of every text, which is added "
+                  "anyway; it is taken once, leave it out",
+                  a->file        ? a->file
+                  : a->n_prompts ? "the prompt"
+                                 : "standard input");
+}
+
 /* ------------------------------------------------------------------------------ perplexity */
 
 struct score {
@@ -102,6 +114,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = session_open(&s, &a.open, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
+        bos_warn(s.tokenizer, &a, text.data, text.len, TOKENIZE_ADD_BOS);
         status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_BOS,
                                   &ids, &n, err);
         if (!status)
@@ -231,10 +244,11 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
         status = gguf_open(a->open.model, &g, err);
     if (!status)
         status = tokenizer_create(g, &t, err);
-    if (!status)
-        status = tokenizer_encode(t, or_empty(text.data), text.len,
-                                  a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL,
-                                  &ids, &n, err);
+    const int flags = a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL;
+    if (!status) {
+        bos_warn(t, a, text.data, text.len, flags);
+        status = tokenizer_encode(t, or_empty(text.data), text.len, flags, &ids, &n, err);
+    }
     if (!status) {
         for (size_t i = 0; i < n && !status; i++) {
             if (a->only_ids)

@@ -35,6 +35,8 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     struct text text;
     size_t n_ids = 0;
     oato_status status = prompt_text(template, a, prompt, n, &text, err);
+    if (!status && !template)
+        bos_warn(s->tokenizer, a, text.data, text.len, TOKENIZE_PROMPT);
     if (!status)
         status = tokenizer_encode(s->tokenizer, or_empty(text.data), text.len, TOKENIZE_PROMPT,
                                   &x->ids, &n_ids, err);

@@ -129,6 +129,17 @@ static oato_status text_encode(const struct tokenizer *t, struct encode_work *w,
     return n > begin ? t->encode(t, w, text + begin, n - begin, after_special, out, err) : OATO_OK;
 }
 
+static int specials_wanted(int flags)
+{
+    return flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
+}
+
+bool tokenizer_begins(const struct tokenizer *t, const char *text, size_t n, int flags)
+{
+    return n && (flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0 &&
+           special_at(t, text, n, specials_wanted(flags)) == t->bos;
+}
+
 /* For any text: ids and what cuts it into words take so many bytes of memory and steps a byte. */
 enum { BYTE_STEPS = 4, BYTE_BYTES = 12 };
 
@@ -163,12 +174,14 @@ oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text,
                          INT32_MAX / 2);
     if (budget_spend(budget, n * BYTE_STEPS, n * BYTE_BYTES, "tokenizing", err))
         return err->status;
-    if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0)
+    if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0 &&
+        !tokenizer_begins(t, text, n, flags))
         id_list_push(&out, t->bos);
-    int wanted = flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
+    const int wanted = specials_wanted(flags);
     if (n > 0)
         s = text_encode(t, &w, text, n, wanted, &out, err);
-    if ((flags & TOKENIZE_ADD_EOS) && t->add_eos && t->eos >= 0)
+    const bool ended = out.n && out.ids[out.n - 1] == t->eos;
+    if ((flags & TOKENIZE_ADD_EOS) && t->add_eos && t->eos >= 0 && !ended)
         id_list_push(&out, t->eos);
     if (!out.ids && !out.failed)
         out.ids = calloc(1, sizeof *out.ids); /* no tokens, yet something to free */
