@@ -81,6 +81,9 @@ static oato_status own_find(struct chat_template *c, const struct gguf *g, struc
     struct gguf_string program = {"", 0};
     struct text name;
     char what[400];
+    static const struct gguf_key_type keys[] = {{"tokenizer.chat_template", GGUF_WANT_STRING}};
+    if (gguf_check_keys(g, gguf_path(g), keys, ARRAY_LEN(keys), err))
+        return err->status;
     if (!gguf_get_string(g, "tokenizer.chat_template", &program) || !program.len) {
         snprintf(what, sizeof what,
                  "%s: it has no tokenizer.chat_template; choose one with "

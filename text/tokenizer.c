@@ -43,8 +43,35 @@ static const struct kind_row *kind_find(struct gguf_string model, struct gguf_st
     return NULL;
 }
 
+/* All that tokenizers read. */
+static const struct gguf_key_type keys[] = {
+    {"general.name", GGUF_WANT_STRING},
+    {"tokenizer.ggml.model", GGUF_WANT_STRING},
+    {"tokenizer.ggml.pre", GGUF_WANT_STRING},
+    {"tokenizer.ggml.tokens", GGUF_WANT_STRINGS},
+    {"tokenizer.ggml.scores", GGUF_WANT_NUMBERS},
+    {"tokenizer.ggml.token_type", GGUF_WANT_INTEGERS},
+    {"tokenizer.ggml.merges", GGUF_WANT_STRINGS},
+    {"tokenizer.ggml.precompiled_charsmap", GGUF_WANT_BYTES},
+    {"tokenizer.ggml.bos_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eos_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eot_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eom_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.unknown_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.cls_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.seperator_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.add_bos_token", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.add_eos_token", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.add_space_prefix", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.remove_extra_whitespaces", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.normalizer.lowercase", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.normalizer.strip_accents", GGUF_WANT_BOOL},
+};
+
 oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err)
 {
+    if (gguf_check_keys(g, gguf_path(g), keys, ARRAY_LEN(keys), err))
+        return err->status;
     struct gguf_string model, pre = {"", 0};
     if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
         return oato_fail(err, OATO_EFILE,
