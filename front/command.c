@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 enum verb {
     GENERATE = 1,
@@ -168,6 +169,20 @@ static const struct option_of table[] = {
     {"version", 0, NULL, "version", ALL, FLAG(version)},
 };
 
+/* A misspelt verb would be taken for a model. */
+static oato_status verb_check(const char *word, struct oato_error *err)
+{
+    const char *names[ARRAY_LEN(verbs)];
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+        names[i] = verbs[i].name;
+    const char *near = strpbrk(word, "./-") || !access(word, F_OK)
+                           ? NULL
+                           : nearest_name(word, names, ARRAY_LEN(verbs));
+    return near ? oato_fail(err, OATO_EUSAGE,
+                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
+                : OATO_OK;
+}
+
 static void help(size_t verb, const struct option_row *rows)
 {
     printf("Usage: oato-run [VERB] MODEL.gguf [OPTIONS]\n");
@@ -201,6 +216,8 @@ oato_status run_command(int argc, char **argv, struct oato_error *err)
             first = 2;
         }
     }
+    if (first == 1 && argc > 1 && verb_check(argv[1], err))
+        return err->status;
     const size_t n = options_rows(table, ARRAY_LEN(table), verbs[verb].verb, rows);
     if (verbs[verb].verb & ENGINE)
         memcpy(rows + n, llama_options, sizeof llama_options);

@@ -451,7 +451,7 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
     struct reader r = {
         .name = name, .what = "profile", .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
-    out->tool = out->date = out->notes = "";
+    out->tool = out->date = out->notes = out->unfinished = "";
     out->machine.cpu = out->machine.isa = out->machine.kernel_isa = "";
     const oato_status status = read_yaml(&r, data, bytes, read_profile);
     if (status)
@@ -469,5 +469,12 @@ oato_status profile_load(const char *path, struct profile *out, warn_fn warn, vo
         return status;
     status = profile_load_memory(f.data, f.bytes, path, out, warn, user, err);
     file_unmap(&f);
+    if (!status && out->unfinished[0]) {
+        profile_free(out);
+        status = oato_fail(err, OATO_EFILE,
+                           "%s: left by a run of oato-profile that was interrupted; the same "
+                           "command goes on and writes the profile",
+                           path);
+    }
     return status;
 }

@@ -101,7 +101,8 @@ static oato_status read_texts(struct calibration *c, struct oato_error *err)
         status = read_text(c, t, c->options->texts[i], err);
     tokenizer_free(t);
     if (!status && !c->n_ids)
-        return oato_fail(err, OATO_EUSAGE, "the text is empty");
+        return oato_fail(err, OATO_EFILE, "%s: is empty: there is nothing to count",
+                         c->options->texts[0]);
     if (status)
         return status;
     const uint64_t parts[] = {

@@ -58,7 +58,11 @@ static oato_status keys_read(struct server *s, struct oato_error *err)
     text_printf(&s->keys.text, "%s\n", or_empty(o->api_key));
     text_add(&s->keys.text, or_empty(file.data), file.len);
     text_free_part(&file, &s->keys.text);
-    return list_cut(&s->keys, ",\n", o->api_key ? "--api-key" : o->api_key_file, err);
+    const oato_status status = list_cut(&s->keys, ",\n", "--api-key", err);
+    return status == OATO_EUSAGE && o->api_key_file
+               ? oato_fail(err, OATO_EFILE, "%s: has no key in it; write one on each line",
+                           o->api_key_file)
+               : status;
 }
 
 /* The model's name: the first alias by the alphabet, as llama.cpp has it. */
