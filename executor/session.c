@@ -56,7 +56,7 @@ static void warn_of_predictors(const struct gguf *g, enum sparse_mode mode)
     if (brings_predictors(g) && mode != SPARSE_PREDICT)
         program_warn(NULL,
                      "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
-                     "which is exact; --sparse predict uses them");
+                     "so that no active neuron is missed; --sparse predict uses them");
 }
 
 /* The sidecar that the plan follows, or that --sparse takes thresholds or predictors from. */

@@ -112,7 +112,7 @@ static const struct option_of table[] = {
     {"file", 'f', "FILE", "prompt from a file (- = standard input)", GENERATE, ARGS(take_file)},
     {"file", 'f', "FILE", "text file (- = standard input)", PERPLEXITY | TOKENIZE, ARGS(take_file)},
     {"compare", 0, "WITH",
-     "judge it by a run: dense (without --sparse) or plain (nor --plan, --kv)", PERPLEXITY,
+     "judge it by a run: of --sparse off or dense, or plain (off, nor --plan, --kv)", PERPLEXITY,
      TEXT(compare)},
     {"generate", 'n', "N", "max. tokens to generate (default 256; -1: no limit)", ANSWER,
      COUNT(n_predict, -1, INT32_MAX)},

@@ -279,7 +279,7 @@ static const struct damage {
     {aligned_else, "'b' has offset 40"},
     {size_sum, "tensor 'a' ends at byte"},
     {size_sum_header_only, "overflows"},
-    {header_only_is_no_bool, "tensor 'a' ends at byte"},
+    {header_only_is_no_bool, "key oato.header_only is a UINT32, wanted a BOOL"},
     {data_short, "tensor 'b' ends at byte"},
     {data_none, "tensor 'a' ends at byte"},
     {data_whole, LOADS},

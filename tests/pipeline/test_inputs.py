@@ -292,6 +292,7 @@ def errors_name_ways_that_work():
     ways_out(*plan, "--devices", "cpu", "--budget", "cpu:0=1KiB")
     ways_out(*plan, "--devices", "cpu", "--budget", "cpu:0=3MiB", "--context", "60000", least=2)
     ways_out(*plan, "--devices", "cpu", "--budget", "cpu:0=2200KiB", "--context", "4096", "--prompt", "8", "--generate", "4")
+    ways_out(*plan, "--budget", "cuda:0=1KiB")
     open("long.txt", "w").write("many words " * 60)
     ways_out("oato-run", "tiny.gguf", "-f", "long.txt", "-n", "1", "-c", "100")
     open("longer.txt", "w").write("many words " * 400)
