@@ -208,34 +208,12 @@ void file_release(const struct mapped_file *f, size_t offset, size_t bytes);
 /* Asks the kernel to read the range in the background; parts beyond the end are ignored. */
 void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
-struct text;
 /* Makes the folder, and those that it is in. Whoever writes there finds out if that failed. */
 void folder_make(const char *path);
 /* Appends the folder of files that can be made again, $XDG_CACHE_HOME/oato or ~/.cache/oato, and
  * makes it. */
+struct text;
 void cache_folder(struct text *out);
-
-/* Texts that people and programs write may begin with a byte-order mark of UTF-8, which is left
- * out, and end lines by "\r\n" or "\r"; those of UTF-16 and UTF-32 are refused (OATO_EFILE). */
-enum text_ends {
-    TEXT_LINES, /* every end of a line becomes "\n" */
-    TEXT_EXACT, /* bytes are what is asked for: ends stay as they are */
-};
-/* Text of a whole file, or of standard input for "-"; empty on failure. */
-oato_status text_read_file(const char *path, enum text_ends ends, struct text *out,
-                           struct oato_error *err);
-/* Lines of a stream, one after the other, as soon as each has ended. */
-struct text_lines {
-    FILE *from;
-    const char *name; /* for messages */
-    int64_t n;        /* lines read; 0 at first */
-    bool cr;          /* the last line ended so */
-};
-/* The next line, without its end, in place of what `out` held. OATO_NEGATIVE: there is none. */
-oato_status text_read_line(struct text_lines *l, struct text *out, struct oato_error *err);
-/* The same for text in memory: a mark, if there is one, is skipped; ends become "\n" in place. */
-oato_status text_mark_skip(const char *name, const char **s, size_t *n, struct oato_error *err);
-void text_ends_unify(char *s, size_t *n);
 
 /* A file that is read past the page cache (O_DIRECT) if its file system allows it. */
 struct direct_file {
@@ -381,6 +359,10 @@ void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(pri
 void text_free(struct text *t);
 /* Frees t, whose text was added to `whole`; if t has failed, `whole` is marked failed, too. */
 void text_free_part(struct text *t, struct text *whole);
+/* Texts from outside may begin with a byte-order mark, which this skips; OATO_EFILE: one of UTF-16
+ * or UTF-32. name: of the text, for the message. */
+oato_status text_mark_skip(const char *name, const char **s, size_t *n, struct oato_error *err);
+void text_ends_unify(char *s, size_t *n); /* "\r\n" and "\r" become "\n", in place */
 /* Bytes of the UTF-8 character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not
  * UTF-8.
  */

@@ -9,6 +9,27 @@
 
 #include "models/models.h"
 
+/* ----------------------------------------------------------------------- texts from outside --- */
+
+/* Texts that people and programs write may begin with a byte-order mark of UTF-8, which is left
+ * out, and end lines by "\r\n" or "\r"; those of UTF-16 and UTF-32 are refused (OATO_EFILE). */
+enum text_ends {
+    TEXT_LINES, /* every end of a line becomes "\n" */
+    TEXT_EXACT, /* bytes are what is asked for: ends stay as they are */
+};
+/* Text of a whole file, or of standard input for "-"; empty on failure. */
+oato_status text_read_file(const char *path, enum text_ends ends, struct text *out,
+                           struct oato_error *err);
+/* Lines of a stream, one after the other, as soon as each has ended. */
+struct text_lines {
+    FILE *from;
+    const char *name; /* for messages */
+    int64_t n;        /* lines read; 0 at first */
+    bool cr;          /* the last line ended so */
+};
+/* The next line, without its end, in place of what `out` held. OATO_NEGATIVE: there is none. */
+oato_status text_read_line(struct text_lines *l, struct text *out, struct oato_error *err);
+
 /* --------------------------------------------------------------------------- tokenizer ---- */
 
 struct tokenizer;
