@@ -359,6 +359,10 @@ void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(pri
 void text_free(struct text *t);
 /* Frees t, whose text was added to `whole`; if t has failed, `whole` is marked failed, too. */
 void text_free_part(struct text *t, struct text *whole);
+/* Texts from outside may begin with a byte-order mark, which this skips; OATO_EFILE: one of UTF-16
+ * or UTF-32. name: of the text, for the message. */
+oato_status text_mark_skip(const char *name, const char **s, size_t *n, struct oato_error *err);
+void text_ends_unify(char *s, size_t *n); /* "\r\n" and "\r" become "\n", in place */
 /* Bytes of the UTF-8 character at s (n > 0): 1..4; 0: valid so far but the text ends; -1: not
  * UTF-8.
  */

@@ -79,6 +79,30 @@ void text_free_part(struct text *t, struct text *whole)
     text_free(t);
 }
 
+oato_status text_mark_skip(const char *name, const char **s, size_t *n, struct oato_error *err)
+{
+    const unsigned char *u = (const unsigned char *)*s;
+    if (*n >= 2 && ((u[0] == 0xff && u[1] == 0xfe) || (u[0] == 0xfe && u[1] == 0xff)))
+        return oato_fail(err, OATO_EFILE,
+                         "%s: is UTF-16 or UTF-32; convert it to UTF-8, as by iconv -f UTF-16 -t "
+                         "UTF-8",
+                         name);
+    if (*n >= 3 && u[0] == 0xef && u[1] == 0xbb && u[2] == 0xbf) {
+        *s += 3;
+        *n -= 3;
+    }
+    return OATO_OK;
+}
+
+void text_ends_unify(char *s, size_t *n)
+{
+    char *end = s;
+    for (size_t i = 0; i < *n; i++)
+        if (s[i] != '\r' || i + 1 == *n || s[i + 1] != '\n')
+            *end++ = s[i] == '\r' ? '\n' : s[i];
+    *n = (size_t)(end - s);
+}
+
 /* UTF-8 as in RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF. */
 int utf8_char(const char *s, size_t n)
 {

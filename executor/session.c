@@ -56,7 +56,7 @@ static void warn_of_predictors(const struct gguf *g, enum sparse_mode mode)
     if (brings_predictors(g) && mode != SPARSE_PREDICT)
         program_warn(NULL,
                      "PowerInfer's predictors (fc1, fc2) are not used: gates are computed whole, "
-                     "which is exact; --sparse predict uses them");
+                     "so that no active neuron is missed; --sparse predict uses them");
 }
 
 /* The sidecar that the plan follows, or that --sparse takes thresholds or predictors from. */
@@ -196,7 +196,6 @@ oato_status session_template(const struct session *s, const struct session_args 
                              struct chat_template **out, struct oato_error *err)
 {
     struct text program;
-    struct mapped_file file = {0};
     oato_status status = OATO_OK;
     text_init(&program);
     *out = NULL;
@@ -204,16 +203,11 @@ oato_status session_template(const struct session *s, const struct session_args 
         status = oato_fail(err, OATO_EUSAGE,
                            "give either --chat-template or --chat-template-file, not both");
     else if (a->chat_template_file)
-        status = file_map(a->chat_template_file, &file, err);
-    text_add(&program, (const char *)file.data, file.bytes);
-    file_unmap(&file);
-    if (a->chat_template_file && !strpbrk(or_empty(program.data), " \n{"))
-        text_add(&program, "\n", 1); /* a program, not a name; Jinja drops the last line's end */
-    const char *name = a->chat_template_file ? program.data : a->chat_template;
+        status = text_read_file(a->chat_template_file, TEXT_LINES, &program, err);
+    const char *name = a->chat_template_file ? or_empty(program.data) : a->chat_template;
     const size_t n = a->chat_template_file ? program.len : strlen(or_empty(name));
     if (!status)
-        status = program.failed ? oato_fail_memory(err, program.len, "the chat template")
-                                : chat_template_find(s->model->gguf, name, n, out, err);
+        status = chat_template_find(s->model->gguf, name, n, a->chat_template_file, out, err);
     text_free(&program);
     if (status)
         return status;

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 enum verb {
     GENERATE = 1,
@@ -111,7 +112,7 @@ static const struct option_of table[] = {
     {"file", 'f', "FILE", "prompt from a file (- = standard input)", GENERATE, ARGS(take_file)},
     {"file", 'f', "FILE", "text file (- = standard input)", PERPLEXITY | TOKENIZE, ARGS(take_file)},
     {"compare", 0, "WITH",
-     "judge it by a run: dense (without --sparse) or plain (nor --plan, --kv)", PERPLEXITY,
+     "judge it by a run: of --sparse off or dense, or plain (off, nor --plan, --kv)", PERPLEXITY,
      TEXT(compare)},
     {"generate", 'n', "N", "max. tokens to generate (default 256; -1: no limit)", ANSWER,
      COUNT(n_predict, -1, INT32_MAX)},
@@ -168,6 +169,20 @@ static const struct option_of table[] = {
     {"version", 0, NULL, "version", ALL, FLAG(version)},
 };
 
+/* A misspelt verb would be taken for a model. */
+static oato_status verb_check(const char *word, struct oato_error *err)
+{
+    const char *names[ARRAY_LEN(verbs)];
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+        names[i] = verbs[i].name;
+    const char *near = strpbrk(word, "./-") || !access(word, F_OK)
+                           ? NULL
+                           : nearest_name(word, names, ARRAY_LEN(verbs));
+    return near ? oato_fail(err, OATO_EUSAGE,
+                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
+                : OATO_OK;
+}
+
 static void help(size_t verb, const struct option_row *rows)
 {
     printf("Usage: oato-run [VERB] MODEL.gguf [OPTIONS]\n");
@@ -201,6 +216,8 @@ oato_status run_command(int argc, char **argv, struct oato_error *err)
             first = 2;
         }
     }
+    if (first == 1 && argc > 1 && verb_check(argv[1], err))
+        return err->status;
     const size_t n = options_rows(table, ARRAY_LEN(table), verbs[verb].verb, rows);
     if (verbs[verb].verb & ENGINE)
         memcpy(rows + n, llama_options, sizeof llama_options);

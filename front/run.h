@@ -36,8 +36,10 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err);
 oato_status compare_text(struct session *s, const struct run_args *a, int32_t *ids, size_t n_ids,
                          struct oato_error *err);
 
-/* Text of a whole file, or of standard input for "-"; empty on failure. */
-oato_status text_read_file(const char *path, struct text *out, struct oato_error *err);
+/* run_eval.c: warns of a text by hand that begins with the BOS that tokenizing with these flags
+ * adds. */
+void bos_warn(const struct tokenizer *t, const struct run_args *a, const char *text, size_t n,
+              int flags);
 
 /* ---------------------------------------------------------- constraints (run_constraint.c) --- */
 

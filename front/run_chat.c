@@ -31,6 +31,9 @@ struct chat {
     int32_t n_cached, context;
     int32_t seq;
     bool terminal;
+    struct text_lines lines; /* of standard input */
+    oato_status refused;     /* a line of it, for this reason */
+    struct oato_error why;
 };
 
 /* ----------------------------------------------------------------------------- the terminal */
@@ -58,19 +61,17 @@ struct line {
     size_t bytes;
 };
 
-static struct line line_plain(void)
+static struct line line_plain(struct chat *c)
 {
-    struct line line = {0};
-    size_t cap = 0;
-    const ssize_t n = getline(&line.data, &cap, stdin);
-    if (n < 0) {
-        free(line.data);
+    struct text line;
+    text_init(&line);
+    c->refused = text_read_line(&c->lines, &line, &c->why);
+    if (c->refused) {
+        text_free(&line);
         clearerr(stdin);
         return (struct line){0};
     }
-    line.bytes = (size_t)n - (n && line.data[n - 1] == '\n');
-    line.data[line.bytes] = 0;
-    return line;
+    return (struct line){line.data, line.len};
 }
 
 #ifdef OATO_LIBEDIT
@@ -110,8 +111,9 @@ static void editor_begin(void)
     rl_getc_function = character_read;
 }
 
-static struct line line_edited(void)
+static struct line line_edited(struct chat *c)
 {
+    (void)c;
     struct line line = {.data = readline("> ")};
     line.bytes = strlen(or_empty(line.data));
     if (line.bytes)
@@ -125,24 +127,24 @@ static void editor_begin(void)
 {
 }
 
-static struct line line_edited(void)
+static struct line line_edited(struct chat *c)
 {
     fputs("> ", stdout);
     fflush(stdout);
-    return line_plain();
+    return line_plain(c);
 }
 
 #endif
 
 /* The next line of the user. */
-static struct line line_read(const struct chat *c)
+static struct line line_read(struct chat *c)
 {
     if (!c->terminal)
-        return line_plain();
-    struct line line = line_edited();
+        return line_plain(c);
+    struct line line = line_edited(c);
     if (!line.data && interrupt_take(c)) { /* the first one counts as an empty line */
         fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
-        line = line_edited();
+        line = line_edited(c);
     }
     return line;
 }
@@ -369,6 +371,10 @@ static oato_status converse(struct chat *c, struct oato_error *err)
             status = turn(c, &line, err);
         free(line.data);
     }
+    if (!status && c->refused && c->refused != OATO_NEGATIVE && !oato_interrupted) {
+        *err = c->why;
+        status = c->refused;
+    }
     return status;
 }
 
@@ -400,6 +406,7 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
         return oato_fail_memory(err, sizeof *c, "a conversation");
     c->args = a;
     c->terminal = isatty(STDIN_FILENO) == 1;
+    c->lines = (struct text_lines){.from = stdin, .name = "standard input"};
     if (c->terminal) {
         locale_begin();
         editor_begin();

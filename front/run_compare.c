@@ -109,13 +109,16 @@ static oato_status reference_args(const struct session *s, const struct run_args
                                   struct run_args *out, struct oato_error *err)
 {
     *out = *a;
-    out->open.engine.sparse = (struct sparse_choice){.given = true, .mode = SPARSE_OFF};
+    const bool dense = !strcmp(a->compare, "dense");
+    out->open.engine.sparse =
+        (struct sparse_choice){.given = true, .mode = dense ? SPARSE_DENSE : SPARSE_OFF};
     if (!s->plan.neurons_hash) /* then --neurons is for --sparse alone */
         out->open.neurons = NULL;
-    if (!strcmp(a->compare, "dense"))
+    if (dense || !strcmp(a->compare, "off"))
         return OATO_OK;
     if (strcmp(a->compare, "plain") != 0)
-        return oato_fail(err, OATO_EUSAGE, "--compare wants dense or plain, not '%s'", a->compare);
+        return oato_fail(err, OATO_EUSAGE, "--compare wants off, dense or plain, not '%s'",
+                         a->compare);
     out->open.plan = out->open.neurons = NULL;
     out->open.engine = (struct engine_options){.threads = a->open.engine.threads,
                                                .context = a->open.engine.context,

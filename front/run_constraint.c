@@ -21,11 +21,11 @@ static oato_status compile_file(struct constraint *c, bool schema, const char *p
                                 struct oato_error *err)
 {
     struct text text;
-    oato_status status = text_read_file(path, &text, err);
+    oato_status status = text_read_file(path, TEXT_LINES, &text, err);
     if (!status && compile(c, schema, or_empty(text.data), text.len, err)) {
-        const struct oato_error why = *err; /* the file is at fault, not the command line */
-        status = why.status == OATO_EUSAGE ? oato_fail(err, OATO_EFILE, "%s: %s", path, why.text)
-                                           : why.status;
+        if (err->status == OATO_EUSAGE) /* the file is at fault, not the command line */
+            err->status = OATO_EFILE;
+        status = oato_fail_at(err, "%s", path);
     }
     text_free(&text);
     return status;
@@ -47,7 +47,9 @@ oato_status constraint_open(struct constraint *c, const struct run_args *a, stru
         return compile_file(c, a->schema_file, a->schema_file ? a->schema_file : a->grammar_file,
                             err);
     const char *s = a->schema ? a->schema : a->grammar;
-    return compile(c, a->schema, s, strlen(s), err);
+    return compile(c, a->schema, s, strlen(s), err)
+               ? oato_fail_at(err, "%s", a->schema ? "--json-schema" : "--grammar")
+               : OATO_OK;
 }
 
 oato_status constraint_begin(struct constraint *c, const struct tokenizer *t,

@@ -12,28 +12,16 @@
 
 enum { ROWS = 128, DEFAULT_WINDOW = 512 };
 
-oato_status text_read_file(const char *path, struct text *out, struct oato_error *err)
+void bos_warn(const struct tokenizer *t, const struct run_args *a, const char *text, size_t n,
+              int flags)
 {
-    text_init(out);
-    FILE *f = strcmp(path, "-") ? stream_open(path, "r") : stdin;
-    if (!f)
-        return oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
-    char block[16384];
-    for (size_t n; (n = fread(block, 1, sizeof block, f)) > 0;)
-        text_add(out, block, n);
-    oato_status status = OATO_OK;
-    if (ferror(f)) {
-        status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
-        if (oato_interrupted) /* by whoever was to type it, who knows */
-            err->text[0] = 0;
-    } else if (out->failed) {
-        status = oato_fail_memory(err, out->len, path);
-    }
-    if (f != stdin)
-        fclose(f);
-    if (status)
-        text_free(out);
-    return status;
+    if (n && tokenizer_begins(t, text, n, flags))
+        warn_line(program_warn, NULL,
+                  "%s begins with the token that stands in front of every text, which is added "
+                  "anyway; it is taken once, leave it out",
+                  a->file        ? a->file
+                  : a->n_prompts ? "the prompt"
+                                 : "standard input");
 }
 
 /* ------------------------------------------------------------------------------ perplexity */
@@ -122,10 +110,11 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE, "a window of %d tokens is too short; use -c 4 or more",
                          a.open.engine.context);
     a.open.engine.rows = a.open.engine.context < 2 * ROWS ? a.open.engine.context : ROWS;
-    oato_status status = text_read_file(a.file, &text, err);
+    oato_status status = text_read_file(a.file, TEXT_EXACT, &text, err);
     if (!status)
         status = session_open(&s, &a.open, SESSION_TOKENIZER, err);
     if (!status && !s.done) {
+        bos_warn(s.tokenizer, &a, text.data, text.len, TOKENIZE_ADD_BOS);
         status = tokenizer_encode(s.tokenizer, or_empty(text.data), text.len, TOKENIZE_ADD_BOS,
                                   &ids, &n, err);
         if (!status)
@@ -246,7 +235,7 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE, "tokenize wants one text: -p TEXT or -f FILE");
     oato_status status = OATO_OK;
     if (a->file)
-        status = text_read_file(a->file, &text, err);
+        status = text_read_file(a->file, TEXT_EXACT, &text, err);
     else
         text_add(&text, a->prompts[0], strlen(a->prompts[0]));
     if (text.failed)
@@ -255,10 +244,11 @@ oato_status run_tokenize(const struct run_args *a, struct oato_error *err)
         status = gguf_open(a->open.model, &g, err);
     if (!status)
         status = tokenizer_create(g, &t, err);
-    if (!status)
-        status = tokenizer_encode(t, or_empty(text.data), text.len,
-                                  a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL,
-                                  &ids, &n, err);
+    const int flags = a->no_special ? 0 : TOKENIZE_ADD_SPECIAL | TOKENIZE_PARSE_SPECIAL;
+    if (!status) {
+        bos_warn(t, a, text.data, text.len, flags);
+        status = tokenizer_encode(t, or_empty(text.data), text.len, flags, &ids, &n, err);
+    }
     if (!status) {
         for (size_t i = 0; i < n && !status; i++) {
             if (a->only_ids)

@@ -35,6 +35,8 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     struct text text;
     size_t n_ids = 0;
     oato_status status = prompt_text(template, a, prompt, n, &text, err);
+    if (!status && !template)
+        bos_warn(s->tokenizer, a, text.data, text.len, TOKENIZE_PROMPT);
     if (!status)
         status = tokenizer_encode(s->tokenizer, or_empty(text.data), text.len, TOKENIZE_PROMPT,
                                   &x->ids, &n_ids, err);
@@ -176,7 +178,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
                          : a->open.chat_template_file ? "--chat-template-file"
                                                       : "--chat-template-kwargs");
     if (a->file || (none && stdin_sends())) {
-        oato_status status = text_read_file(a->file ? a->file : "-", file, err);
+        oato_status status = text_read_file(a->file ? a->file : "-", TEXT_LINES, file, err);
         if (status)
             return status;
         if (file->len && file->data[file->len - 1] == '\n')

@@ -101,10 +101,10 @@ static void read_layer(struct graph_builder *b, struct layer_shape *s, int32_t l
 
 static enum activation read_activation(struct graph_builder *b, enum activation otherwise)
 {
-    const struct gguf_value *v = build_value(b, "feed_forward_activation");
-    v = v ? v : build_value(b, "hidden_activation"); /* llama.cpp's */
+    const struct gguf_value *v = build_value_of(b, "feed_forward_activation", GGUF_WANT_STRING);
+    v = v ? v : build_value_of(b, "hidden_activation", GGUF_WANT_STRING); /* llama.cpp's */
     struct gguf_string s = {b->activation, b->activation ? strlen(b->activation) : 0};
-    if (!s.data && v && v->strings)
+    if (!s.data && v)
         s = v->strings[0];
     if (s.data && !activation_parse(s.data, s.len, &otherwise) && !build_failed(b))
         oato_fail(b->err, b->activation ? OATO_EUSAGE : OATO_EFILE,

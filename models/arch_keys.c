@@ -143,9 +143,9 @@ void arch_read_window(struct graph_builder *b, struct layer_shape *s, int32_t la
 /* Some layer adds an image's features. */
 static bool any_deepstack(struct graph_builder *b)
 {
-    const struct gguf_value *v = build_value(b, "deepstack_mapping");
+    const struct gguf_value *v = build_value_of(b, "deepstack_mapping", GGUF_WANT_NUMBERS);
     double layer;
-    for (uint64_t i = 0; v && v->type == GGUF_ARRAY && i < v->count; i++)
+    for (uint64_t i = 0; v && i < v->count; i++)
         if (gguf_value_f64(v, i, &layer) && layer >= 0)
             return true;
     return false;
@@ -164,7 +164,8 @@ void arch_check_unread(struct graph_builder *b, const struct recipe *r)
         {"attention.value_length_swa", "attention.value_length", r->window_dims || r->latent}};
     const char *wrong = NULL;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-        const struct gguf_value *v = build_value(b, rows[i].key), *w = build_value(b, rows[i].same);
+        const struct gguf_value *v = build_value_of(b, rows[i].key, GGUF_WANT_NUMBER),
+                                *w = build_value_of(b, rows[i].same, GGUF_WANT_NUMBER);
         double a, c;
         if (!rows[i].read && v && gguf_value_f64(v, 0, &a) && w && gguf_value_f64(w, 0, &c) &&
             a != c)

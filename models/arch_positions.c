@@ -62,7 +62,8 @@ static void read_rope_scaling(struct graph_builder *b, struct layer_shape *s)
     char key[96];
     struct gguf_string type = {"linear", 6};
     snprintf(key, sizeof key, "%s.rope.scaling.type", b->shape->architecture);
-    gguf_get_string(b->gguf, key, &type);
+    const struct gguf_value *given = build_value_of(b, "rope.scaling.type", GGUF_WANT_STRING);
+    type = given ? given->strings[0] : type;
     const bool none = gguf_string_is(type, "none");
     s->yarn = gguf_string_is(type, "yarn") && !r->rope_unread;
     if (!s->yarn && !none && !gguf_string_is(type, "linear") && !gguf_string_is(type, "longrope") &&

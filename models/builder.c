@@ -30,6 +30,14 @@ const struct gguf_value *build_value(struct graph_builder *b, const char *key)
     return find_value(b, key, false, name);
 }
 
+const struct gguf_value *build_value_of(struct graph_builder *b, const char *key,
+                                        enum gguf_wanted wanted)
+{
+    char name[KEY_SIZE];
+    const struct gguf_value *v = find_value(b, key, false, name);
+    return v && gguf_value_check(gguf_path(b->gguf), name, v, wanted, b->err) ? NULL : v;
+}
+
 int32_t build_block(const struct graph_builder *b, int32_t layer)
 {
     if (!b->stack)
@@ -38,10 +46,26 @@ int32_t build_block(const struct graph_builder *b, int32_t layer)
     return (second ? b->stack : 0) + layer % b->stack;
 }
 
-/* Of an array that has an element for each block. */
+/* Which element of an array that has one for each block. */
 static uint64_t element_of(const struct graph_builder *b, int32_t layer)
 {
     return layer < 0 ? 0 : (uint64_t)build_block(b, layer);
+}
+
+/* False, and the builder has failed, where the value, or the element of an array that is asked for
+ * a layer, is no such number. */
+static bool number_check(struct graph_builder *b, const char *name, const struct gguf_value *v,
+                         int32_t layer, enum gguf_wanted wanted)
+{
+    const bool array = v->type == GGUF_ARRAY && layer >= 0;
+    if (array)
+        wanted = wanted == GGUF_WANT_INTEGER ? GGUF_WANT_INTEGERS : GGUF_WANT_NUMBERS;
+    if (gguf_value_check(gguf_path(b->gguf), name, v, wanted, b->err))
+        return false;
+    if (array && element_of(b, layer) >= v->count)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is an ARRAY of %llu, none for layer %d",
+                  gguf_path(b->gguf), name, (unsigned long long)v->count, layer);
+    return !build_failed(b);
 }
 
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,
@@ -50,10 +74,12 @@ int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64
     char name[KEY_SIZE];
     int64_t v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value && !gguf_value_i64(value, element_of(b, layer), &v))
-        oato_fail(b->err, OATO_EFILE, "%s: key %s has no integer for layer %d", gguf_path(b->gguf),
-                  name, layer);
-    else if (value && (v < lo || v > hi))
+    if (!value || !number_check(b, name, value, layer, GGUF_WANT_INTEGER))
+        return build_failed(b) ? 0 : (int32_t)v;
+    if (!gguf_value_i64(value, element_of(b, layer), &v))
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is above %lld; allowed: %lld to %lld",
+                  gguf_path(b->gguf), name, (long long)INT64_MAX, (long long)lo, (long long)hi);
+    else if (v < lo || v > hi)
         oato_fail(b->err, OATO_EFILE, "%s: key %s is %lld; allowed: %lld to %lld",
                   gguf_path(b->gguf), name, (long long)v, (long long)lo, (long long)hi);
     return build_failed(b) ? 0 : (int32_t)v;
@@ -70,7 +96,8 @@ float build_float_of(struct graph_builder *b, const char *key, int32_t layer, do
     char name[KEY_SIZE];
     double v = otherwise;
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
-    if (value && (!gguf_value_f64(value, element_of(b, layer), &v) || !(v >= lo && v <= hi)))
+    if (value && number_check(b, name, value, layer, GGUF_WANT_NUMBER) &&
+        (!gguf_value_f64(value, element_of(b, layer), &v) || !(v >= lo && v <= hi)))
         oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
                   gguf_path(b->gguf), name, lo, hi);
     return build_failed(b) ? 0 : (float)v;
@@ -92,18 +119,22 @@ bool build_bool(struct graph_builder *b, const char *key, bool otherwise)
 {
     char name[KEY_SIZE];
     bool v = otherwise;
-    if (find_value(b, key, false, name) && !gguf_get_bool(b->gguf, name, &v))
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is neither true nor false", gguf_path(b->gguf),
-                  name);
+    const struct gguf_value *value = find_value(b, key, false, name);
+    if (value && !gguf_value_check(gguf_path(b->gguf), name, value, GGUF_WANT_BOOL, b->err))
+        v = *value->data != 0;
     return v;
 }
 
 bool build_flag(struct graph_builder *b, const char *key, int32_t layer)
 {
-    const struct gguf_value *v = build_value(b, key);
+    char name[KEY_SIZE];
+    const struct gguf_value *v = find_value(b, key, false, name);
     const bool bools = v && v->type == GGUF_ARRAY && v->elem == GGUF_BOOL;
     if (bools && (uint64_t)layer < v->count)
         return v->data[layer] != 0;
+    if (bools)
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is an ARRAY of %llu, none for layer %d",
+                  gguf_path(b->gguf), name, (unsigned long long)v->count, layer);
     return build_int(b, key, layer, 0, 1, -1);
 }
 

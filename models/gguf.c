@@ -71,7 +71,14 @@ static bool header_i64(const struct gguf_header *h, const char *key, int64_t *ou
 static oato_status read_split(const struct gguf_header *h, const char *path, struct split *out,
                               struct oato_error *err)
 {
+    static const char *const keys[] = {GGUF_KEY_SPLIT_COUNT, GGUF_KEY_SPLIT_NO,
+                                       GGUF_KEY_SPLIT_TOTAL};
     *out = (struct split){0, 1};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const struct gguf_value *v = gguf_header_find(h, keys[i]);
+        if (v && gguf_value_check(path, keys[i], v, GGUF_WANT_INTEGER, err))
+            return err->status;
+    }
     if (!gguf_header_find(h, GGUF_KEY_SPLIT_COUNT))
         return OATO_OK;
     if (!header_i64(h, GGUF_KEY_SPLIT_COUNT, &out->count) || out->count < 0 ||

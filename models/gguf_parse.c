@@ -217,10 +217,8 @@ static oato_status read_alignment(const struct gguf_header *h, size_t *out, stru
 {
     uint32_t a = GGUF_DEFAULT_ALIGNMENT;
     const struct gguf_value *v = gguf_header_find(h, GGUF_KEY_ALIGNMENT);
-    if (v && v->type != GGUF_U32)
-        return oato_fail(err, OATO_EFILE,
-                         "key '" GGUF_KEY_ALIGNMENT "' has value type %d: it must be 4 (uint32)",
-                         (int)v->type);
+    if (v && gguf_value_check("", GGUF_KEY_ALIGNMENT, v, GGUF_WANT_U32, err))
+        return err->status;
     if (v)
         memcpy(&a, v->data, sizeof a);
     if (!gguf_alignment_ok(a))
@@ -369,7 +367,9 @@ oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, stru
     if (!out->kv_by_key || read_alignment(out, &alignment, err))
         return err->status;
     const struct gguf_value *v = gguf_header_find(out, GGUF_KEY_HEADER_ONLY);
-    out->header_only = v && v->type == GGUF_BOOL && *v->data;
+    if (v && gguf_value_check("", GGUF_KEY_HEADER_ONLY, v, GGUF_WANT_BOOL, err))
+        return err->status;
+    out->header_only = v && *v->data;
     for (size_t i = 0; i < out->n_tensors; i++)
         if (take_tensor(&c, arena, &out->tensors[i], &offsets[i]))
             return err->status;

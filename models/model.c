@@ -65,8 +65,7 @@ static void check_dtypes(struct graph_builder *b)
 static void check_vocabulary(struct graph_builder *b)
 {
     const struct gguf_value *tokens = gguf_find(b->gguf, "tokenizer.ggml.tokens");
-    if (!build_failed(b) && tokens && tokens->type == GGUF_ARRAY &&
-        tokens->count > (uint64_t)b->shape->vocab)
+    if (!build_failed(b) && tokens && tokens->count > (uint64_t)b->shape->vocab)
         oato_fail(b->err, OATO_EFILE,
                   "%s: the tokenizer has %llu tokens, but the model computes logits of %d: "
                   "convert the model again",
@@ -141,8 +140,15 @@ static oato_status build(struct model *m, enum mtp mtp, const char *activation,
                               .absent = absent,
                               .absent_context = context,
                               .err = err};
+    static const struct gguf_key_type keys[] = {
+        {"general.architecture", GGUF_WANT_STRING},
+        {"general.name", GGUF_WANT_STRING},
+        {"tokenizer.ggml.tokens", GGUF_WANT_STRINGS},
+    };
     struct gguf_string name;
     err->status = OATO_OK;
+    if (gguf_check_keys(m->gguf, gguf_path(m->gguf), keys, ARRAY_LEN(keys), err))
+        return err->status;
     if (!gguf_get_string(m->gguf, "general.architecture", &name))
         return oato_fail(err, OATO_EFILE, "%s: key general.architecture is missing",
                          gguf_path(m->gguf));

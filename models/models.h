@@ -100,6 +100,33 @@ bool gguf_get_string(const struct gguf *g, const char *key, struct gguf_string *
 /* Element i of an array of numbers (or the scalar itself, whatever i). */
 bool gguf_value_i64(const struct gguf_value *v, uint64_t i, int64_t *out);
 bool gguf_value_f64(const struct gguf_value *v, uint64_t i, double *out); /* integers convert */
+/* What a reader of a key wants of its value. Readers name all their keys in a table and have it
+ * checked first, so that none is taken for missing because of its type. */
+enum gguf_wanted {
+    GGUF_WANT_INTEGER, /* of any width */
+    GGUF_WANT_U32,
+    GGUF_WANT_U64,
+    GGUF_WANT_NUMBER, /* an integer, too */
+    GGUF_WANT_BOOL,
+    GGUF_WANT_STRING,
+    GGUF_WANT_INTEGERS, /* these are arrays */
+    GGUF_WANT_BYTES,
+    GGUF_WANT_NUMBERS,
+    GGUF_WANT_STRINGS,
+};
+struct gguf_key_type {
+    const char *key;
+    enum gguf_wanted wanted;
+};
+/* OATO_EFILE where one of the keys is there and of another type: "FILE: key K is a STRING, wanted
+ * an integer". file "": the caller puts it in front. */
+oato_status gguf_check_keys(const struct gguf *g, const char *file,
+                            const struct gguf_key_type *rows, size_t n, struct oato_error *err);
+oato_status gguf_value_check(const char *file, const char *key, const struct gguf_value *v,
+                             enum gguf_wanted wanted, struct oato_error *err);
+/* The message alone. */
+oato_status gguf_mistyped(const char *file, const char *key, const struct gguf_value *v,
+                          const char *wanted, struct oato_error *err);
 
 /* Identity of the model (DESIGN, Plan): hash of the keys that give shapes and of the sorted tensor
  * names, types and shapes. Splitting the file or editing its chat template does not change it. */

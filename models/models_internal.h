@@ -51,6 +51,9 @@ int32_t build_block(const struct graph_builder *b, int32_t layer);
 
 /* The value of "ARCH.key"; NULL: there is none. */
 const struct gguf_value *build_value(struct graph_builder *b, const char *key);
+/* The same; the builder fails where it is of another type. */
+const struct gguf_value *build_value_of(struct graph_builder *b, const char *key,
+                                        enum gguf_wanted wanted);
 /* Integer hyperparameter "ARCH.key" in [lo, hi] for a layer (an array has one entry per layer); a
  * missing key gives `otherwise`, or an error when that is negative. */
 int32_t build_int(struct graph_builder *b, const char *key, int32_t layer, int64_t lo, int64_t hi,

@@ -171,7 +171,10 @@ int64_t neurons_layer_of(const char *name, const char *kind)
 oato_status neurons_check_kind(const struct gguf *g, const char *what, const char *architecture,
                                struct oato_error *err)
 {
+    static const struct gguf_key_type keys[] = {{"general.architecture", GGUF_WANT_STRING}};
     struct gguf_string s = {"", 0};
+    if (gguf_check_keys(g, "", keys, ARRAY_LEN(keys), err))
+        return err->status;
     gguf_get_string(g, "general.architecture", &s);
     if (s.len == strlen(architecture) && !memcmp(s.data, architecture, s.len))
         return OATO_OK;
@@ -183,8 +186,10 @@ oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *ou
                              struct oato_error *err)
 {
     const struct gguf_value *v = gguf_find(g, key);
-    if (!v || v->type != GGUF_U64)
-        return oato_fail(err, OATO_EFILE, "no key '%s' of type uint64", key);
+    if (!v)
+        return oato_fail(err, OATO_EFILE, "key %s is missing", key);
+    if (gguf_value_check("", key, v, GGUF_WANT_U64, err))
+        return err->status;
     memcpy(out, v->data, sizeof *out);
     return OATO_OK;
 }
@@ -192,9 +197,16 @@ oato_status neurons_read_u64(const struct gguf *g, const char *key, uint64_t *ou
 static oato_status read_keys(struct reader *r, struct oato_error *err)
 {
     struct gguf_string s = {"", 0};
+    static const struct gguf_key_type keys[] = {
+        {KEY("version"), GGUF_WANT_INTEGER},
+        {KEY("source"), GGUF_WANT_STRING},
+        {KEY("activation"), GGUF_WANT_STRING},
+        {KEY("level"), GGUF_WANT_NUMBER},
+    };
     struct neurons *n = r->out;
     int64_t version = 0;
-    if (neurons_check_kind(r->file, "a neurons sidecar", "oato.neurons", err))
+    if (neurons_check_kind(r->file, "a neurons sidecar", "oato.neurons", err) ||
+        gguf_check_keys(r->file, "", keys, ARRAY_LEN(keys), err))
         return err->status;
     gguf_get_i64(r->file, KEY("version"), &version);
     if (version != NEURONS_VERSION)
@@ -217,8 +229,8 @@ static oato_status read_keys(struct reader *r, struct oato_error *err)
     if (!n->source || !n->activation)
         return oato_fail_memory(err, s.len, "a neurons sidecar");
     const struct gguf_value *level = gguf_find(r->file, KEY("level"));
-    if (level && !gguf_value_f64(level, 0, &n->level))
-        return oato_fail(err, OATO_EFILE, KEY("level") " is no number");
+    if (level)
+        (void)gguf_value_f64(level, 0, &n->level);
     if (!gguf_find(r->file, KEY("text_hash")))
         return OATO_OK;
     if (neurons_read_u64(r->file, KEY("text_hash"), &n->text_hash, err))

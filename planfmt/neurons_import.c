@@ -152,8 +152,14 @@ static oato_status read_all(const struct gguf *g, const struct gguf *model, bool
         return err->status;
     gguf_get_string(model, "general.architecture", &a);
     snprintf(key, sizeof key, "%.*s.block_count", (int)min_i64((int64_t)a.len, 64), a.data);
-    if (!gguf_get_i64(model, key, &layers) || layers < 1 || layers > INT32_MAX)
-        return oato_fail(err, OATO_EFILE, "%s has no key '%s'", gguf_path(model), key);
+    const struct gguf_value *v = gguf_find(model, key);
+    if (!v)
+        return oato_fail(err, OATO_EFILE, "%s: key %s is missing", gguf_path(model), key);
+    if (gguf_value_check(gguf_path(model), key, v, GGUF_WANT_INTEGER, err))
+        return err->status;
+    if (!gguf_value_i64(v, 0, &layers) || layers < 1 || layers > INT32_MAX)
+        return oato_fail(err, OATO_EFILE, "%s: key %s is not from 1 to %d", gguf_path(model), key,
+                         INT32_MAX);
     if (check_layers(g, layers, err))
         return err->status;
     out->n_layers = (int32_t)layers;

@@ -191,8 +191,11 @@ oato_status neurons_of_powerinfer(const struct gguf *model, struct neurons *out,
     double threshold = 0;
     bool any = false;
     neurons_init(out);
+    if (key && gguf_value_check(gguf_path(model), "powerinfer.sparse_threshold", key,
+                                GGUF_WANT_NUMBER, err))
+        return err->status;
     if (key && (!gguf_value_f64(key, 0, &threshold) || !isfinite(threshold)))
-        return oato_fail(err, OATO_EFILE, "%s: powerinfer.sparse_threshold is no number",
+        return oato_fail(err, OATO_EFILE, "%s: key powerinfer.sparse_threshold is not finite",
                          gguf_path(model));
     out->n_layers = layers_of(model);
     out->layers = arena_alloc(&out->arena, (size_t)out->n_layers + 1, sizeof *out->layers);

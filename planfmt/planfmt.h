@@ -137,9 +137,10 @@ struct profile_sum {
 struct profile {
     struct arena arena; /* owns all strings and arrays */
     int32_t version;
-    const char *tool;  /* "oato 0.1.0" */
-    const char *date;  /* "2026-11-21" */
-    const char *notes; /* free text: "data sheet", "quick" */
+    const char *tool;       /* "oato 0.1.0" */
+    const char *date;       /* "2026-11-21" */
+    const char *notes;      /* free text: "data sheet", "quick" */
+    const char *unfinished; /* what oato-profile knows an interrupted run by; else "" */
     struct profile_machine machine;
     struct profile_device *devices;
     int32_t n_devices;
@@ -160,7 +161,8 @@ struct profile {
  * from arena_alloc(&p->arena, ...), strings from profile_string, rows from profile_put. */
 void profile_init(struct profile *p);
 
-/* warn gets file, line and column of what is ignored, such as an unknown key. */
+/* warn gets file, line and column of what is ignored, such as an unknown key. One that is
+ * unfinished is refused; profile_load_memory takes it. */
 oato_status profile_load(const char *path, struct profile *out, warn_fn warn, void *user,
                          struct oato_error *err);
 oato_status profile_load_memory(const void *data, size_t bytes, const char *name,

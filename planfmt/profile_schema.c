@@ -24,7 +24,8 @@ const struct schema profile_head_schema = {"profile", {
     {"tool", AT(profile, tool), FIELD_TEXT, NAME_BYTES, OPTIONAL},
     {"date", AT(profile, date), FIELD_TEXT, NAME_BYTES, OPTIONAL},
     {"notes", AT(profile, notes), FIELD_TEXT, NOTES_BYTES, OPTIONAL},
-}, 4};
+    {"unfinished", AT(profile, unfinished), FIELD_TEXT, NAME_BYTES, IF_SET},
+}, 5};
 
 const struct schema profile_machine_schema = {"machine", {
     {"cpu", AT(profile_machine, cpu), FIELD_TEXT, NAME_BYTES, OPTIONAL},

@@ -431,10 +431,13 @@ oato_status read_yaml(struct reader *r, const void *data, size_t bytes, read_hea
     if (bytes > FILE_BYTES_MAX)
         return oato_fail(r->err, OATO_EFILE, "%s: %zu bytes: too large for a %s (at most %zu)",
                          r->name, bytes, r->what, FILE_BYTES_MAX);
+    const char *text = data ? data : "";
+    if (text_mark_skip(r->name, &text, &bytes, r->err))
+        return r->err->status;
     if (!yaml_parser_initialize(&r->parser))
         return oato_fail_memory(r->err, 0, "the YAML parser");
     yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r->parser, data ? data : (const void *)"", data ? bytes : 0);
+    yaml_parser_set_input_string(&r->parser, (const unsigned char *)text, bytes);
     const oato_status status = read_stream(r, head);
     yaml_event_delete(&r->event);
     yaml_parser_delete(&r->parser);
@@ -448,7 +451,7 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
     struct reader r = {
         .name = name, .what = "profile", .profile = out, .warn = warn, .user = user, .err = err};
     profile_init(out);
-    out->tool = out->date = out->notes = "";
+    out->tool = out->date = out->notes = out->unfinished = "";
     out->machine.cpu = out->machine.isa = out->machine.kernel_isa = "";
     const oato_status status = read_yaml(&r, data, bytes, read_profile);
     if (status)
@@ -466,5 +469,12 @@ oato_status profile_load(const char *path, struct profile *out, warn_fn warn, vo
         return status;
     status = profile_load_memory(f.data, f.bytes, path, out, warn, user, err);
     file_unmap(&f);
+    if (!status && out->unfinished[0]) {
+        profile_free(out);
+        status = oato_fail(err, OATO_EFILE,
+                           "%s: left by a run of oato-profile that was interrupted; the same "
+                           "command goes on and writes the profile",
+                           path);
+    }
     return status;
 }

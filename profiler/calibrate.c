@@ -79,8 +79,13 @@ static oato_status read_text(struct calibration *c, const struct tokenizer *t, c
     oato_status status = file_map(path, &f, err);
     if (status)
         return status;
-    status = tokenizer_encode(t, or_empty((const char *)f.data), f.bytes, TOKENIZE_ADD_BOS, &ids,
-                              &n, err);
+    const char *text = or_empty((const char *)f.data);
+    size_t bytes = f.bytes;
+    if (text_mark_skip(path, &text, &bytes, err)) {
+        file_unmap(&f);
+        return err->status;
+    }
+    status = tokenizer_encode(t, text, bytes, TOKENIZE_ADD_BOS, &ids, &n, err);
     if (!status)
         status = add_windows(c, ids, (int64_t)n, tokenizer_bos(t), err);
     free(ids);
@@ -96,7 +101,8 @@ static oato_status read_texts(struct calibration *c, struct oato_error *err)
         status = read_text(c, t, c->options->texts[i], err);
     tokenizer_free(t);
     if (!status && !c->n_ids)
-        return oato_fail(err, OATO_EUSAGE, "the text is empty");
+        return oato_fail(err, OATO_EFILE, "%s: is empty: there is nothing to count",
+                         c->options->texts[0]);
     if (status)
         return status;
     const uint64_t parts[] = {

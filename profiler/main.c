@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct command {
     const char *model, *out, *plan;
@@ -339,24 +341,19 @@ static oato_status print_json(const struct profile *p, const struct profiler_rep
 }
 
 static oato_status measure_restores(const struct command *c, struct profile *p,
-                                    const struct model *model, struct oato_error *err)
+                                    const struct model *model, const struct plan *plan,
+                                    struct oato_error *err)
 {
     static const char *const ways[RESTORE_WAYS] = {"computed again", "copied out and in"};
-    struct plan plan;
     struct restore_report report;
-    oato_status status = c->plan ? plan_load(c->plan, &plan, err) : OATO_OK;
-    if (status)
-        return status;
-    status = restores_measure(p, model, c->plan ? &plan : NULL, &c->options, program_warn, NULL,
-                              &report, err);
+    const oato_status status =
+        restores_measure(p, model, plan, &c->options, program_warn, NULL, &report, err);
     for (int way = 0; way < RESTORE_WAYS && !status && !c->json; way++) {
         const struct restore_quality *q = &report.quality[way];
         printf("%s: %d points, error on those held out %.1f %% by regression, %.1f %% by forest\n",
                ways[way], q->points, 100 * q->error[RESTORE_REGRESSION],
                100 * q->error[RESTORE_FOREST]);
     }
-    if (c->plan)
-        plan_free(&plan);
     return status;
 }
 
@@ -385,8 +382,18 @@ static oato_status measure_sums(const struct command *c, struct profile *p,
     return status ? status : sums_measure(p, model, c->ranks, &c->options, program_warn, NULL, err);
 }
 
-static oato_status profile_model(const struct command *c, struct oato_error *err)
+/* Where an interrupted run keeps its rows; empty: the profile goes to a device or a pipe. */
+static void partial_name(const char *path, struct text *out)
 {
+    struct stat st;
+    if (stat(path, &st) || S_ISREG(st.st_mode))
+        text_printf(out, "%s.partial", path);
+}
+
+static oato_status profile_model(const struct command *given, struct oato_error *err)
+{
+    struct command copy = *given, *c = &copy;
+    struct text partial;
     char name[96];
     struct model *model = NULL;
     struct profile p;
@@ -395,7 +402,11 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
     profile_init(&p);
     if (c->plan && !c->restores)
         return oato_fail(err, OATO_EUSAGE, "--plan is for --restores; give that, too");
-    oato_status status = model_open_as(c->model, &c->choice, &model, err);
+    struct plan plan;
+    oato_status status = c->plan ? plan_load(c->plan, &plan, err) : OATO_OK;
+    if (status)
+        return status;
+    status = model_open_as(c->model, &c->choice, &model, err);
     if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
     if (!status && !path) {
@@ -407,21 +418,37 @@ static oato_status profile_model(const struct command *c, struct oato_error *err
         status = outfile_check(path, err);
     if (!status)
         status = profiler_begin(path, c->replace, &p, program_warn, NULL, err);
+    text_init(&partial);
+    if (!status)
+        partial_name(path, &partial);
+    c->options.partial = partial.data;
     const bool measures = !status && ((!c->restores && !c->links) || !p.n_devices);
     if (c->links)
         status = beside_announce(c->ranks, measures, status, err);
     if (!status && measures)
         status = measure_model(c, &p, model, &report, err);
+    const bool measured = measures && !status;
     if (c->links)
         status = measure_sums(c, &p, model, status, err);
     if (!status && c->restores)
-        status = measure_restores(c, &p, model, err);
+        status = measure_restores(c, &p, model, c->plan ? &plan : NULL, err);
+    struct oato_error none;
+    const bool cut = measured && status == OATO_NEGATIVE; /* behind the operators */
+    bool saved = false;
     if (!status)
-        status = profile_save(&p, path, err);
+        saved = !(status = profile_save(&p, path, err));
+    else if (cut && (saved = !profile_save(&p, path, &none)))
+        oato_fail(err, status,
+                  "interrupted: the operators are in %s; the same command measures the rest", path);
+    if (measured && saved && partial.data)
+        unlink(partial.data);
+    text_free(&partial);
     if (!status && c->json)
         status = print_json(&p, &report, path, err);
     else if (!status)
         print_summary(&p, &report, path);
+    if (c->plan)
+        plan_free(&plan);
     profile_free(&p);
     model_close(model);
     return status;

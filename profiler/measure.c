@@ -31,6 +31,7 @@ struct run {
     struct progress progress;
     double done;
     struct passes passes; /* over the operators of a device */
+    struct kept kept;
     struct storage_meter *storage;
 };
 
@@ -341,9 +342,22 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
         r->done += n;
         return take_row(r, &row, err);
     }
-    oato_status status = bench_open(rig, c, &bench, err);
+    oato_status status = OATO_OK;
+    bool opened = false;
     for (int32_t i = 0; i < n; i++) {
         struct profile_row row;
+        const struct op_size size = op_point_size(&c->op, &points[i]);
+        const struct profile_row *known =
+            kept_row(&r->kept, rig->index, &c->op, &size, r->passes.n);
+        if (known) {
+            if ((status = take_row(r, known, err)))
+                break;
+            progress_update(&r->progress, ++r->done, key);
+            continue;
+        }
+        if (!opened)
+            status = bench_open(rig, c, &bench, err);
+        opened = true;
         if (!status)
             status = bench_time(bench, &points[i], r->o->quick, &row, err);
         if (!status)
@@ -409,6 +423,10 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
             status = measure_case(r, rig, &r->set.cases[i], err);
         if (!status)
             status = storage_now_and_then(r->storage, err);
+        if (!status && kept_due(&r->kept)) {
+            status = kept_add(&r->kept, &r->passes, rig->index, err);
+            status = status ? status : kept_save(&r->kept, r->p, err);
+        }
     }
     time_by(r, rig, CLOCK_USUAL);
     return status;
@@ -455,6 +473,8 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
             r->done = done; /* beyond what was expected */
         if (!status)
             status = put_rows(r, first, false, err);
+        if (!status && r->passes.n > r->kept.passes[rig->index])
+            r->kept.passes[rig->index] = r->passes.n;
         progress_update(&r->progress, r->done, "whole layers");
         time_by(r, rig, CLOCK_PASSES);
         if (!status)
@@ -497,6 +517,9 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
                   "%s: the operators of a step add up to %.2f ms, but together take %.2f ms" BUSY,
                   rig->info.id, t.last[LAYERS_DECODE].sum_ns / 1e6, t.together_ns / 1e6);
     }
+    struct oato_error none;
+    if (kept_add(&r->kept, &r->passes, rig->index, &none) && !status)
+        status = oato_fail(err, none.status, "%s", none.text);
     passes_free(&r->passes);
     if (status)
         return status;
@@ -537,6 +560,9 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
         status = open_devices(&r, err);
     rows_before = p->n_rows;
     if (!status)
+        status = kept_open(&r.kept, o->partial, kept_run(m, o, or_empty(p->machine.kernel_isa)), p,
+                           warn, user, err);
+    if (!status)
         status = storage_begin(o->storage, o->quick, &r.storage, warn, user, err);
     if (!status)
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
@@ -558,6 +584,9 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     progress_end(&r.progress);
     if (!status && !write_head(&r))
         status = oato_fail_memory(err, NOTES_MAX, "the profile");
+    if (status == OATO_NEGATIVE && o->partial)
+        status = kept_interrupted(&r.kept, p, err);
+    kept_close(&r.kept);
     report->rows_kept = rows_before - report->rows_replaced;
     report->seconds = (double)(now_ns() - begin) * 1e-9;
     op_set_free(&r.set);

@@ -3,7 +3,7 @@
  * that into a profile (planfmt/planfmt.h).
  *
  * profiler_begin -> profiler_measure -> profile_save. Nothing is written before the end: a run
- * that fails or is interrupted leaves the file as it was.
+ * that fails or is interrupted leaves the file as it was, and what it measured in a file beside it.
  *
  * calibrate counts over text which neurons and experts of a model fire, into a neurons sidecar;
  * neurons_report and neurons_plot show what such a file says.
@@ -27,6 +27,7 @@ struct profiler_options {
     const char *storage; /* folder to measure reading in; NULL: that of prepared weights */
     bool quick;          /* fewer sizes and repeats */
     bool sparse; /* feed-forward blocks that skip neurons are timed whatever their activation */
+    const char *partial; /* file that keeps what an interrupted run measured; NULL: none */
     const struct neurons *neurons; /* whose predictors are timed; NULL: none */
 };
 
@@ -53,7 +54,9 @@ oato_status profiler_begin(const char *path, bool replace, struct profile *p, wa
 /* Opens the devices, measures them, their links to the host and every distinct operator and fused
  * pattern of the model at several sizes. Rows with the same key are replaced, others kept; a
  * device whose declared properties changed loses its old rows. warn gets a line for each operator
- * that did not fit. OATO_NEGATIVE and "interrupted" when oato_interrupted gets set. */
+ * that did not fit. OATO_NEGATIVE and "interrupted" when oato_interrupted gets set: rows
+ * are then in o->partial, from which the next such run takes them; the caller removes it when the
+ * profile is saved. */
 oato_status profiler_measure(struct profile *p, const struct model *m,
                              const struct profiler_options *o, warn_fn warn, void *user,
                              struct profiler_report *report, struct oato_error *err);

@@ -194,6 +194,36 @@ struct profile_row passes_middle(const struct passes *p, const struct profile_ro
 bool times_disagree(double least_ns, double most_ns);
 void passes_free(struct passes *p);
 
+/* ------------------------------------------------------- what interrupted runs leave (kept.c) */
+
+enum { KEPT_DEVICES = 64 /* the most of a profile */ };
+struct kept {
+    const char *path; /* NULL: nothing is kept; borrowed */
+    uint64_t run;     /* kept_run: rows are of the same command */
+    uint64_t saved_ns;
+    struct profile then; /* the file as it was found */
+    struct profile now;  /* rows of then and of now, whose devices count as in the run's profile */
+    int32_t resumed;     /* of these rows so many are of then */
+    int passes[KEPT_DEVICES]; /* over a device's operators that are complete */
+};
+/* Of the model, the options and the kernels of the host. */
+uint64_t kept_run(const struct model *m, const struct profiler_options *o, const char *isa);
+/* p: the run's, with its devices. A file of another run is left out, with a warning. */
+oato_status kept_open(struct kept *k, const char *path, uint64_t run, const struct profile *p,
+                      warn_fn warn, void *user, struct oato_error *err);
+/* The row in that pass (from 1 on), as an earlier run measured it; NULL: to be timed. */
+const struct profile_row *kept_row(const struct kept *k, int32_t device, const struct oato_op *op,
+                                   const struct op_size *size, int pass);
+/* Adds what the passes over a device have so far. */
+oato_status kept_add(struct kept *k, const struct passes *passes, int32_t device,
+                     struct oato_error *err);
+/* Time has come to write the file, in case that the run is killed. */
+bool kept_due(const struct kept *k);
+oato_status kept_save(struct kept *k, const struct profile *p, struct oato_error *err);
+/* Saves, and says how to go on; OATO_NEGATIVE. */
+oato_status kept_interrupted(struct kept *k, const struct profile *p, struct oato_error *err);
+void kept_close(struct kept *k);
+
 /* ------------------------------------------------------------------ rates and overheads ---- */
 
 /* Bytes per second that `threads` threads read from a buffer larger than the caches. */

@@ -14,7 +14,13 @@ enum { STOP_BYTES = 1024 };
 json_t *body_json(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
-    x->json = json_loadb(or_empty(x->body.data), x->body.len, JSON_ALLOW_NUL, &why);
+    const char *text = or_empty(x->body.data);
+    size_t n = x->body.len;
+    if (text_mark_skip("the request", &text, &n, err)) {
+        err->status = OATO_EUSAGE; /* the client's fault */
+        return NULL;
+    }
+    x->json = json_loadb(text, n, JSON_ALLOW_NUL, &why);
     body_release(x);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,

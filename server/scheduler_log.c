@@ -137,12 +137,13 @@ static oato_status line_replay(json_t *line, struct replayed *r)
 oato_status scheduler_replay(FILE *log, const char *name, int64_t *decisions,
                              struct oato_error *err)
 {
-    char *text = NULL;
-    size_t cap = 0;
-    oato_status status = OATO_OK;
+    struct text text;
+    struct text_lines lines = {.from = log, .name = name};
+    oato_status status = OATO_OK, read;
+    text_init(&text);
     *decisions = 0;
-    while (!status && getline(&text, &cap, log) >= 0) {
-        json_t *line = json_loads(text, 0, NULL);
+    while (!(read = text_read_line(&lines, &text, err)) && !status) {
+        json_t *line = json_loadb(text.data, text.len, 0, NULL);
         struct replayed r = {0};
         const size_t n = json_array_size(json_object_get(line, "requests"));
         if (!replayed_create(&r, n))
@@ -159,6 +160,6 @@ oato_status scheduler_replay(FILE *log, const char *name, int64_t *decisions,
         json_decref(line);
         *decisions += !status;
     }
-    free(text);
-    return status;
+    text_free(&text);
+    return status || read == OATO_NEGATIVE ? status : read;
 }

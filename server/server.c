@@ -49,15 +49,20 @@ static oato_status list_read(struct list *l, const char *text, const char *name,
 static oato_status keys_read(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
-    struct mapped_file file = {0};
+    struct text file;
+    text_init(&file);
     if (!o->api_key && !o->api_key_file)
         return OATO_OK;
-    if (o->api_key_file && file_map(o->api_key_file, &file, err))
+    if (o->api_key_file && text_read_file(o->api_key_file, TEXT_LINES, &file, err))
         return err->status;
     text_printf(&s->keys.text, "%s\n", or_empty(o->api_key));
-    text_add(&s->keys.text, (const char *)file.data, file.bytes);
-    file_unmap(&file);
-    return list_cut(&s->keys, ",\r\n", "--api-key", err);
+    text_add(&s->keys.text, or_empty(file.data), file.len);
+    text_free_part(&file, &s->keys.text);
+    const oato_status status = list_cut(&s->keys, ",\n", "--api-key", err);
+    return status == OATO_EUSAGE && o->api_key_file
+               ? oato_fail(err, OATO_EFILE, "%s: has no key in it; write one on each line",
+                           o->api_key_file)
+               : status;
 }
 
 /* The model's name: the first alias by the alphabet, as llama.cpp has it. */

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ----------------------------------------------------------------------------- options ----- */
 
@@ -501,6 +502,20 @@ static oato_status run_verb(const struct verb *v, struct command *c, struct text
     return v->run(c, out, err);
 }
 
+/* A misspelt verb would be taken for a model. */
+static oato_status verb_check(const char *word, struct oato_error *err)
+{
+    const char *names[ARRAY_LEN(verbs)];
+    size_t n = 0;
+    for (const struct verb *v = verbs; v->name; v++)
+        names[n++] = v->name;
+    const char *near =
+        strpbrk(word, "./-") || !access(word, F_OK) ? NULL : nearest_name(word, names, n);
+    return near ? oato_fail(err, OATO_EUSAGE,
+                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
+                : OATO_OK;
+}
+
 int main(int argc, char **argv)
 {
     struct command c = {
@@ -518,7 +533,9 @@ int main(int argc, char **argv)
         v++;
     int skip = v->name ? 2 : 1;
     text_init(&out);
-    oato_status status = read_command(v, argc - skip, argv + skip, &c, &err);
+    oato_status status = v->name || argc < 2 ? OATO_OK : verb_check(argv[1], &err);
+    if (!status)
+        status = read_command(v, argc - skip, argv + skip, &c, &err);
     const char *inputs[] = {c.operands[0], c.operands[1], c.profile, c.model, c.neurons};
     for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
         outfile_keep(inputs[i]);

@@ -3,6 +3,7 @@
  */
 #include "solver/planning_internal.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 const char *problem_device(const struct problem *p, int32_t device)
@@ -197,9 +198,10 @@ oato_status problem_check_budgets(const struct problem *p, const struct planner_
                 p->budget[d] < p->work[d])
                 return oato_fail(err, OATO_EFIT,
                                  "--budget %s=%.1f MiB is %.1f MiB less than activations and "
-                                 "workspace need there; raise it, lower --ubatch, or leave the "
-                                 "device out with --devices",
+                                 "workspace need there; raise it, --budget %s=%" PRIu64
+                                 "KiB, lower --ubatch, or leave the device out with --devices",
                                  o->budgets[i].id, (double)o->budgets[i].bytes / 0x1p20,
-                                 (double)(p->work[d] - o->budgets[i].bytes) / 0x1p20);
+                                 (double)(p->work[d] - o->budgets[i].bytes) / 0x1p20,
+                                 o->budgets[i].id, (p->work[d] + 1023) >> 10);
     return OATO_OK;
 }

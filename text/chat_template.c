@@ -22,6 +22,7 @@ struct chat_template {
     char *variables;    /* JSON, or NULL */
     struct text bos, eos;
     bool drops_bos; /* tokenizer_encode adds it */
+    bool own;       /* the model's */
     char warning[512];
 };
 
@@ -36,28 +37,22 @@ static void token_text(const struct gguf *g, const char *key, int64_t id, struct
         text_add(out, tokens->strings[id].data, tokens->strings[id].len);
 }
 
+/* from: what messages call the program. */
 static oato_status program_open(struct chat_template *c, const struct gguf *g,
-                                struct gguf_string program, struct oato_error *err)
+                                struct gguf_string program, const char *from,
+                                struct oato_error *err)
 {
     struct gguf_string model = {"", 0};
-    struct text name;
     gguf_get_string(g, "tokenizer.ggml.model", &model);
     const bool spm = gguf_string_is(model, "llama");
     token_text(g, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
     token_text(g, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
     c->drops_bos = spm || pretokenizer_adds_bos(g);
     gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &c->drops_bos);
-    text_init(&name);
-    text_printf(&name, "%s: its chat template", gguf_path(g));
-    oato_status status = OATO_OK;
     text_add(&c->source, program.data, program.len);
-    if (name.failed || c->bos.failed || c->eos.failed || c->source.failed)
-        status = oato_fail_memory(err, program.len, "the chat template");
-    else
-        status = jinja_parse(name.data, program.data, program.len, &jinja_limits_default,
-                             &c->program, err);
-    text_free(&name);
-    return status;
+    if (c->bos.failed || c->eos.failed || c->source.failed)
+        return oato_fail_memory(err, program.len, "the chat template");
+    return jinja_parse(from, program.data, program.len, &jinja_limits_default, &c->program, err);
 }
 
 static oato_status format_open(struct chat_template *c, struct oato_error *err)
@@ -84,7 +79,11 @@ static oato_status fail_with_names(struct oato_error *err, oato_status status, c
 static oato_status own_find(struct chat_template *c, const struct gguf *g, struct oato_error *err)
 {
     struct gguf_string program = {"", 0};
+    struct text name;
     char what[400];
+    static const struct gguf_key_type keys[] = {{"tokenizer.chat_template", GGUF_WANT_STRING}};
+    if (gguf_check_keys(g, gguf_path(g), keys, ARRAY_LEN(keys), err))
+        return err->status;
     if (!gguf_get_string(g, "tokenizer.chat_template", &program) || !program.len) {
         snprintf(what, sizeof what,
                  "%s: it has no tokenizer.chat_template; choose one with "
@@ -92,7 +91,12 @@ static oato_status own_find(struct chat_template *c, const struct gguf *g, struc
                  gguf_path(g));
         return fail_with_names(err, OATO_EFILE, what);
     }
-    const oato_status status = program_open(c, g, program, err);
+    text_init(&name);
+    text_printf(&name, "%s: its chat template", gguf_path(g));
+    const oato_status status = name.failed ? oato_fail_memory(err, program.len, "a name")
+                                           : program_open(c, g, program, name.data, err);
+    text_free(&name);
+    c->own = true;
     if (!status || oato_failed_memory(err))
         return status;
     c->format = chat_format_recognise(program);
@@ -111,7 +115,7 @@ static bool is_program(const char *name, size_t n)
     return memchr(name, 0, n) || strpbrk(name, " \n{");
 }
 
-oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n, const char *from,
                                struct chat_template **out, struct oato_error *err)
 {
     char what[100];
@@ -120,9 +124,12 @@ oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
     if (!c)
         return oato_fail_memory(err, sizeof *c, "the chat template");
     oato_status status = OATO_OK;
-    c->format = name ? chat_format_named(name) : NULL;
-    if (name && is_program(name, n)) {
-        status = program_open(c, g, (struct gguf_string){name, n}, err);
+    c->format = name && !from ? chat_format_named(name) : NULL;
+    if (name && (from || is_program(name, n))) {
+        status =
+            program_open(c, g, (struct gguf_string){name, n}, from ? from : "--chat-template", err);
+        if (status == OATO_EFILE && !from) /* the command line is no file */
+            err->status = status = OATO_EUSAGE;
     } else if (name && !c->format) {
         snprintf(what, sizeof what, "unknown --chat-template %.40s; choose one of", name);
         status = fail_with_names(err, OATO_EUSAGE, what);
@@ -150,7 +157,7 @@ void chat_template_free(struct chat_template *c)
 
 const char *chat_template_name(const struct chat_template *c)
 {
-    return c->format ? c->format->name : "of the model";
+    return c->format ? c->format->name : c->own ? "of the model" : "as given";
 }
 
 const char *chat_template_warning(const struct chat_template *c)
@@ -173,8 +180,7 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
     const bool good = !jinja_failed(x);
     jinja_end(x);
     if (!good)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the chat template's variables are no JSON object: %.80s", json);
+        return oato_fail(err, OATO_EUSAGE, "--chat-template-kwargs is no JSON object: %.80s", json);
     free(c->variables);
     c->variables = strdup(json);
     return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");
@@ -239,7 +245,7 @@ oato_status chat_template_apply_within(const struct chat_template *c, const stru
         jinja_set_json(x, json, strlen(json));
     oato_status status = jinja_run(x, &text);
     jinja_end(x);
-    if (status == OATO_EFILE && !oato_failed_memory(err)) {
+    if (status == OATO_EFILE && c->own && !oato_failed_memory(err)) {
         const struct oato_error why = *err;
         oato_fail(err, status, "%.430s; --chat-template NAME takes a named format instead",
                   why.text);

@@ -9,6 +9,27 @@
 
 #include "models/models.h"
 
+/* ----------------------------------------------------------------------- texts from outside --- */
+
+/* Texts that people and programs write may begin with a byte-order mark of UTF-8, which is left
+ * out, and end lines by "\r\n" or "\r"; those of UTF-16 and UTF-32 are refused (OATO_EFILE). */
+enum text_ends {
+    TEXT_LINES, /* every end of a line becomes "\n" */
+    TEXT_EXACT, /* bytes are what is asked for: ends stay as they are */
+};
+/* Text of a whole file, or of standard input for "-"; empty on failure. */
+oato_status text_read_file(const char *path, enum text_ends ends, struct text *out,
+                           struct oato_error *err);
+/* Lines of a stream, one after the other, as soon as each has ended. */
+struct text_lines {
+    FILE *from;
+    const char *name; /* for messages */
+    int64_t n;        /* lines read; 0 at first */
+    bool cr;          /* the last line ended so */
+};
+/* The next line, without its end, in place of what `out` held. OATO_NEGATIVE: there is none. */
+oato_status text_read_line(struct text_lines *l, struct text *out, struct oato_error *err);
+
 /* --------------------------------------------------------------------------- tokenizer ---- */
 
 struct tokenizer;
@@ -18,9 +39,9 @@ oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struc
 void tokenizer_free(struct tokenizer *t);
 
 enum tokenize_flags {
-    TOKENIZE_ADD_BOS = 1,       /* in front, if the model asks for it */
+    TOKENIZE_ADD_BOS = 1,       /* in front, if the model asks for it and the text has none */
     TOKENIZE_PARSE_SPECIAL = 2, /* control tokens written in the text become their ids */
-    TOKENIZE_ADD_EOS = 4,       /* behind, likewise: never where the text is to be continued */
+    TOKENIZE_ADD_EOS = 4,       /* behind, likewise; never where the text is to be continued */
     TOKENIZE_ADD_SPECIAL = TOKENIZE_ADD_BOS | TOKENIZE_ADD_EOS,  /* of a text that is complete */
     TOKENIZE_PROMPT = TOKENIZE_ADD_BOS | TOKENIZE_PARSE_SPECIAL, /* of one to be continued */
 };
@@ -31,6 +52,9 @@ oato_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
 oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text, size_t n,
                                     int flags, struct budget *budget, int32_t **ids, size_t *count,
                                     struct oato_error *err);
+/* The text begins with the BOS that these flags would put in front: it gets no second one, and
+ * whoever wrote the text by hand may want to know. */
+bool tokenizer_begins(const struct tokenizer *t, const char *text, size_t n, int flags);
 /* The most bytes of a text that one token may stand for; 0 where there is no such limit. */
 size_t tokenizer_longest(const struct tokenizer *t);
 /* Decoded bytes of one token (byte tokens and spaces resolved), borrowed from the tokenizer.
@@ -66,14 +90,16 @@ struct chat_message {
 struct chat_template;
 
 /* The model's own; of a `name` (of n bytes) that is not NULL that format, or if a space, a line
- * break or a brace is in it, that program. A model's own that cannot be parsed is replaced by the
- * format that it is recognised as, if there is one; then chat_template_warning has a line that says
- * so, else "". The error lists the names and points to --chat-template. The result does not refer
- * to g. */
-oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
+ * break or a brace is in it, that program. from: the file whose text `name` is, always a program,
+ * for messages (OATO_EFILE); NULL: the command line (OATO_EUSAGE). A model's own that cannot be
+ * parsed is replaced by the format that it is recognised as, if there is one; then
+ * chat_template_warning has a line that says so, else "". The error lists the names and points to
+ * --chat-template. The result does not refer to g. */
+oato_status chat_template_find(const struct gguf *g, const char *name, size_t n, const char *from,
                                struct chat_template **out, struct oato_error *err);
 void chat_template_free(struct chat_template *c);
-const char *chat_template_name(const struct chat_template *c); /* "of the model": its program */
+const char *chat_template_name(
+    const struct chat_template *c); /* "of the model": its program; "as given": another one */
 const char *chat_template_warning(const struct chat_template *c);
 /* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
  * Named formats have no variables: an error. */

@@ -43,8 +43,35 @@ static const struct kind_row *kind_find(struct gguf_string model, struct gguf_st
     return NULL;
 }
 
+/* All that tokenizers read. */
+static const struct gguf_key_type keys[] = {
+    {"general.name", GGUF_WANT_STRING},
+    {"tokenizer.ggml.model", GGUF_WANT_STRING},
+    {"tokenizer.ggml.pre", GGUF_WANT_STRING},
+    {"tokenizer.ggml.tokens", GGUF_WANT_STRINGS},
+    {"tokenizer.ggml.scores", GGUF_WANT_NUMBERS},
+    {"tokenizer.ggml.token_type", GGUF_WANT_INTEGERS},
+    {"tokenizer.ggml.merges", GGUF_WANT_STRINGS},
+    {"tokenizer.ggml.precompiled_charsmap", GGUF_WANT_BYTES},
+    {"tokenizer.ggml.bos_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eos_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eot_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.eom_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.unknown_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.cls_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.seperator_token_id", GGUF_WANT_INTEGER},
+    {"tokenizer.ggml.add_bos_token", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.add_eos_token", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.add_space_prefix", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.remove_extra_whitespaces", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.normalizer.lowercase", GGUF_WANT_BOOL},
+    {"tokenizer.ggml.normalizer.strip_accents", GGUF_WANT_BOOL},
+};
+
 oato_status tokenizer_create(const struct gguf *g, struct tokenizer **out, struct oato_error *err)
 {
+    if (gguf_check_keys(g, gguf_path(g), keys, ARRAY_LEN(keys), err))
+        return err->status;
     struct gguf_string model, pre = {"", 0};
     if (!gguf_get_string(g, "tokenizer.ggml.model", &model))
         return oato_fail(err, OATO_EFILE,
@@ -129,6 +156,17 @@ static oato_status text_encode(const struct tokenizer *t, struct encode_work *w,
     return n > begin ? t->encode(t, w, text + begin, n - begin, after_special, out, err) : OATO_OK;
 }
 
+static int specials_wanted(int flags)
+{
+    return flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
+}
+
+bool tokenizer_begins(const struct tokenizer *t, const char *text, size_t n, int flags)
+{
+    return n && (flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0 &&
+           special_at(t, text, n, specials_wanted(flags)) == t->bos;
+}
+
 /* For any text: ids and what cuts it into words take so many bytes of memory and steps a byte. */
 enum { BYTE_STEPS = 4, BYTE_BYTES = 12 };
 
@@ -163,12 +201,14 @@ oato_status tokenizer_encode_within(const struct tokenizer *t, const char *text,
                          INT32_MAX / 2);
     if (budget_spend(budget, n * BYTE_STEPS, n * BYTE_BYTES, "tokenizing", err))
         return err->status;
-    if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0)
+    if ((flags & TOKENIZE_ADD_BOS) && t->add_bos && t->bos >= 0 &&
+        !tokenizer_begins(t, text, n, flags))
         id_list_push(&out, t->bos);
-    int wanted = flags & TOKENIZE_PARSE_SPECIAL ? SPECIAL_USER | SPECIAL_CONTROL : SPECIAL_USER;
+    const int wanted = specials_wanted(flags);
     if (n > 0)
         s = text_encode(t, &w, text, n, wanted, &out, err);
-    if ((flags & TOKENIZE_ADD_EOS) && t->add_eos && t->eos >= 0)
+    const bool ended = out.n && out.ids[out.n - 1] == t->eos;
+    if ((flags & TOKENIZE_ADD_EOS) && t->add_eos && t->eos >= 0 && !ended)
         id_list_push(&out, t->eos);
     if (!out.ids && !out.failed)
         out.ids = calloc(1, sizeof *out.ids); /* no tokens, yet something to free */

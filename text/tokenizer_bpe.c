@@ -102,11 +102,9 @@ oato_status merges_load(struct tokenizer *t, const struct gguf *g, token_undo_fn
 {
     static const char key[] = "tokenizer.ggml.merges";
     const struct gguf_value *v = gguf_find(g, key);
-    if (!v || v->type != GGUF_ARRAY || v->elem != GGUF_STRING)
-        return oato_fail(err, OATO_EFILE,
-                         "%s: %s is %s; byte-pair encoding needs it as an array of "
-                         "strings",
-                         gguf_path(g), key, v ? "of another type" : "missing");
+    if (!v)
+        return oato_fail(err, OATO_EFILE, "%s: key %s is missing; byte-pair encoding needs it",
+                         gguf_path(g), key);
     if (v->count > INT32_MAX)
         return oato_fail(err, OATO_EFILE, "%s: %s has %llu entries; at most %d are allowed",
                          gguf_path(g), key, (unsigned long long)v->count, INT32_MAX);

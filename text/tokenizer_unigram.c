@@ -33,8 +33,6 @@ static oato_status charsmap_load(struct tokenizer *t, const struct gguf *g, stru
     const struct gguf_value *v = gguf_find(g, key);
     if (!v)
         return OATO_OK;
-    if (v->type != GGUF_ARRAY || (v->elem != GGUF_I8 && v->elem != GGUF_U8))
-        return oato_fail(err, OATO_EFILE, "%s: %s is not an array of bytes", gguf_path(g), key);
     if (v->count == 0)
         return OATO_OK;
     uint32_t bytes = 0;

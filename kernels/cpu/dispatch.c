@@ -105,13 +105,22 @@ static const struct level levels[] = {
 #endif
 };
 
-static const char *levels_built(char *out, size_t out_bytes)
+static const char *levels_list(bool usable, char *out, size_t out_bytes)
 {
     size_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(levels); i++)
-        if (n < out_bytes)
+        if (n < out_bytes && (!usable || levels[i].available()))
             n += (size_t)snprintf(out + n, out_bytes - n, " %s", levels[i].name);
     return out;
+}
+
+/* The level that is taken if none is asked for. */
+static size_t level_best(void)
+{
+    size_t i = ARRAY_LEN(levels);
+    while (i-- > 1 && !levels[i].available())
+        ;
+    return i;
 }
 
 oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
@@ -124,25 +133,23 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         from = "OATO_CPU_ISA";
     }
     if (!isa || !*isa) {
-        for (size_t i = ARRAY_LEN(levels); i-- > 0;) {
-            if (levels[i].available()) {
-                *out = levels[i].kernels;
-                return OATO_OK;
-            }
-        }
+        *out = levels[level_best()].kernels;
+        return OATO_OK;
     }
     for (size_t i = 0; i < ARRAY_LEN(levels); i++) {
-        if (!isa || strcmp(levels[i].name, isa) != 0)
+        if (strcmp(levels[i].name, isa) != 0)
             continue;
         if (!levels[i].available())
             return oato_fail(err, OATO_EUSAGE,
-                             "cpu: this processor does not support '%s', requested by %s; use ref",
-                             isa, from);
+                             "cpu: this processor does not support '%s', requested by %s; use %s "
+                             "(it has%s)",
+                             isa, from, levels[level_best()].name,
+                             levels_list(true, built, sizeof built));
         *out = levels[i].kernels;
         return OATO_OK;
     }
     return oato_fail(err, OATO_EUSAGE, "cpu: unknown instruction set '%s' in %s; this build has%s",
-                     isa ? isa : "", from, levels_built(built, sizeof built));
+                     isa, from, levels_list(false, built, sizeof built));
 }
 
 const char *cpu_kernels_name(const struct cpu_kernels *k)

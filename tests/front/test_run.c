@@ -247,12 +247,20 @@ static void the_other_verbs_answer(void **state)
         assert_true(i ? divergence < 0.01 && one != other : divergence == 0);
     }
     assert_int_equal(run(&o->out, &o->err,
-                         "perplexity tiny.gguf -f text.txt -c 32 --compare dense --sparse "
+                         "perplexity tiny.gguf -f text.txt -c 32 --compare off --sparse "
                          "above=0.1"),
                      0);
     const char *ours = strstr(o->out.data, "\nthis ");
-    assert_true(ours && strstr(o->out.data, "\ndense ") &&
+    assert_true(ours && strstr(o->out.data, "\noff ") &&
                 sscanf(ours, " this %lf %lf", &other, &divergence) == 2 && divergence > 0);
+    /* exact skips what adds nothing: of the same kernels it changes no bit */
+    assert_int_equal(run(&o->out, &o->err,
+                         "perplexity tiny.gguf -f text.txt -c 32 --ffn-activation relu --compare "
+                         "dense --sparse exact"),
+                     0);
+    ours = strstr(o->out.data, "\nthis ");
+    assert_true(ours && strstr(o->out.data, "\ndense ") &&
+                sscanf(ours, " this %lf %lf", &other, &divergence) == 2 && divergence == 0);
     assert_int_equal(run(&o->out, &o->err, "--help"), 0);
     assert_int_equal(run(&o->out, &o->err, "bench --help"), 0);
     assert_int_equal(run(&o->out, &o->err, "--version"), 0);

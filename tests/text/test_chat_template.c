@@ -42,7 +42,7 @@ static struct chat_template *named(const char *name)
     struct oato_error err = {0};
     struct chat_template *c = NULL;
     struct gguf *g = file_with(NULL);
-    if (chat_template_find(g, name, strlen(or_empty(name)), &c, &err) != OATO_OK)
+    if (chat_template_find(g, name, strlen(or_empty(name)), NULL, &c, &err) != OATO_OK)
         fail_msg("%s", err.text);
     gguf_close(g);
     assert_string_equal(chat_template_name(c), name);
@@ -111,7 +111,7 @@ static void formats_are_recognised_from_their_programs(void **state)
         char program[512];
         snprintf(program, sizeof program, "%s{%% that jinja would refuse", cases[i][1]);
         struct gguf *g = file_with(program);
-        if (chat_template_find(g, NULL, 0, &c, &err) != OATO_OK)
+        if (chat_template_find(g, NULL, 0, NULL, &c, &err) != OATO_OK)
             fail_msg("%s: %s", cases[i][0], err.text);
         assert_string_equal(chat_template_name(c), cases[i][0]);
         assert_non_null(strstr(chat_template_warning(c), "its chat template, line "));
@@ -135,11 +135,12 @@ static void what_is_not_known_is_an_error_that_lists_the_names(void **state)
         struct oato_error err = {0};
         struct chat_template *c;
         struct gguf *g = file_with(programs[i]);
-        assert_int_equal(chat_template_find(g, NULL, 0, &c, &err), OATO_EFILE);
+        assert_int_equal(chat_template_find(g, NULL, 0, NULL, &c, &err), OATO_EFILE);
         assert_non_null(strstr(err.text, "--chat-template"));
         assert_non_null(strstr(err.text, "chatml, mistral-v7"));
         assert_non_null(strstr(err.text, "deepseek3"));
-        assert_int_equal(chat_template_find(g, "alpaca", strlen("alpaca"), &c, &err), OATO_EUSAGE);
+        assert_int_equal(chat_template_find(g, "alpaca", strlen("alpaca"), NULL, &c, &err),
+                         OATO_EUSAGE);
         assert_non_null(strstr(err.text, "--chat-template alpaca"));
         assert_non_null(strstr(err.text, "gemma"));
         gguf_close(g);
@@ -254,7 +255,7 @@ static struct chat_template *own(struct gguf *g, const char *variables)
 {
     struct oato_error err = {0};
     struct chat_template *c = NULL;
-    if (chat_template_find(g, NULL, 0, &c, &err) ||
+    if (chat_template_find(g, NULL, 0, NULL, &c, &err) ||
         (variables && chat_template_variables(c, variables, &err)))
         fail_msg("%s", err.text);
     assert_string_equal(chat_template_name(c), "of the model");
@@ -362,13 +363,15 @@ static void a_program_takes_the_place_of_the_models(void **state)
     struct chat_template *c;
     struct gguf *g = file_with("{{ 'the model' }}");
     assert_int_equal(chat_template_find(g, "{{messages[1].content}}",
-                                        strlen("{{messages[1].content}}"), &c, &err),
+                                        strlen("{{messages[1].content}}"), NULL, &c, &err),
                      OATO_OK);
-    assert_string_equal(chat_template_name(c), "of the model");
+    assert_string_equal(chat_template_name(c), "as given");
     renders(c, m, 2, true, "Hi");
-    assert_int_equal(chat_template_find(g, "just text", strlen("just text"), &c, &err), OATO_OK);
+    assert_int_equal(chat_template_find(g, "just text", strlen("just text"), NULL, &c, &err),
+                     OATO_OK);
     renders(c, m, 2, true, "just text");
-    assert_int_equal(chat_template_find(g, "{{ no end", strlen("{{ no end"), &c, &err), OATO_EFILE);
+    assert_int_equal(chat_template_find(g, "{{ no end", strlen("{{ no end"), NULL, &c, &err),
+                     OATO_EUSAGE);
     gguf_close(g);
     renders(named("command-r"), m, 2, true,
             "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|>"

@@ -510,7 +510,7 @@ static void arrays_of_the_wrong_type_are_refused(void **state)
     gguf_writer_string(w, "tokenizer.ggml.model", "gpt2");
     write_strings(w, "tokenizer.ggml.tokens", texts, 2);
     gguf_writer_scalar(w, "tokenizer.ggml.bos_token_id", GGUF_F32, &f);
-    refused_file(saved(w), "tokenizer.ggml.bos_token_id is not an integer");
+    refused_file(saved(w), "key tokenizer.ggml.bos_token_id is a FLOAT32, wanted an integer");
 }
 
 static void duplicate_and_empty_tokens_are_tolerated(void **state)

@@ -587,10 +587,10 @@ struct node *parse_program(struct jinja *x, const char *text, size_t n)
     char *copy = jinja_alloc(x, n, 1);
     if (!copy)
         return NULL;
-    char *end = copy; /* jinja2 reads every line end as \n and drops the last one */
-    for (size_t i = 0; i < n; i++)
-        if (text[i] != '\r' || i + 1 == n || text[i + 1] != '\n')
-            *end++ = text[i] == '\r' ? '\n' : text[i];
+    if (n)
+        memcpy(copy, text, n);
+    text_ends_unify(copy, &n); /* as jinja2, which also drops the last one */
+    const char *end = copy + n;
     end -= end > copy && end[-1] == '\n';
     struct parser p = {.x = x, .at = copy, .end = end, .line = 1, .line_start = true};
     lex_next(&p);
