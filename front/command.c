@@ -18,6 +18,7 @@ enum verb {
     LOGITS = 16,
     TOKENIZE = 32,
     ENGINE = GENERATE | CHAT | BENCH | PERPLEXITY | LOGITS,
+    PLANNED = ENGINE & ~LOGITS, /* by themselves */
     ANSWER = GENERATE | CHAT,
     ALL = ENGINE | TOKENIZE
 };
@@ -105,6 +106,7 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
     SESSION_PLAN(ENGINE, offsetof(struct run_args, open)),
+    AUTO_OPTIONS(PLANNED, offsetof(struct run_args, plans), offsetof(struct run_args, open)),
     {"prompt", 'p', "TEXT", "text to continue; repeat for several at once", GENERATE,
      ARGS(take_prompt)},
     {"prompt", 'p', "TEXT", "text to tokenize", TOKENIZE, ARGS(take_prompt)},
@@ -228,6 +230,8 @@ oato_status run_command(int argc, char **argv, struct oato_error *err)
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);
+    if (verbs[verb].verb & PLANNED && auto_plan_use(&a.plans, &a.open, err))
+        return err->status;
     if (a.output && !a.open.dump_program && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();

@@ -370,6 +370,10 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
     if (!a->open.engine.context)
         a->open.engine.context = (int32_t)max_i64(need, page);
     a->open.engine.seqs = a->batch;
+    a->plans.point = (struct plan_point){.prompt = a->prefill, .generate = a->generate};
+    if (a->depth > a->prefill)
+        a->plans.point.depth = a->depth - a->prefill;
+    a->open.make_user = &a->plans;
     return OATO_OK;
 }
 
