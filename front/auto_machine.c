@@ -17,6 +17,7 @@ static oato_status add_device(struct here *h, const char *spec, const struct dev
     if (device_open(spec, index, o, &d, err))
         return err->status;
     struct device_info *info = &h->info[h->n++];
+    const bool simulated = d->ops->simulated;
     d->ops->info(d, info);
     d->ops->close(d);
     text_printf(&h->what, "%s: %s", info->id, info->model);
@@ -26,7 +27,7 @@ static oato_status add_device(struct here *h, const char *spec, const struct dev
         text_printf(&h->what, ", %d threads", info->threads);
     if (info->driver[0])
         text_printf(&h->what, ", driver %s", info->driver);
-    if (d->ops->simulated)
+    if (simulated)
         text_printf(&h->what, ", %s", spec);
     text_printf(&h->what, "\n");
     return OATO_OK;

@@ -18,7 +18,7 @@ static oato_status oato_command(int argc, char **argv, struct oato_error *err)
     for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++)
         if (!strcmp(argv[1], verbs[i].name))
             return verbs[i].run(argc - 1, argv + 1, err);
-    return run_command(argc, argv, err);
+    return model_command(argc, argv, err);
 }
 
 int main(int argc, char **argv)
