@@ -60,6 +60,19 @@ static void add_devices(const struct plan *p, struct text *out)
                     stored);
 }
 
+static void add_time(struct text *out, uint64_t ns)
+{
+    const double seconds = (double)ns * 1e-9;
+    text_printf(out, seconds < 0.1 ? "%.1f ms" : "%.2f s", seconds < 0.1 ? 1e3 * seconds : seconds);
+}
+
+/* Placements that a person would choose by hand, or another engine by itself. */
+static bool is_simple(const struct plan_baseline *b)
+{
+    return !strcmp(b->name, "cpu") || !strcmp(b->name, "layers") || !strcmp(b->name, "fit");
+}
+
+/* For the first kind of request. */
 static void add_promise(const struct plan *p, struct text *out)
 {
     const struct plan_point first = request_point(&p->request, 0);
@@ -67,24 +80,20 @@ static void add_promise(const struct plan *p, struct text *out)
     const uint64_t prefill_ns = several ? first.prefill_ns : p->prefill_ns;
     const uint64_t decode_ns = several ? first.decode_ns : p->decode_ns;
     const int32_t batch = p->request.batch > 0 ? p->request.batch : 1;
-    const char *behind = "";
+    const char *behind = "", *separator = "; ";
     if (first.prompt > 0 && prefill_ns) {
-        text_printf(out, "a prompt of %d tokens in %.2f s", first.prompt,
-                    (double)prefill_ns * 1e-9);
+        text_printf(out, "a prompt of %d tokens in ", first.prompt);
+        add_time(out, prefill_ns);
         behind = ", then ";
     }
     if (first.generate > 0 && decode_ns)
         text_printf(out, "%s%.1f tokens/s", behind, tokens_per_s(batch, decode_ns));
-    bool faster = false;
     for (int32_t i = 0; i < p->n_baselines; i++)
-        faster = faster || times_faster(p, i) > 1.005;
-    if (!faster) {
-        text_printf(out, "; the simple placements are as fast here");
-        return;
-    }
-    for (int32_t i = 0, n = 0; i < p->n_baselines; i++)
-        text_printf(out, "%s%.2f x as fast as %s", n++ ? ", " : "; ", times_faster(p, i),
-                    baseline_title(&p->baselines[i]));
+        if (is_simple(&p->baselines[i])) {
+            text_printf(out, "%s%.2f x as fast as %s", separator, times_faster(p, i),
+                        baseline_title(&p->baselines[i]));
+            separator = ", ";
+        }
 }
 
 void report_plan_brief(const struct plan *p, struct text *out)
