@@ -82,7 +82,10 @@ static void add_promise(const struct plan *p, struct text *out)
     const int32_t batch = p->request.batch > 0 ? p->request.batch : 1;
     const char *behind = "", *separator = "; ";
     if (first.prompt > 0 && prefill_ns) {
-        text_printf(out, "a prompt of %d tokens in ", first.prompt);
+        if (batch > 1)
+            text_printf(out, "%d prompts of %d tokens each in ", batch, first.prompt);
+        else
+            text_printf(out, "a prompt of %d tokens in ", first.prompt);
         add_time(out, prefill_ns);
         behind = ", then ";
     }
