@@ -258,6 +258,10 @@ void program_begin(const char *name);
 /* Prints "NAME: warning: text" on stderr, over a line of progress; user is not looked at. */
 void program_warn(void *user, const char *text);
 
+/* Prints "NAME: " and a formatted line in the same way: what a program does for a while, or chose.
+ */
+void program_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints "NAME: text", unless it is empty, on stderr and ends the program with the error's status,
  * from any thread. */
 void program_abort(const struct oato_error *err);

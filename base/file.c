@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,19 @@ void program_warn(void *user, const char *text)
     progress_clear();
     fprintf(stderr, "%s: warning: ", program_name);
     text_print(stderr, text, strlen(text));
+    fputc('\n', stderr);
+}
+
+void program_tell(const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    progress_clear();
+    fprintf(stderr, "%s: ", program_name);
+    text_print(stderr, line, strlen(line));
     fputc('\n', stderr);
 }
 

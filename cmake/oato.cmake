@@ -35,6 +35,7 @@ set(OATO_SHOWS_lowering lowering/lowering.h kernels/program.h)
 set(OATO_SHOWS_executor executor/executor.h executor/batch.h executor/restore.h executor/session.h executor/session_options.h)
 set(OATO_SHOWS_profiler profiler/profiler.h)
 set(OATO_SHOWS_solver solver/solver.h)
+set(OATO_SHOWS_front front/auto.h)
 set(OATO_SHOWS_server server/server.h)
 
 # oato_closure(ROOMS): the list grows by the rooms that those in it use, however far to the left.

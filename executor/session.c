@@ -85,12 +85,48 @@ static oato_status session_neurons(struct session *s, const struct session_args 
                : OATO_OK;
 }
 
+/* The plan that nobody gave: a first one, or another one in place of one that failed. */
+static oato_status session_plan(struct session *s, const struct session_args *a,
+                                const struct oato_error *failed, struct oato_error *err)
+{
+    struct oato_error why = {0};
+    if (s->has_plan)
+        plan_free(&s->plan);
+    neurons_free(&s->neurons);
+    s->has_plan = a->make_plan(a->make_user, a, s->model, failed, &s->plan, &why);
+    if (why.status)
+        *err = why;
+    return why.status;
+}
+
+/* By the plan, which another one may replace once. */
+static oato_status session_engine(struct session *s, const struct session_args *a,
+                                  struct engine_options *options, struct oato_error *err)
+{
+    struct progress progress = {0};
+    options->on_load = on_load;
+    for (bool again = false;; again = true) {
+        progress_begin(&progress, "loading", 1);
+        oato_status status = engine_open(s->model, s->has_plan ? &s->plan : NULL, options,
+                                         program_warn, &progress, &s->engine, err);
+        progress_end(&progress);
+        if ((status != OATO_EFIT && status != OATO_EDEVICE) || again || !s->has_plan || a->plan)
+            return status;
+        const struct oato_error failed = *err;
+        options->neurons = a->engine.neurons;
+        status = session_plan(s, a, &failed, err);
+        if (!status)
+            status = session_neurons(s, a, options, err);
+        if (status)
+            return status;
+    }
+}
+
 static oato_status session_load(struct session *s, const struct session_args *a, unsigned needs,
                                 struct oato_error *err)
 {
     struct engine_options options = a->engine;
     char why[160];
-    struct progress progress = {0};
     options.threads = host_threads(options.threads, why, sizeof why);
     if (why[0])
         program_warn(NULL, why);
@@ -110,6 +146,8 @@ static oato_status session_load(struct session *s, const struct session_args *a,
                   collective_ranks(s->ranks), collective_ranks(s->ranks));
     if (!status)
         status = model_open_as(a->model, &a->choice, &s->model, err);
+    if (!status && !a->plan && a->make_plan && collective_ranks(s->ranks) == 1)
+        status = session_plan(s, a, NULL, err);
     if (!status)
         status = session_neurons(s, a, &options, err);
     if (!status)
@@ -120,19 +158,17 @@ static oato_status session_load(struct session *s, const struct session_args *a,
     }
     if (!status && needs & (SESSION_SAMPLES | SESSION_CANDIDATES))
         options.top_logits = candidates_wanted(s, a);
-    options.on_load = on_load;
-    progress_begin(&progress, "loading", 1);
-    if (!status)
-        status = engine_open(s->model, s->has_plan ? &s->plan : NULL, &options, program_warn,
-                             &progress, &s->engine, err);
-    progress_end(&progress);
-    return status;
+    if (!status && a->dry_run)
+        s->done = true;
+    return status || s->done ? status : session_engine(s, a, &options, err);
 }
 
 /* With the engines of all ranks open. */
 static oato_status session_begin(struct session *s, const struct session_args *a, unsigned needs,
                                  struct oato_error *err)
 {
+    if (s->done)
+        return OATO_OK;
     if (s->alone && collective_rank(s->ranks)) { /* until rank 0 ends */
         char end = 0;
         s->done = true;

@@ -8,10 +8,21 @@
 
 #include "executor/batch.h"
 
+struct session_args;
+
+/* Makes a plan for a model that is open and these arguments. `failed` NULL: the first one; else it
+ * is why the engine did not open by the last one: does not fit any more, or a device failed. False:
+ * there is none, and everything runs on the CPU, or *err says why nothing does. */
+typedef bool plan_maker(void *user, const struct session_args *a, const struct model *m,
+                        const struct oato_error *failed, struct plan *out, struct oato_error *err);
+
 /* What to open. Texts are borrowed until session_open returns. */
 struct session_args {
     const char *model;         /* a GGUF file */
-    const char *plan;          /* NULL: everything on the CPU */
+    const char *plan;          /* a file; NULL: as make_plan makes one */
+    plan_maker *make_plan;     /* NULL: everything on the CPU. Not asked where there are ranks */
+    void *make_user;           /* its first argument, borrowed */
+    bool dry_run;              /* stop before the engine is opened */
     const char *neurons;       /* NULL: MODEL.neurons.gguf, if the plan or --sparse needs one */
     const char *chat_template; /* a named format, or a program in Jinja; NULL: the model's own */
     const char *chat_template_file; /* the program is in this file; NULL: in none */
@@ -36,7 +47,7 @@ struct session {
     struct collective *ranks; /* that mpirun has started: just this one, or those of the plan */
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
-    bool done;           /* with dump_program, and on ranks other than 0: that was all */
+    bool done;           /* with dump_program or dry_run, and on ranks other than 0: that was all */
     bool alone, runs;    /* the plan is for one process: rank 0 runs, and others wait for its end */
 };
 

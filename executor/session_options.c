@@ -7,7 +7,9 @@
 
 #include <string.h>
 
-#define ON_GPU  "a plan decides what runs on a GPU: make one with oato-plan, give it with --plan"
+#define ON_GPU                                                                                     \
+    "a GPU is used by itself, as a plan says that is made for it; oato-plan makes others, for "    \
+    "--plan"
 #define KV_TYPE "--kv TYPE sets the type of both keys and values"
 #define IN_MEMORY                                                                                  \
     "weights are prepared once and stay in memory; --prepared-cache makes later starts fast"

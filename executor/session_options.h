@@ -28,7 +28,7 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
 /* A row is a line or two. */
 /* clang-format off */
 #define SESSION_PLAN(verbs, at) \
-    {"plan", 0, "FILE", "placement by oato-plan (default: all on the CPU)", verbs, \
+    {"plan", 0, "FILE", "placement by oato-plan (default: one is made)", verbs, \
      SESSION_AT(option_text, at, plan, 0, 0)}, \
     {"neurons", 0, "FILE", "sidecar of a plan that follows one (default: MODEL.neurons.gguf)", verbs, \
      SESSION_AT(option_text, at, neurons, 0, 0)}

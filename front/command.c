@@ -19,6 +19,7 @@ enum verb {
     LOGITS = 16,
     TOKENIZE = 32,
     ENGINE = GENERATE | CHAT | BENCH | PERPLEXITY | LOGITS,
+    PLANNED = ENGINE & ~LOGITS, /* by themselves */
     ANSWER = GENERATE | CHAT,
     ALL = ENGINE | TOKENIZE
 };
@@ -106,6 +107,7 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
     SESSION_PLAN(ENGINE, offsetof(struct run_args, open)),
+    AUTO_OPTIONS(PLANNED, offsetof(struct run_args, plans), offsetof(struct run_args, open)),
     {"prompt", 'p', "TEXT", "text to continue; repeat for several at once", GENERATE,
      ARGS(take_prompt)},
     {"prompt", 'p', "TEXT", "text to tokenize", TOKENIZE, ARGS(take_prompt)},
@@ -196,7 +198,22 @@ static void help(size_t verb, const struct option_row *rows)
         "failed.\nSee man oato-run.\n");
 }
 
-oato_status run_command(int argc, char **argv, struct oato_error *err)
+/* Nothing to continue, somebody at a terminal, and a model that has learned to answer. */
+static bool wants_talk(const struct run_args *a)
+{
+    struct gguf *g;
+    struct oato_error ignored; /* is found again */
+    if (a->n_prompts || a->file || a->json || a->open.dump_program || a->open.dry_run ||
+        isatty(STDIN_FILENO) != 1 || gguf_open(a->open.model, &g, &ignored))
+        return false;
+    const bool talks = a->open.chat_template || a->open.chat_template_file ||
+                       gguf_find(g, "tokenizer.chat_template");
+    gguf_close(g);
+    return talks;
+}
+
+/* chats: without a verb it may be a conversation. */
+static oato_status command_run(int argc, char **argv, bool chats, struct oato_error *err)
 {
     struct run_args a = {
         .n_predict = 256,
@@ -245,10 +262,25 @@ oato_status run_command(int argc, char **argv, struct oato_error *err)
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);
+    if (chats && first == 1 && wants_talk(&a))
+        while (verbs[verb].verb != CHAT)
+            verb++;
+    if (verbs[verb].verb & PLANNED && auto_plan_use(&a.plans, &a.open, err))
+        return err->status;
     if (a.output && !a.open.dump_program && outfile_check(a.output, err))
         return err->status;
     interrupt_catch();
     if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
     return verbs[verb].run(&a, err);
+}
+
+oato_status run_command(int argc, char **argv, struct oato_error *err)
+{
+    return command_run(argc, argv, false, err);
+}
+
+oato_status model_command(int argc, char **argv, struct oato_error *err)
+{
+    return command_run(argc, argv, true, err);
 }

@@ -12,7 +12,9 @@ typedef oato_status (*front_command)(int argc, char **argv, struct oato_error *e
 /* What main() of a program `name` returns: runs the command and tells its error. */
 int front_main(const char *name, front_command command, int argc, char **argv);
 
-/* command.c: oato-run. */
+/* command.c: oato-run; and the same for a model without a verb, with which a person at a terminal
+ * talks if it has a chat template. */
 oato_status run_command(int argc, char **argv, struct oato_error *err);
+oato_status model_command(int argc, char **argv, struct oato_error *err);
 
 #endif

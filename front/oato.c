@@ -13,12 +13,28 @@ static const struct {
     {"run", run_command, "continue or answer; all that oato-run does"},
 };
 
+static oato_status help(struct oato_error *err)
+{
+    puts("Usage: oato MODEL.gguf [OPTIONS]\n"
+         "       oato VERB ...\n"
+         "Measures this machine, plans where the model runs, and runs it: a conversation at a\n"
+         "terminal, if the model has a chat template, else what -p TEXT begins with. Verbs:");
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
+        printf("  %-11s %s\n", verbs[i].name, verbs[i].help);
+    puts("Each has --help; oato run --help lists the options of a model. See man oato.");
+    return stdout_check(err);
+}
+
 static oato_status oato_command(int argc, char **argv, struct oato_error *err)
 {
+    static const char *const asks[] = {"--help", "-h", "help"};
+    for (size_t i = 0; argc > 1 && i < ARRAY_LEN(asks); i++)
+        if (!strcmp(argv[1], asks[i]))
+            return help(err);
     for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++)
         if (!strcmp(argv[1], verbs[i].name))
             return verbs[i].run(argc - 1, argv + 1, err);
-    return run_command(argc, argv, err);
+    return model_command(argc, argv, err);
 }
 
 int main(int argc, char **argv)

@@ -6,12 +6,14 @@
 #define OATO_RUN_H
 
 #include "executor/session.h"
+#include "front/auto.h"
 #include "text/grammar.h"
 
 enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 
 struct run_args {
     struct session_args open;
+    struct auto_plan plans; /* where open.plan is none */
     const char *file, *output, *compare, *ids, *system;
     const char *grammar, *grammar_file, *schema, *schema_file; /* at most one */
     struct logit_bias bias[BIASES_MAX];                        /* open.sampling.n_bias of them */

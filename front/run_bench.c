@@ -362,7 +362,10 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
 {
     const int64_t page = KV_PAGE_POSITIONS;
     const int64_t decode = kv_pages_of((int64_t)a->depth + a->generate) * page * a->batch;
-    const int64_t need = max_i64(a->prefill, decode);
+    int64_t need = max_i64(a->prefill, decode);
+    if (a->open.make_plan) /* requests that are planned for decode behind their prompts */
+        need = max_i64(need,
+                       kv_pages_of(max_i64(a->prefill, a->depth) + a->generate) * page * a->batch);
     if (need > INT32_MAX / 2)
         return oato_fail(err, OATO_EUSAGE,
                          "%lld positions do not fit in a KV cache; use a smaller -p, -d, -n or -b",
@@ -370,6 +373,10 @@ static oato_status bench_context(struct run_args *a, struct oato_error *err)
     if (!a->open.engine.context)
         a->open.engine.context = (int32_t)max_i64(need, page);
     a->open.engine.seqs = a->batch;
+    a->plans.point = (struct plan_point){.prompt = a->prefill, .generate = a->generate};
+    if (a->depth > a->prefill)
+        a->plans.point.depth = a->depth - a->prefill;
+    a->open.make_user = &a->plans; /* this copy of them */
     return OATO_OK;
 }
 

@@ -120,6 +120,7 @@ static oato_status reference_args(const struct session *s, const struct run_args
         return oato_fail(err, OATO_EUSAGE, "--compare wants off, dense or plain, not '%s'",
                          a->compare);
     out->open.plan = out->open.neurons = NULL;
+    out->open.make_plan = NULL;
     out->open.engine = (struct engine_options){.threads = a->open.engine.threads,
                                                .context = a->open.engine.context,
                                                .rows = a->open.engine.rows,

@@ -167,7 +167,8 @@ static bool stdin_sends(void)
 /* The prompts of the command line, or the text of a file without its final newline. */
 static oato_status prompts_take(struct run_args *a, struct text *file, struct oato_error *err)
 {
-    const bool none = !a->n_prompts && !a->file && !a->open.dump_program;
+    const bool asks = !a->open.dump_program && !a->open.dry_run;
+    const bool none = !a->n_prompts && !a->file && asks;
     if (a->file && a->n_prompts)
         return oato_fail(err, OATO_EUSAGE, "give prompts with -p or with -f, not both");
     if (!a->chat &&
@@ -186,7 +187,7 @@ static oato_status prompts_take(struct run_args *a, struct text *file, struct oa
         a->prompts[0] = file->data ? file->data : "";
         a->n_prompts = a->file || file->len;
     }
-    if (!a->n_prompts && !a->open.dump_program)
+    if (!a->n_prompts && asks)
         return oato_fail(err, OATO_EUSAGE, "no prompt given; use -p TEXT, -f FILE or a pipe");
     return OATO_OK;
 }

@@ -79,6 +79,7 @@ struct device_info {
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
     uint64_t free_bytes;
     int32_t threads; /* 0: the device has no such number */
+    char driver[48]; /* version of the driver that it needs; "": it needs none */
     bool is_host;    /* its memory is the host's: no copies to reach it */
     bool keeps; /* of weights that are streamed to it, a copy in its own layout stays in host memory
                    while there is room */
@@ -160,6 +161,7 @@ struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t
 struct device_ops {
     const char *kind;
     bool keeps_core; /* a thread of the device spins while a step runs */
+    bool simulated;  /* no hardware: it is there only if it is asked for */
     /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
     /* spec: the text after "kind:" ("vram=64MiB,read=900GB/s"), or "". */
@@ -319,6 +321,9 @@ bool device_is_host(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a
  * known kind begins a new one. Returns how many (at most max), or -1 with a message. */
 int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err);
+/* Appends the list of the devices that this machine has, "cpu:0,cuda:0"; simulated ones are left
+ * out, and so are accelerators that cannot be opened, for which warn gets a line. */
+void device_found(struct text *list, warn_fn warn, void *user);
 /* Prints the devices that can be opened on this machine, one per line. */
 void device_list(FILE *out);
 

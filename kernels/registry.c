@@ -122,6 +122,26 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
     }
 }
 
+void device_found(struct text *list, warn_fn warn, void *user)
+{
+    for (int i = 0; device_registry[i]; i++) {
+        const struct device_ops *ops = device_registry[i];
+        const int n = ops->simulated ? 0 : ops->probe();
+        for (int index = 0; index < n; index++) {
+            struct oato_device *d;
+            struct oato_error err;
+            const struct device_options options = {.threads = 1};
+            if (ops != &cpu_device_ops && ops->open(index, "", &options, &d, &err)) {
+                warn_line(warn, user, "%s:%d is not used: %s", ops->kind, index, err.text);
+                continue;
+            }
+            if (ops != &cpu_device_ops)
+                ops->close(d);
+            text_printf(list, "%s%s:%d", list->len ? "," : "", ops->kind, index);
+        }
+    }
+}
+
 /* Opens the device for a moment: only then is its model known. */
 static void list_device(const struct device_ops *ops, int index, FILE *out)
 {

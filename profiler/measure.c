@@ -24,6 +24,7 @@ struct run {
     void *user;
     struct profiler_report *report;
     struct op_set set;
+    bool *had; /* of the cases of the set: the device had rows before this run */
     struct rig rig[DEVICES_MAX];
     int n_rigs;
     uint8_t *made_up;
@@ -33,6 +34,9 @@ struct run {
     struct passes passes; /* over the operators of a device */
     struct kept kept;
     struct storage_meter *storage;
+    uint64_t end_ns;  /* options.seconds from the beginning; 0: no end */
+    uint64_t late_ns; /* when a device's operators should have been timed; 0: no such time */
+    bool cut;         /* some of them were not */
 };
 
 /* ---------------------------------------------------------------------- the profile's head - */
@@ -394,6 +398,20 @@ static void warn_if_busy(const struct run *r, const struct rig *rig)
                   disturbed, n);
 }
 
+/* Whether a device of the profile has rows of the operator, at any size. */
+static bool has_rows(const struct profile *p, int32_t device, const struct oato_op *op)
+{
+    char key[OP_KEY_SIZE], other[OP_KEY_SIZE];
+    oato_op_key(op, NULL, key);
+    for (int32_t i = 0; i < p->n_rows; i++) {
+        const struct profile_row *row = &p->rows[i];
+        if (row->device == device && row->op.kind == op->kind && row->op.n == op->n &&
+            !strcmp(oato_op_key(&row->op, NULL, other), key))
+            return true;
+    }
+    return false;
+}
+
 /* The context at which whole layers are run: one that attention was timed at. */
 static int32_t shown_context(const struct run *r)
 {
@@ -419,7 +437,9 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
     for (int32_t i = 0; i < r->set.n && !status; i++) {
         if (oato_interrupted)
             status = oato_fail(err, OATO_NEGATIVE, "interrupted");
-        else
+        else if (r->late_ns && now_ns() > r->late_ns)
+            r->cut = true;
+        else if (!r->o->only_new || !r->had[i])
             status = measure_case(r, rig, &r->set.cases[i], err);
         if (!status)
             status = storage_now_and_then(r->storage, err);
@@ -464,7 +484,7 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
                                   struct oato_error *err)
 {
     const int least = least_passes(r, rig);
-    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !layers_add_up(rig, t))) {
+    while (r->passes.n < least || (r->passes.n < PASSES_MAX && !r->cut && !layers_add_up(rig, t))) {
         const double done = r->done;
         const bool first = !r->passes.n;
         r->passes.n++;
@@ -477,7 +497,7 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
             r->kept.passes[rig->index] = r->passes.n;
         progress_update(&r->progress, r->done, "whole layers");
         time_by(r, rig, CLOCK_PASSES);
-        if (!status)
+        if (!status && !r->cut) /* else there are no rows to add up */
             status = measure_layers(r, rig, t, err);
         time_by(r, rig, CLOCK_USUAL);
         if (status)
@@ -508,10 +528,10 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     memset(d->join_ns, 0, sizeof d->join_ns);
     oato_status status = measure_passes(r, rig, &t, err);
     time_by(r, rig, CLOCK_PASSES);
-    for (int i = 0; !status && i < LAYERS_AGAIN && layers_beside_others(rig, &t); i++)
+    for (int i = 0; !status && !r->cut && i < LAYERS_AGAIN && layers_beside_others(rig, &t); i++)
         status = measure_layers(r, rig, &t, err);
     time_by(r, rig, CLOCK_USUAL);
-    if (!status && !layers_add_up(rig, &t)) {
+    if (!status && !r->cut && !layers_add_up(rig, &t)) {
         status = put_rows(r, false, true, err);
         warn_line(r->warn, r->user,
                   "%s: the operators of a step add up to %.2f ms, but together take %.2f ms" BUSY,
@@ -521,7 +541,7 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
     if (kept_add(&r->kept, &r->passes, rig->index, &none) && !status)
         status = oato_fail(err, none.status, "%s", none.text);
     passes_free(&r->passes);
-    if (status)
+    if (status || r->cut)
         return status;
     layers_overheads(rig, &t, d);
     d->contradicts = layers_beside_others(rig, &t);
@@ -535,14 +555,50 @@ static oato_status measure_operators(struct run *r, struct rig *rig, struct oato
 
 static oato_status measure_device(struct run *r, struct rig *rig, struct oato_error *err)
 {
+    const int left = r->n_rigs - (int)(rig - r->rig);
+    const uint64_t begin_ns = now_ns();
     progress_update(&r->progress, r->done, "memory and links");
+    r->cut = false;
+    for (int32_t i = 0; i < r->set.n; i++)
+        r->had[i] = has_rows(r->p, rig->index, &r->set.cases[i].op);
     oato_status status = measure_rates(r, rig, err);
+    r->late_ns = r->end_ns > begin_ns ? begin_ns + (r->end_ns - begin_ns) / (uint64_t)left
+                                      : r->end_ns; /* each gets a share of what is left */
     if (!status)
         status = links_measure(r->p, rig, r->o->quick, err);
     if (!status)
         status = measure_operators(r, rig, err);
     if (!status)
         warn_if_busy(r, rig);
+    return status;
+}
+
+/* Per device: rates, links, whole layers; and a point, on the machines of docs/hardware that were
+ * measured so. */
+#define DEVICE_SECONDS 2.0
+#define POINT_SECONDS  0.06
+
+oato_status profiler_missing(const struct profile *p, const struct model *m,
+                             const struct profiler_options *o, const char *const *ids, int32_t n,
+                             double *seconds, struct oato_error *err)
+{
+    struct op_set set = {.n = 0};
+    struct op_point points[POINTS_MAX];
+    oato_status status = op_set_collect(&m->graph, o->kv, &set, err);
+    if (!status)
+        status = op_set_add_sparse(&m->graph, o->sparse, o->neurons, &set, err);
+    *seconds = 0;
+    for (int32_t d = 0; d < n && !status; d++) {
+        const int32_t device = profile_device_index(p, ids[d]);
+        int32_t lacks = 0;
+        for (int32_t i = 0; i < set.n; i++)
+            if (device < 0 || !has_rows(p, device, &set.cases[i].op))
+                lacks += op_points(&set.cases[i], o, m->shape.context_length, points);
+        *seconds += lacks ? DEVICE_SECONDS + lacks * POINT_SECONDS : 0;
+    }
+    op_set_free(&set);
+    if (o->seconds > 0 && *seconds > o->seconds)
+        *seconds = o->seconds;
     return status;
 }
 
@@ -568,6 +624,10 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
         status = op_set_collect(&m->graph, o->kv, &r.set, err);
     if (!status)
         status = op_set_add_sparse(&m->graph, o->sparse, o->neurons, &r.set, err);
+    r.end_ns = o->seconds > 0 ? begin + (uint64_t)(o->seconds * 1e9) : 0;
+    r.had = status ? NULL : calloc((size_t)r.set.n + 1, sizeof *r.had);
+    if (!status && !r.had)
+        status = oato_fail_memory(err, (size_t)r.set.n, "the list of operators");
     for (int32_t i = 0; i < r.set.n && !status; i++)
         points += op_points(&r.set.cases[i], o, m->shape.context_length, ignored);
     for (int i = 0; i < r.n_rigs; i++)
@@ -590,6 +650,7 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     report->rows_kept = rows_before - report->rows_replaced;
     report->seconds = (double)(now_ns() - begin) * 1e-9;
     op_set_free(&r.set);
+    free(r.had);
     for (int i = 0; i < r.n_rigs; i++)
         r.rig[i].device->ops->close(r.rig[i].device);
     pages_free(r.made_up, r.made_up_bytes);

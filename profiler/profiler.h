@@ -26,6 +26,9 @@ struct profiler_options {
     int32_t n_contexts;
     const char *storage; /* folder to measure reading in; NULL: that of prepared weights */
     bool quick;          /* fewer sizes and repeats */
+    bool only_new;       /* operators that a device has rows of are not timed again */
+    double seconds;      /* no operator's turn begins later: what is left stays an estimate;
+                            0: all are timed */
     bool sparse; /* feed-forward blocks that skip neurons are timed whatever their activation */
     const char *partial; /* file that keeps what an interrupted run measured; NULL: none */
     const struct neurons *neurons; /* whose predictors are timed; NULL: none */
@@ -50,6 +53,12 @@ void machine_file_name(const struct profile_machine *m, char *out, size_t out_by
  * file is read. */
 oato_status profiler_begin(const char *path, bool replace, struct profile *p, warn_fn warn,
                            void *user, struct oato_error *err);
+
+/* *seconds: about how long profiler_measure with only_new takes on these devices, named by their n
+ * ids; 0: the profile has all that the model needs there. */
+oato_status profiler_missing(const struct profile *p, const struct model *m,
+                             const struct profiler_options *o, const char *const *ids, int32_t n,
+                             double *seconds, struct oato_error *err);
 
 /* Opens the devices, measures them, their links to the host and every distinct operator and fused
  * pattern of the model at several sizes. Rows with the same key are replaced, others kept; a

@@ -5,6 +5,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${OATO_CACHE:-$HOME/.cache/oato}
 python=$cache/venv/bin/python
+export OATO_PLAN=none # what is given no plan runs on the CPU alone, without measuring the machine first
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 
 # Prints the comment block at the top of the calling script as its help.

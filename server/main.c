@@ -2,6 +2,7 @@
  * main.c - oato-serve: the command line.
  */
 #include "executor/session_options.h"
+#include "front/auto.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -12,6 +13,7 @@
 
 struct serve_args {
     struct server_options server;
+    struct auto_plan plans; /* where there is no --plan */
     const char *replay;
     bool help, version;
 };
@@ -48,6 +50,7 @@ enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 }
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the operand)", ALL, take_model, 0, 0, 0},
     SESSION_PLAN(ALL, SESSION_AT_SERVE),
+    AUTO_OPTIONS(ALL, offsetof(struct serve_args, plans), SESSION_AT_SERVE),
     {"host", 0, "LIST", "addresses to listen at (default 127.0.0.1)", ALL, TEXT(host)},
     {"port", 0, "N", "at which port (default 8080; 0: any free one)", ALL, COUNT(port, 0, 65535)},
     {"api-key", 0, "KEYS", "refuse clients that send none of these (commas between)", ALL,
@@ -160,6 +163,15 @@ static oato_status replay(const char *path, struct oato_error *err)
     return stdout_check(err);
 }
 
+static oato_status plan_only(const struct session_args *a, struct oato_error *err)
+{
+    struct session s;
+    const oato_status status = session_open(&s, a, 0, err);
+    if (!status)
+        session_close(&s);
+    return status;
+}
+
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
     struct serve_args a = {
@@ -204,7 +216,11 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
+    if (auto_plan_use(&a.plans, &a.server.session, err))
+        return err->status;
     interrupt_catch();
+    if (a.server.session.dry_run)
+        return plan_only(&a.server.session, err);
     return server_run(&a.server, err);
 }
 

@@ -449,3 +449,35 @@ oato_status planner_alternatives(const struct model *m, const struct profile *pr
     }
     return err->status;
 }
+
+static oato_status note_kernels(struct plan *p, const struct profile *profile,
+                                struct oato_error *err)
+{
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (!plan_put_kernels(p, d, profile))
+            return oato_fail_memory(err, sizeof *p->kernels, "a plan");
+    return OATO_OK;
+}
+
+oato_status planner_plan(const struct model *m, const struct profile *p,
+                         const struct planner_options *given, uint32_t open, struct plan *out,
+                         struct problem **problem, struct oato_error *err)
+{
+    struct planner_options o = *given;
+    const uint64_t deadline_ns = ilp_deadline(o.time_limit_s);
+    if (open)
+        o.deadline_ns = ilp_most(deadline_ns);
+    oato_status status = planner_make(m, p, &o, out, problem, err);
+    if (status)
+        return status;
+    o.deadline_ns = deadline_ns;
+    status = planner_alternatives(m, p, &o, open, out, err);
+    if (!status)
+        status = note_kernels(out, p, err);
+    if (!status)
+        return OATO_OK;
+    if (problem)
+        problem_free(*problem);
+    plan_free(out);
+    return status;
+}

@@ -429,6 +429,12 @@ enum { ALTERNATIVES_MAX = 3 };
 oato_status planner_alternatives(const struct model *m, const struct profile *p,
                                  const struct planner_options *o, uint32_t open, struct plan *plan,
                                  struct oato_error *err);
+/* What oato-plan makes for one process, once workload_set has set the points: planner_make, then
+ * planner_alternatives, both within given->time_limit_s, and a note of the kernels with which the
+ * devices were measured. */
+oato_status planner_plan(const struct model *m, const struct profile *p,
+                         const struct planner_options *given, uint32_t open, struct plan *out,
+                         struct problem **problem, struct oato_error *err);
 /* How many times as fast as the plan the alternative is, by the plan's objective. */
 double alternative_gain(const struct plan *p, const struct plan_alternative *a);
 
@@ -526,8 +532,11 @@ extern const char *const objective_names[OBJECTIVE_COUNT];
 
 /* All append to text; with json, one JSON object. */
 void report_plan(const struct plan *p, const struct problem *problem, bool json, struct text *out);
-/* The same under a title of its own (NULL: the model's name). With the model, too, what is streamed
- * is told apart from what is waited for. */
+/* Two lines of few words: what runs and lies where; what that promises, beside simple placements.
+ */
+void report_plan_brief(const struct plan *p, struct text *out);
+/* The same as report_plan under a title of its own (NULL: the model's name). With the model, too,
+ * what is streamed is told apart from what is waited for. */
 void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
                     const struct model *m, bool json, struct text *out);
 /* What a plan takes for each point of a request, and what a plan for that point alone would. */

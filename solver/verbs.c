@@ -322,25 +322,17 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
         return err->status;
     if (c->ranks.ranks > 1 || c->n_more)
         return make_for_ranks(c, output, out, err);
-    const uint64_t deadline_ns = ilp_deadline(c->plan.time_limit_s);
-    if (!c->maximize_context && c->open)
-        c->plan.deadline_ns = ilp_most(deadline_ns);
-    if (c->maximize_context
-            ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least, &c->the_plan,
-                               &problem, &c->file, err)
-            : planner_make(c->in.model, c->in.profile, &c->plan, &c->the_plan, &problem, err)) {
+    if (c->maximize_context ? context_maximize(c->in.model, c->in.profile, &c->plan, c->at_least,
+                                               &c->the_plan, &problem, &c->file, err)
+                            : planner_plan(c->in.model, c->in.profile, &c->plan, c->open,
+                                           &c->the_plan, &problem, err)) {
         c->plan.deadline_ns = 0; /* which has one of its own */
         return err->status == OATO_EFIT && !c->maximize_context
                    ? report_shortage(c->in.model, c->in.profile, &c->plan, err)
                    : err->status;
     }
-    c->plan.deadline_ns = deadline_ns;
-    if (!c->maximize_context &&
-        planner_alternatives(c->in.model, c->in.profile, &c->plan, c->open, &c->the_plan, err)) {
-        problem_free(problem);
-        return err->status;
-    }
-    if (!note_kernels(c, NULL, err) && !plan_save(&c->the_plan, output, err)) {
+    if ((!c->maximize_context || !note_kernels(c, NULL, err)) &&
+        !plan_save(&c->the_plan, output, err)) {
         report_plan_as(NULL, &c->the_plan, problem, c->in.model, c->json, out);
         warn_if_disturbed(problem);
         if (c->file.len)

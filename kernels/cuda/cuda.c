@@ -13,6 +13,19 @@ static int probe(void)
     return cu && !cu->device_count(&n) ? n : 0;
 }
 
+/* The kernel's driver, where its file is shown, and what the library beside it speaks. */
+static void driver_name(const struct cuda_driver *cu, char *out, size_t bytes)
+{
+    char version[24] = "";
+    FILE *f = stream_open("/sys/module/nvidia/version", "r");
+    if (f && fgets(version, sizeof version, f))
+        version[strcspn(version, "\n")] = 0;
+    if (f)
+        fclose(f);
+    snprintf(out, bytes, "%s%sCUDA %d.%d", version, version[0] ? ", " : "", cu->version / 1000,
+             cu->version % 1000 / 10);
+}
+
 static void info(const struct oato_device *base, struct device_info *out)
 {
     const struct cuda_device *d = cuda_of(base);
@@ -24,6 +37,7 @@ static void info(const struct oato_device *base, struct device_info *out)
     snprintf(out->id, sizeof out->id, "%s", d->id);
     snprintf(out->model, sizeof out->model, "%s", d->name);
     snprintf(out->isa, sizeof out->isa, "sm_%d", d->capability);
+    driver_name(d->cu, out->driver, sizeof out->driver);
     cuda_enter(d);
     if (!d->cu->memory_info(&free_bytes, &total))
         out->free_bytes = free_bytes;

@@ -540,6 +540,7 @@ static oato_status sim_inject_error(struct oato_device *d, const char *what, str
 
 const struct device_ops sim_device_ops = {
     .kind = "sim",
+    .simulated = true,
     .probe = sim_probe,
     .open = sim_open,
     .close = sim_close,

@@ -1,0 +1,41 @@
+/*
+ * auto.h - the plan of whoever gave none: the devices of this machine are found, measured as far as
+ * the model needs it, and a plan is made for what is free on them now. Profile and plan are kept
+ * (docs/automatic-plans.md) and used again while they hold; what changed is said in a line.
+ */
+#ifndef OATO_AUTO_H
+#define OATO_AUTO_H
+
+#include "executor/session_options.h"
+#include "solver/solver.h"
+
+/* What the command line says of it. */
+struct auto_plan {
+    bool off;             /* --no-plan: everything on the CPU */
+    bool again;           /* --replan: measure and plan even if there is a plan */
+    const char *workload; /* name or file; NULL: mixed */
+    /* The one request to plan for instead; prompt and generate 0: the workload */
+    struct plan_point point;
+};
+
+/* Rows of an option table: at is the offset of a struct auto_plan, session that of the struct
+ * session_args. */
+/* clang-format off */
+#define AUTO_AT(take, at, member) take, (at) + offsetof(struct auto_plan, member), 0, 0
+#define AUTO_OPTIONS(verbs, at, session) \
+    {"no-plan", 0, NULL, "everything on the CPU (so does OATO_PLAN=none)", verbs, \
+     AUTO_AT(option_flag, at, off)}, \
+    {"replan", 0, NULL, "measure and plan again, whatever is kept", verbs, AUTO_AT(option_flag, at, again)}, \
+    {"workload", 0, "W", "plan for: mixed (default), chat, code, rag or FILE.yaml", verbs, \
+     AUTO_AT(option_text, at, workload)}, \
+    {"dry-run", 0, NULL, "stop before the model is loaded", verbs, \
+     SESSION_AT(option_flag, session, dry_run, 0, 0)}
+/* clang-format on */
+
+/* Has the session make a plan by itself, unless the options rule that out: --plan, --no-plan,
+ * OATO_PLAN=none, --map, --sparse dense and --mtp. `a` is borrowed while the session opens.
+ * OATO_EUSAGE: options that contradict each other. */
+oato_status auto_plan_use(struct auto_plan *a, struct session_args *session,
+                          struct oato_error *err);
+
+#endif
