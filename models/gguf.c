@@ -294,6 +294,7 @@ void gguf_close(struct gguf *g)
         if (p->mapped)
             file_unmap(&p->file);
     arena_free(&g->arena);
+    free(g->owned);
     free(g);
 }
 

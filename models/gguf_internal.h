@@ -50,9 +50,10 @@ struct gguf_part {
 struct gguf {
     struct arena arena;
     const char *path;
-    bool head; /* files may end behind their headers */
-    struct gguf_part named;          /* the file given by the caller */
-    struct gguf_part *parts;         /* all files, in order of split.no */
+    void *owned;             /* freed with the handle: the file, if it is in memory of ours */
+    bool head;               /* files may end behind their headers */
+    struct gguf_part named;  /* the file given by the caller */
+    struct gguf_part *parts; /* all files, in order of split.no */
     const struct gguf_header *first; /* of part 0, whose metadata is the model's */
     struct gguf_tensor *tensors;
     const struct gguf_tensor **by_name;
