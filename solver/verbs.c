@@ -37,6 +37,11 @@ bool names_machine(const struct command *c)
     return c->profile || c->hardware;
 }
 
+bool names_model(const struct command *c)
+{
+    return c->model || c->shape;
+}
+
 oato_status open_inputs(struct command *c, struct oato_error *err)
 {
     oato_status status = OATO_OK;
@@ -49,8 +54,12 @@ oato_status open_inputs(struct command *c, struct oato_error *err)
         status = hardware_load(c->hardware, &c->in.profile_storage, program_warn, NULL, err);
     if (!status && names_machine(c))
         c->in.profile = &c->in.profile_storage;
-    if (!status && c->model)
-        status = model_open_as(c->model, &c->choice, &c->in.model, err);
+    if (c->model && c->shape)
+        return oato_fail(err, OATO_EUSAGE, "two models: %.80s and --shape %.60s; give one",
+                         c->model, c->shape);
+    if (!status && names_model(c))
+        status = c->shape ? open_shape(c, &c->in.model, err)
+                          : model_open_as(c->model, &c->choice, &c->in.model, err);
     if (!status && c->neurons) {
         status = neurons_load(c->neurons, &c->in.neurons_storage, err);
         c->in.neurons = status ? NULL : &c->in.neurons_storage;
@@ -58,6 +67,8 @@ oato_status open_inputs(struct command *c, struct oato_error *err)
     if (!status && c->in.neurons && c->in.model)
         status = neurons_check_model(c->in.neurons, c->in.model->gguf, err);
     c->plan.neurons = c->in.neurons;
+    if (!status && c->hardware && strchr(c->hardware, '=')) /* what was assumed of it */
+        text_tell("%s\n", c->in.profile->notes);
     return status;
 }
 
@@ -166,6 +177,20 @@ static oato_status note_kernels(struct command *c, const bool *used, struct oato
             return oato_fail_memory(err, sizeof *p->kernels, "a plan");
     }
     return OATO_OK;
+}
+
+/* path NULL: nowhere. */
+static oato_status save_plan(const struct command *c, const char *path, struct oato_error *err)
+{
+    return path ? plan_save(&c->the_plan, path, err) : OATO_OK;
+}
+
+static void tell_saved(const char *path)
+{
+    if (path)
+        text_tell("wrote %s\n", path);
+    else
+        text_tell("a shape's plan is not kept; -o PLAN writes it\n");
 }
 
 static const char *profile_name(const struct command *c, int32_t i)
@@ -279,8 +304,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     const oato_status status =
         (chooses ? ranks_choose : ranks_make)(c->in.model, &c->plan, o, &choice, &c->the_plan, err);
     const bool all = !chooses && plan_ranks(&c->the_plan) > 1;
-    if (status || note_kernels(c, all ? NULL : choice.used, err) ||
-        plan_save(&c->the_plan, output, err))
+    if (status || note_kernels(c, all ? NULL : choice.used, err) || save_plan(c, output, err))
         return err->status;
     report_plan_as(NULL, &c->the_plan, NULL, c->in.model, c->json, out);
     if (c->json)
@@ -294,7 +318,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
         text_tell("the time of sums %s\n", rank_sums_measured(o, SUM_TREE)
                                                ? "was measured for these ranks"
                                                : "is estimated: oato-profile --links measures it");
-    text_tell("wrote %s\n", output);
+    tell_saved(output);
     return OATO_OK;
 }
 
@@ -302,21 +326,24 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
 {
     char path[512];
     struct problem *problem;
+    if (asks_for_shapes(c))
+        return list_shapes(c->json, out, err);
     if (!c->model)
         c->model = c->operands[0];
     else if (c->n_operands)
         return oato_fail(err, OATO_EUSAGE, "more than one model: '%.80s' and '%.80s'; give one",
                          c->model, c->operands[0]);
-    if (!c->model || !names_machine(c))
+    if (!names_model(c) || !names_machine(c))
         return oato_fail(err, OATO_EUSAGE,
-                         "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
-                         "--hardware NAME; --help says more");
-    if (!c->output && default_output(c->model, path, sizeof path, err))
+                         "oato-plan wants MODEL.gguf or --shape NAME, and -p PROFILE, which "
+                         "oato-profile makes, or --hardware NAME; --help says more");
+    if (!c->output && c->model && default_output(c->model, path, sizeof path, err))
         return err->status;
-    const char *output = c->output ? c->output : path;
+    /* what is asked of a shape is a question: its plan is kept where that is said */
+    const char *output = c->output ? c->output : c->shape ? NULL : path;
     if (c->at_least > 0 && !c->maximize_context)
         return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
-    if (outfile_check(output, err) || open_inputs(c, err))
+    if ((output && outfile_check(output, err)) || open_inputs(c, err))
         return err->status;
     if (!c->maximize_context) /* for each context anew */
         c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
@@ -337,17 +364,19 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
                    : err->status;
     }
     c->plan.deadline_ns = deadline_ns;
+    if (c->shape && deadline_ns && now_ns() >= deadline_ns)
+        c->open = 0; /* an answer now rather than what options would bring */
     if (!c->maximize_context &&
         planner_alternatives(c->in.model, c->in.profile, &c->plan, c->open, &c->the_plan, err)) {
         problem_free(problem);
         return err->status;
     }
-    if (!note_kernels(c, NULL, err) && !plan_save(&c->the_plan, output, err)) {
+    if (!note_kernels(c, NULL, err) && !save_plan(c, output, err)) {
         report_plan_as(NULL, &c->the_plan, problem, c->in.model, c->json, out);
         warn_if_disturbed(problem);
         if (c->file.len)
             text_print(stderr, c->file.data, c->file.len);
-        text_tell("wrote %s\n", output);
+        tell_saved(output);
     }
     problem_free(problem);
     return err->status;
@@ -356,6 +385,8 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
 oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
 {
     c->model = c->operands[0];
+    if (!names_model(c))
+        return oato_fail(err, OATO_EUSAGE, "frontier wants MODEL.gguf or --shape NAME");
     if (open_inputs(c, err) || workload_set(c->in.model, c->in.profile, &c->plan, err) ||
         report_frontier(c->in.model, c->in.profile, &c->plan, c->steps, c->json, out,
                         c->svg ? &c->file : NULL, err))
