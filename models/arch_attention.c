@@ -49,7 +49,7 @@ static struct qkv products(struct graph_builder *b, const struct layer_shape *s,
     const bool demanded = s->recipe->qkv_biases;
     const enum factor factor = s->recipe->qkv_factors_unused ? FACTOR_UNUSED : FACTOR_OF_PRODUCT;
     struct qkv r = {.gate = -1};
-    if (arch_has(b, s->layer, "attn_qkv.weight")) {
+    if (build_tensor(b, s->width, (int64_t)q + kv + v, true, "blk.%d.attn_qkv.weight", s->layer)) {
         int32_t all = arch_matrix(b, s->layer, "attn_qkv", n, (int64_t)q + kv + v);
         all = arch_extras(b, s->layer, "attn_qkv", all, demanded, factor);
         all = clamped(b, s, "attn_qkv", all);

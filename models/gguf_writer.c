@@ -21,6 +21,7 @@ struct gguf_writer {
 
 struct output {
     struct outfile file;
+    struct text *memory; /* in place of the file */
     size_t at;
     struct oato_error *err;
 };
@@ -205,7 +206,10 @@ static void put(struct output *o, const void *data, size_t bytes)
 {
     if (o->err->status)
         return;
-    outfile_write(&o->file, data, bytes, o->err);
+    if (o->memory)
+        text_add(o->memory, data, bytes);
+    else
+        outfile_write(&o->file, data, bytes, o->err);
     o->at += bytes;
 }
 
@@ -329,6 +333,33 @@ static oato_status output_open(const struct gguf_writer *w, const char *path, st
                                        : outfile_open(f, path, err);
 }
 
+static void put_all(const struct gguf_writer *w, size_t alignment, struct output *o)
+{
+    put(o, "GGUF", 4);
+    put_u32(o, GGUF_VERSION_WRITTEN);
+    put_u64(o, w->n_tensors);
+    put_u64(o, w->n_kv);
+    for (size_t i = 0; i < w->n_kv; i++)
+        put_kv(o, &w->kv[i]);
+    uint64_t offset = 0;
+    bool any_data = false;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        const struct gguf_tensor *t = &w->tensors[i];
+        put_string(o, t->name, strlen(t->name));
+        put_u32(o, (uint32_t)t->n_dims);
+        put(o, t->ne, (size_t)t->n_dims * sizeof t->ne[0]);
+        put_u32(o, (uint32_t)t->dtype);
+        put_u64(o, offset);
+        offset += size_align(t->bytes, alignment);
+        any_data |= t->data != NULL;
+    }
+    for (size_t i = 0; any_data && i < w->n_tensors; i++) {
+        put_padding(o, alignment);
+        put(o, w->tensors[i].data, w->tensors[i].bytes);
+    }
+    put_padding(o, alignment);
+}
+
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err)
 {
     size_t alignment = finish(w);
@@ -340,31 +371,34 @@ oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oat
     if (output_open(w, path, &o.file, err))
         return err->status;
     err->status = OATO_OK;
-    put(&o, "GGUF", 4);
-    put_u32(&o, GGUF_VERSION_WRITTEN);
-    put_u64(&o, w->n_tensors);
-    put_u64(&o, w->n_kv);
-    for (size_t i = 0; i < w->n_kv; i++)
-        put_kv(&o, &w->kv[i]);
-    uint64_t offset = 0;
-    bool any_data = false;
-    for (size_t i = 0; i < w->n_tensors; i++) {
-        const struct gguf_tensor *t = &w->tensors[i];
-        put_string(&o, t->name, strlen(t->name));
-        put_u32(&o, (uint32_t)t->n_dims);
-        put(&o, t->ne, (size_t)t->n_dims * sizeof t->ne[0]);
-        put_u32(&o, (uint32_t)t->dtype);
-        put_u64(&o, offset);
-        offset += size_align(t->bytes, alignment);
-        any_data |= t->data != NULL;
-    }
-    for (size_t i = 0; any_data && i < w->n_tensors; i++) {
-        put_padding(&o, alignment);
-        put(&o, w->tensors[i].data, w->tensors[i].bytes);
-    }
-    put_padding(&o, alignment);
+    put_all(w, alignment, &o);
     /* a failed write has closed the file and taken the temporary name away already */
     return err->status ? err->status : outfile_commit(&o.file, err);
+}
+
+oato_status gguf_writer_open(struct gguf_writer *w, const char *name, struct gguf **out,
+                             struct oato_error *err)
+{
+    size_t alignment = finish(w);
+    struct text memory;
+    *out = NULL;
+    if (w->failure.status) {
+        *err = w->failure;
+        return oato_fail_at(err, "%s", name);
+    }
+    text_init(&memory);
+    struct output o = {.memory = &memory, .err = err};
+    err->status = OATO_OK;
+    put_all(w, alignment, &o);
+    oato_status status =
+        memory.failed ? oato_fail_memory(err, memory.len, "a header") : err->status;
+    if (!status)
+        status = gguf_open_memory(memory.data, memory.len, name, out, err);
+    if (status)
+        text_free(&memory);
+    else
+        (*out)->owned = memory.data;
+    return status;
 }
 
 oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err)

@@ -179,8 +179,8 @@ static oato_status build(struct model *m, enum mtp mtp, const char *activation,
     return err->status;
 }
 
-static oato_status open_gguf(struct gguf *g, const struct model_choice *choice, struct model **out,
-                             struct oato_error *err)
+oato_status model_from_gguf_as(struct gguf *g, const struct model_choice *choice,
+                               struct model **out, struct oato_error *err)
 {
     struct model *m = calloc(1, sizeof *m);
     *out = NULL;
@@ -201,7 +201,7 @@ static oato_status open_gguf(struct gguf *g, const struct model_choice *choice, 
 
 oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err)
 {
-    return open_gguf(g, &(struct model_choice){0}, out, err);
+    return model_from_gguf_as(g, &(struct model_choice){0}, out, err);
 }
 
 oato_status model_list_tensors(struct gguf *g, model_absent_fn *absent, void *context,
@@ -225,7 +225,7 @@ oato_status model_open_as(const char *path, const struct model_choice *choice, s
     struct gguf *g;
     *out = NULL;
     oato_status status = gguf_open(path, &g, err);
-    return status ? status : open_gguf(g, choice, out, err);
+    return status ? status : model_from_gguf_as(g, choice, out, err);
 }
 
 void model_close(struct model *m)

@@ -76,6 +76,19 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 void gguf_close(struct gguf *g);
 
+/* The beginning of a download is a header as soon as all keys and descriptions of tensors are
+ * there. *needs becomes 0 if these bytes of a file, or of a part of a split model, are that much;
+ * else the bytes that it needs at least, more than these: fetch them and ask again. OATO_EFILE:
+ * what is there is damaged, or the header would be larger than any. */
+enum { GGUF_HEAD_MOST = 256 << 20 };
+oato_status gguf_head_needs(const void *data, size_t bytes, const char *name, uint64_t *needs,
+                            struct oato_error *err);
+/* gguf_open and gguf_open_memory of files that may end anywhere behind their headers: no tensor
+ * has data, as in a header-only file. Of a split model the beginning of each part must be there. */
+oato_status gguf_open_head(const char *path, struct gguf **out, struct oato_error *err);
+oato_status gguf_open_head_memory(const void *data, size_t bytes, const char *name,
+                                  struct gguf **out, struct oato_error *err);
+
 const char *gguf_path(const struct gguf *g);
 /* PowerInfer's file, of magic PWRI: activations are ReLU, ffn_down_t may stand in place of
  * ffn_down; predictors of active neurons, fc1 and fc2, are left out of the graph. */
@@ -155,6 +168,9 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, oato_dtype dtyp
  * belong to its files. Setting a key again replaces its value. */
 void gguf_writer_copy_kv(struct gguf_writer *w, const struct gguf *g);
 oato_status gguf_writer_save(struct gguf_writer *w, const char *path, struct oato_error *err);
+/* Opens what gguf_writer_save would write, without writing it; `name` appears in messages. */
+oato_status gguf_writer_open(struct gguf_writer *w, const char *name, struct gguf **out,
+                             struct oato_error *err);
 /* Writes a model as one header-only file: a few KiB that oato-plan accepts in place of the model.
  * The vocabulary, which is most of a header, is left out. */
 oato_status gguf_save_header(const struct gguf *g, const char *path, struct oato_error *err);
@@ -268,6 +284,60 @@ oato_status model_open_as(const char *path, const struct model_choice *choice, s
                           struct oato_error *err);
 /* Takes ownership of the GGUF (closed on failure too). */
 oato_status model_from_gguf(struct gguf *g, struct model **out, struct oato_error *err);
+oato_status model_from_gguf_as(struct gguf *g, const struct model_choice *choice,
+                               struct model **out, struct oato_error *err);
 void model_close(struct model *m);
+
+/* ------------------------------------------------------------------------------- shapes --- */
+
+enum { SHAPE_NAME = 32, SHAPE_KEYS = 1024 };
+
+/* The types of the tensors of a file as llama-quantize makes it: "Q4_K_M". */
+struct mix;
+
+/* A model by its architecture and sizes: what can be planned for before its file is there. Fields
+ * are those of a data file (models/shapes). */
+struct shape_spec {
+    char name[SHAPE_NAME]; /* of the data file: "llama-3.1-8b" */
+    char title[64];        /* "Llama 3.1 8B" */
+    char aliases[128];     /* words: further names */
+    char architecture[24]; /* any that oato runs */
+    char optional[128];    /* words: optional tensors with one in their name are made */
+    char plain[64];        /* words: matrices that a mix leaves at its plain type */
+    char keys[SHAPE_KEYS]; /* "KEY=VALUE ...", more keys of the architecture, or in place of those
+                              that the sizes give; a number with a dot is a float32, a list has
+                              commas, true is a bool, another word a string */
+    char type[16];         /* of the file that most people take, a name for mix_find */
+    int64_t layers, width, ffn, heads, kv_heads, vocab, context;
+    int64_t head_dim;              /* 0: width / heads */
+    int64_t experts, experts_used; /* of ffn neurons each */
+    bool tied;                     /* the embedding is the output matrix too */
+    oato_dtype least_v; /* of attention's values in a mix with fewer bits; F32: no such rule */
+    oato_dtype dtype;   /* of all matrices when there is no mix */
+    const struct mix *mix;
+};
+
+/* The data files that are compiled in, in order of their names; NULL beyond the last. */
+const struct embedded_file *shape_file(size_t i);
+/* The shape that a data file describes, its mix that of its type. OATO_EFILE names the line. */
+oato_status shape_parse(const struct embedded_file *file, struct shape_spec *out,
+                        struct oato_error *err);
+/* "NAME[:TYPE]", in any case. OATO_EUSAGE when either is unknown; the message lists those there
+ * are. */
+oato_status shape_find(const char *text, struct shape_spec *out, struct oato_error *err);
+/* NULL: no such mix. What llama-quantize calls Q8_0, F16 and the like are mixes, too. */
+const struct mix *mix_find(const char *name);
+const char *mix_name(const struct mix *m);
+/* The number that llama.cpp's general.file_type has for the shape's mix, or dtype. */
+uint32_t shape_file_type(const struct shape_spec *s);
+
+/* The keys of a model of this shape; `name` becomes general.name. The tokenizer's are left out. */
+void shape_put_keys(const struct shape_spec *s, const char *name, struct gguf_writer *w);
+/* The tensors, without data, in the order of the graph; *out is in the arena. OATO_EUSAGE when the
+ * architecture refuses the sizes. */
+oato_status shape_tensors(const struct shape_spec *s, struct arena *arena, struct gguf_tensor **out,
+                          size_t *n, struct oato_error *err);
+/* A header-only file of this shape. */
+oato_status shape_open(const struct shape_spec *s, struct gguf **out, struct oato_error *err);
 
 #endif

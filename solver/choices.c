@@ -471,6 +471,8 @@ oato_status planner_plan(const struct model *m, const struct profile *p,
     if (status)
         return status;
     o.deadline_ns = deadline_ns;
+    if (deadline_ns && now_ns() >= deadline_ns)
+        open = 0; /* an answer now rather than what options would bring */
     status = planner_alternatives(m, p, &o, open, out, err);
     if (!status)
         status = note_kernels(out, p, err);

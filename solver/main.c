@@ -280,7 +280,11 @@ static const struct option_of all_options[] = {
      INTO(ranks.wire, take_wire)},
     {"devices", 0, "ID", "the device (default: the first accelerator, else the host)", CLUSTER,
      TEXT(plan.devices)},
-    {"hardware", 0, "NAME", "a library machine instead of -p", PLANNED | PLANNING, TEXT(hardware)},
+    {"hardware", 0, "NAME",
+     "a library machine instead of -p, or as 'cuda=12GiB,360GB/s,51T;cpu=8,51GB/s'",
+     PLANNED | PLANNING, TEXT(hardware)},
+    {"shape", 0, "NAME", "no file, but a known model, NAME[:TYPE] as llama-3.1-8b:Q4_K_M; or list",
+     PLANNED | PLANNING, TEXT(shape)},
     {"neurons", 0, "FILE", "how often neurons and experts fire (sidecar)", PLANNED | PLANNING,
      TEXT(neurons)},
     {"ffn-activation", 0, "NAME", "of the FFN: relu, silu, gelu, relu2 (default: the file's)",
@@ -349,8 +353,9 @@ static const struct option_of all_options[] = {
     {"text-order", 0, NULL, "the input has layers as 0 1 10 11 2: reorder them", IMPORT,
      FLAG(text_order)},
     {"json", 0, NULL, "print one JSON object instead of a table", ALL & ~REPORT, FLAG(json)},
-    {"help", 'h', NULL, "print this", ALL, FLAG(help)},
-    {"version", 0, NULL, "print the version", MAKE, FLAG(version)},
+    {"help", 'h', NULL, "print this; --version the version", MAKE, FLAG(help)},
+    {"help", 'h', NULL, "print this", ALL & ~MAKE, FLAG(help)},
+    {"version", 0, NULL, NULL, MAKE, FLAG(version)},
 };
 
 /* ------------------------------------------------------------------------------- verbs ----- */
@@ -387,14 +392,15 @@ static const struct verb verbs[] = {
      "one PLAN, -m MODEL.gguf, -p PROFILE or --hardware NAME and -o FILE.html", run_report},
     {"export", "export PLAN -m MODEL.gguf [--to ENGINE] [--device-name D=NAME] [--json]", EXPORT, 1,
      1, NEEDS_MODEL, "one PLAN and -m MODEL.gguf", run_export},
-    {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", FRONTIER, 1,
+    {"frontier", "frontier MODEL.gguf -p PROFILE [--steps N] [--svg FILE] [OPTION...]", FRONTIER, 0,
      1, NEEDS_MACHINE, "MODEL.gguf and -p PROFILE or --hardware NAME", run_frontier},
-    {"header", "header MODEL.gguf -o FILE.gguf [--json]", HEADER, 1, 1, NEEDS_OUTPUT,
-     "one MODEL.gguf and -o FILE.gguf", run_header},
+    {"header", "header [MODEL.gguf | -] -o FILE.gguf [--json]", HEADER, 0, 1, NEEDS_OUTPUT,
+     "one MODEL.gguf, or its first megabytes on stdin, and -o FILE.gguf", run_header},
     {"import", "import FILE.gpuidx -m MODEL.gguf -o FILE.neurons.gguf [--text-order] [--json]",
      IMPORT, 1, 1, NEEDS_MODEL | NEEDS_OUTPUT,
      "one FILE.gpuidx, -m MODEL.gguf and -o FILE.neurons.gguf", run_import},
-    {NULL, "MODEL.gguf -p PROFILE [-o PLAN] [OPTION...]", MAKE, 0, 1, 0, NULL, run_make},
+    {NULL, "MODEL.gguf | --shape NAME, -p PROFILE [-o PLAN] [OPTION...]", MAKE, 0, 1, 0, NULL,
+     run_make},
 };
 
 static void print_help(const struct verb *v, const struct option_row *rows)
@@ -422,8 +428,12 @@ static void fit_default_request(struct plan_request *q)
 
 /* Which of the options of a request were given. */
 struct given {
-    bool context, point, workload;
+    bool context, point, workload, limit;
 };
+
+/* A question about a model that is not here wants its answer in a second; plans that will be run
+ * are worth more. */
+#define SHAPE_LIMIT_S 0.5
 
 /* One point, if any of its figures was given, else a workload; clusters have points only. */
 static oato_status finish_request(const struct verb *v, const struct given *given,
@@ -440,6 +450,8 @@ static oato_status finish_request(const struct verb *v, const struct given *give
         request_set_points(q, &(struct plan_point){q->prompt, q->generate, c->depth, 0, 0, 0},
                            &(double){1}, 1);
     c->asks = given->workload;
+    if (c->shape && !given->limit && v->options & PLANNING)
+        c->plan.time_limit_s = SHAPE_LIMIT_S;
     if (!given->workload)
         c->workload.name = workload_find("mixed");
     if (!given->point && v->options & PLANNING)
@@ -475,6 +487,8 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
              o.of->at == offsetof(struct command, plan.request.generate) ||
              o.of->at == offsetof(struct command, depth)))
             given.point = true;
+        if (id >= 0 && o.of->take == take_seconds)
+            given.limit = true;
         if (id >= 0 && o.of->take == take_kv)
             c->open &= ~OPEN_KV;
         if (id >= 0 && o.of->take == take_cache)
@@ -496,7 +510,7 @@ static oato_status read_command(const struct verb *v, int argc, char **argv, str
 static oato_status run_verb(const struct verb *v, struct command *c, struct text *out,
                             struct oato_error *err)
 {
-    if (c->n_operands < v->least || (v->needs & NEEDS_MODEL && !c->model) ||
+    if (c->n_operands < v->least || (v->needs & NEEDS_MODEL && !names_model(c)) ||
         (v->needs & NEEDS_MACHINE && !names_machine(c)) || (v->needs & NEEDS_OUTPUT && !c->output))
         return oato_fail(err, OATO_EUSAGE, "%s wants %s", v->name, v->wants);
     return v->run(c, out, err);
@@ -532,10 +546,15 @@ int main(int argc, char **argv)
     while (v->name && (argc < 2 || strcmp(argv[1], v->name) != 0))
         v++;
     int skip = v->name ? 2 : 1;
+    /* without a name: which are there? */
+    static char shape_option[] = "--shape", shape_list[] = "list";
+    char *shapes[] = {shape_option, shape_list};
+    const bool lists = argc == 2 && !strcmp(argv[1], shape_option);
     text_init(&out);
-    oato_status status = v->name || argc < 2 ? OATO_OK : verb_check(argv[1], &err);
+    oato_status status = v->name || argc < 2 || lists ? OATO_OK : verb_check(argv[1], &err);
     if (!status)
-        status = read_command(v, argc - skip, argv + skip, &c, &err);
+        status = lists ? read_command(v, 2, shapes, &c, &err)
+                       : read_command(v, argc - skip, argv + skip, &c, &err);
     const char *inputs[] = {c.operands[0], c.operands[1], c.profile, c.model, c.neurons};
     for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
         outfile_keep(inputs[i]);

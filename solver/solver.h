@@ -382,8 +382,9 @@ oato_status memory_of_plan(const struct plan *plan, const struct model *m, struc
                            struct oato_error *err);
 const char *problem_device(const struct problem *p, int32_t device);
 
-/* Profile of a machine of the hardware library (docs/hardware), by its name. OATO_EUSAGE with
- * all names when there is none. Free with profile_free. */
+/* Profile of a machine of the hardware library (docs/hardware), by its name, or of one that the
+ * text describes, with '='. OATO_EUSAGE with all names when there is none. Free with profile_free.
+ */
 oato_status hardware_load(const char *name, struct profile *out, warn_fn warn, void *user,
                           struct oato_error *err);
 

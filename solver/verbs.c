@@ -9,10 +9,12 @@
 #include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ----------------------------------------------------------------------- inputs and outputs - */
 
@@ -35,6 +37,11 @@ bool names_machine(const struct command *c)
     return c->profile || c->hardware;
 }
 
+bool names_model(const struct command *c)
+{
+    return c->model || c->shape;
+}
+
 oato_status open_inputs(struct command *c, struct oato_error *err)
 {
     oato_status status = OATO_OK;
@@ -47,8 +54,12 @@ oato_status open_inputs(struct command *c, struct oato_error *err)
         status = hardware_load(c->hardware, &c->in.profile_storage, program_warn, NULL, err);
     if (!status && names_machine(c))
         c->in.profile = &c->in.profile_storage;
-    if (!status && c->model)
-        status = model_open_as(c->model, &c->choice, &c->in.model, err);
+    if (c->model && c->shape)
+        return oato_fail(err, OATO_EUSAGE, "two models: %.80s and --shape %.60s; give one",
+                         c->model, c->shape);
+    if (!status && names_model(c))
+        status = c->shape ? open_shape(c, &c->in.model, err)
+                          : model_open_as(c->model, &c->choice, &c->in.model, err);
     if (!status && c->neurons) {
         status = neurons_load(c->neurons, &c->in.neurons_storage, err);
         c->in.neurons = status ? NULL : &c->in.neurons_storage;
@@ -56,6 +67,8 @@ oato_status open_inputs(struct command *c, struct oato_error *err)
     if (!status && c->in.neurons && c->in.model)
         status = neurons_check_model(c->in.neurons, c->in.model->gguf, err);
     c->plan.neurons = c->in.neurons;
+    if (!status && c->hardware && strchr(c->hardware, '=')) /* what was assumed of it */
+        text_tell("%s\n", c->in.profile->notes);
     return status;
 }
 
@@ -164,6 +177,20 @@ static oato_status note_kernels(struct command *c, const bool *used, struct oato
             return oato_fail_memory(err, sizeof *p->kernels, "a plan");
     }
     return OATO_OK;
+}
+
+/* path NULL: nowhere. */
+static oato_status save_plan(const struct command *c, const char *path, struct oato_error *err)
+{
+    return path ? plan_save(&c->the_plan, path, err) : OATO_OK;
+}
+
+static void tell_saved(const char *path)
+{
+    if (path)
+        text_tell("wrote %s\n", path);
+    else
+        text_tell("a shape's plan is not kept; -o PLAN writes it\n");
 }
 
 static const char *profile_name(const struct command *c, int32_t i)
@@ -277,8 +304,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
     const oato_status status =
         (chooses ? ranks_choose : ranks_make)(c->in.model, &c->plan, o, &choice, &c->the_plan, err);
     const bool all = !chooses && plan_ranks(&c->the_plan) > 1;
-    if (status || note_kernels(c, all ? NULL : choice.used, err) ||
-        plan_save(&c->the_plan, output, err))
+    if (status || note_kernels(c, all ? NULL : choice.used, err) || save_plan(c, output, err))
         return err->status;
     report_plan_as(NULL, &c->the_plan, NULL, c->in.model, c->json, out);
     if (c->json)
@@ -292,7 +318,7 @@ static oato_status make_for_ranks(struct command *c, const char *output, struct 
         text_tell("the time of sums %s\n", rank_sums_measured(o, SUM_TREE)
                                                ? "was measured for these ranks"
                                                : "is estimated: oato-profile --links measures it");
-    text_tell("wrote %s\n", output);
+    tell_saved(output);
     return OATO_OK;
 }
 
@@ -300,21 +326,24 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
 {
     char path[512];
     struct problem *problem;
+    if (asks_for_shapes(c))
+        return list_shapes(c->json, out, err);
     if (!c->model)
         c->model = c->operands[0];
     else if (c->n_operands)
         return oato_fail(err, OATO_EUSAGE, "more than one model: '%.80s' and '%.80s'; give one",
                          c->model, c->operands[0]);
-    if (!c->model || !names_machine(c))
+    if (!names_model(c) || !names_machine(c))
         return oato_fail(err, OATO_EUSAGE,
-                         "oato-plan wants MODEL.gguf and -p PROFILE, which oato-profile makes, or "
-                         "--hardware NAME; --help says more");
-    if (!c->output && default_output(c->model, path, sizeof path, err))
+                         "oato-plan wants MODEL.gguf or --shape NAME, and -p PROFILE, which "
+                         "oato-profile makes, or --hardware NAME; --help says more");
+    if (!c->output && c->model && default_output(c->model, path, sizeof path, err))
         return err->status;
-    const char *output = c->output ? c->output : path;
+    /* what is asked of a shape is a question: its plan is kept where that is said */
+    const char *output = c->output ? c->output : c->shape ? NULL : path;
     if (c->at_least > 0 && !c->maximize_context)
         return oato_fail(err, OATO_EUSAGE, "--at-least goes with --maximize context");
-    if (outfile_check(output, err) || open_inputs(c, err))
+    if ((output && outfile_check(output, err)) || open_inputs(c, err))
         return err->status;
     if (!c->maximize_context) /* for each context anew */
         c->plan.deadline_ns = ilp_deadline(c->plan.time_limit_s);
@@ -331,13 +360,12 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
                    ? report_shortage(c->in.model, c->in.profile, &c->plan, err)
                    : err->status;
     }
-    if ((!c->maximize_context || !note_kernels(c, NULL, err)) &&
-        !plan_save(&c->the_plan, output, err)) {
+    if ((!c->maximize_context || !note_kernels(c, NULL, err)) && !save_plan(c, output, err)) {
         report_plan_as(NULL, &c->the_plan, problem, c->in.model, c->json, out);
         warn_if_disturbed(problem);
         if (c->file.len)
             text_print(stderr, c->file.data, c->file.len);
-        text_tell("wrote %s\n", output);
+        tell_saved(output);
     }
     problem_free(problem);
     return err->status;
@@ -346,6 +374,8 @@ oato_status run_make(struct command *c, struct text *out, struct oato_error *err
 oato_status run_frontier(struct command *c, struct text *out, struct oato_error *err)
 {
     c->model = c->operands[0];
+    if (!names_model(c))
+        return oato_fail(err, OATO_EUSAGE, "frontier wants MODEL.gguf or --shape NAME");
     if (open_inputs(c, err) || workload_set(c->in.model, c->in.profile, &c->plan, err) ||
         report_frontier(c->in.model, c->in.profile, &c->plan, c->steps, c->json, out,
                         c->svg ? &c->file : NULL, err))
@@ -361,13 +391,55 @@ static uint64_t bytes_of_file(const char *path)
     return stat(path, &s) ? 0 : (uint64_t)s.st_size;
 }
 
+/* Reads stdin until it has a whole header, and no further: what sends it may stop then. */
+static oato_status read_head(struct text *head, struct oato_error *err)
+{
+    enum { CHUNK = 1 << 18 };
+    uint64_t needs = CHUNK;
+    ssize_t n = 1;
+    while (n > 0 && needs > head->len) {
+        if (!text_reserve(head, CHUNK + 1))
+            return oato_fail_memory(err, head->len + CHUNK, "the header");
+        n = read(STDIN_FILENO, head->data + head->len, CHUNK);
+        if (n < 0)
+            return oato_fail(err, OATO_EIO, "stdin: %s", strerror(errno));
+        head->len += (size_t)n;
+        if (head->len < needs)
+            continue;
+        if (gguf_head_needs(head->data, head->len, "stdin", &needs, err))
+            return err->status;
+        /* half as much again: parsing costs no more than a few times the last one */
+        needs = needs && needs < head->len + head->len / 2 ? head->len + head->len / 2 : needs;
+    }
+    return OATO_OK;
+}
+
+/* The model of a file, or of the beginning of one. */
+static oato_status open_head(const char *path, struct text *head, struct model **out,
+                             struct oato_error *err)
+{
+    struct gguf *g;
+    oato_status status = strcmp(path, "-") != 0 ? gguf_open_head(path, &g, err)
+                         : read_head(head, err)
+                             ? err->status
+                             : gguf_open_head_memory(head->data, head->len, "stdin", &g, err);
+    return status ? status : model_from_gguf(g, out, err);
+}
+
 oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
 {
-    const char *path = c->output;
+    const char *path = c->output, *from = c->n_operands ? c->operands[0] : "-";
     struct model *m;
-    oato_status status = model_open(c->operands[0], &m, err); /* others are of no use */
-    if (status)
+    struct text head;
+    if (!c->n_operands && isatty(STDIN_FILENO))
+        return oato_fail(err, OATO_EUSAGE,
+                         "header wants a MODEL.gguf, or the first megabytes of one on stdin");
+    text_init(&head);
+    oato_status status = open_head(from, &head, &m, err); /* others are of no use */
+    if (status) {
+        text_free(&head);
         return status;
+    }
     /* before the file is there: a command that fails must not leave one */
     text_reserve(out, REPORT_BYTES + 6 * strlen(path));
     status = text_status(out, err);
@@ -385,6 +457,7 @@ oato_status run_header(struct command *c, struct text *out, struct oato_error *e
                     gguf_structure_hash(m->gguf));
     }
     model_close(m);
+    text_free(&head);
     return status ? status : text_status(out, err);
 }
 

@@ -12,7 +12,7 @@
 struct command {
     const char *operands[2];
     int n_operands;
-    const char *profile, *hardware, *model, *neurons, *output;
+    const char *profile, *hardware, *model, *shape, *neurons, *output;
     struct model_choice choice;
     struct planner_options plan;
     double max_slower;
@@ -47,8 +47,9 @@ struct command {
 enum { PLAN_ANSWERS = 64 };
 extern const struct option_row plan_answers[PLAN_ANSWERS];
 
-/* True when a profile or a library machine is given. */
+/* True when a profile or a library machine is given; a file or a shape of a model. */
 bool names_machine(const struct command *c);
+bool names_model(const struct command *c);
 void command_close(struct command *c);
 
 /* verbs.c, for the verbs: open what the command names, at least the model and the machine, or the
@@ -59,6 +60,11 @@ oato_status open_plan(struct command *c, struct oato_error *err);
 bool prices_ranks(const struct command *c);
 oato_status save_file(const struct command *c, const char *path, struct oato_error *err);
 void warn_if_disturbed(const struct problem *p);
+
+/* shapes.c: whether the shape asked for is the list of them; the model of c->shape; the list. */
+bool asks_for_shapes(const struct command *c);
+oato_status open_shape(const struct command *c, struct model **out, struct oato_error *err);
+oato_status list_shapes(bool json, struct text *out, struct oato_error *err);
 
 /* Runs a verb; its output for stdout goes to out. */
 typedef oato_status run_fn(struct command *c, struct text *out, struct oato_error *err);

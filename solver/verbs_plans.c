@@ -73,7 +73,7 @@ oato_status run_show(struct command *c, struct text *out, struct oato_error *err
 
 oato_status run_explain(struct command *c, struct text *out, struct oato_error *err)
 {
-    if (!c->model == names_machine(c))
+    if (names_model(c) != names_machine(c))
         return oato_fail(err, OATO_EUSAGE, "explain wants both -m MODEL.gguf and -p PROFILE");
     if (open_plan(c, err))
         return err->status;
@@ -105,7 +105,7 @@ oato_status run_check(struct command *c, struct text *out, struct oato_error *er
 {
     if (!c->model)
         c->model = c->operands[1];
-    if (names_machine(c) && !c->model)
+    if (names_machine(c) && !names_model(c))
         return oato_fail(err, OATO_EUSAGE, "check with a profile wants the MODEL.gguf, too");
     if (open_plan(c, err))
         return err->status;
@@ -135,7 +135,7 @@ static oato_status simulate_cluster(struct command *c, struct text *out, struct 
                          "simulate --hosts wants one MODEL.gguf and no plan: '%.80s' and '%.80s'",
                          c->model, c->operands[0]);
     c->model = c->model ? c->model : c->operands[0];
-    if (!c->model || c->trace || c->neurons)
+    if (!names_model(c) || c->trace || c->neurons)
         return oato_fail(err, OATO_EUSAGE,
                          "simulate --hosts wants a MODEL.gguf, and neither --trace nor --neurons");
     if (o.hosts > HOSTS_MAX || o.per_host > PER_HOST_MAX)
@@ -151,7 +151,7 @@ oato_status run_simulate(struct command *c, struct text *out, struct oato_error 
     struct simulation *s;
     if (c->ranks.hosts)
         return simulate_cluster(c, out, err);
-    if (!c->n_operands || !c->model)
+    if (!c->n_operands || !names_model(c))
         return oato_fail(err, OATO_EUSAGE,
                          "simulate wants one PLAN and -m MODEL.gguf, or "
                          "MODEL.gguf and --hosts N");

@@ -33,15 +33,15 @@ enum {
 
 static const struct option_row rows[] = {
     {"shape", 0, OPT_VALUE, "NAME",
-     "architecture and sizes of a known model: 1b 8b 70b qwq-32b qwen3-8b qwen3-30b-a3b "
-     "qwen3-235b-a22b gemma3-1b gpt-oss-20b deepseek-v2-lite qwen35-35b-a3b; options behind it "
-     "change them",
+     "architecture and sizes of a known model, as oato-plan --shape NAME[:TYPE] has them (list "
+     "them "
+     "there), or of tests/models/shapes; options behind it change them",
      ID_SHAPE},
     {"arch", 0, OPT_VALUE, "NAME", "any that oato runs (default llama)", ID_ARCH},
     {"keys", 0, OPT_VALUE, "WORDS",
      "more keys of the architecture, 'KEY=VALUE ...', or other values of its usual ones; a number "
      "with a dot is a float32, a list has commas (of numbers, or of true and false), a word is a "
-     "string",
+     "string; they come behind a shape's, and those of further --keys behind these",
      ID_KEYS},
     {"optional", 0, OPT_VALUE, "WORDS",
      "optional tensors to make: those with one of the words in their name", ID_OPTIONAL},
@@ -56,7 +56,7 @@ static const struct option_row rows[] = {
     {"vocab", 0, OPT_VALUE, "N", "tokens (default 512)", ID_VOCAB},
     {"context", 0, OPT_VALUE, "N", "context length in tokens (default 512)", ID_CONTEXT},
     {"type", 0, OPT_VALUE, "TYPE",
-     "type of matrices: F32 F16 BF16 Q4_0 ... MXFP4, or a mix, Q4_K_M Q5_K_M (default F32)",
+     "type of all matrices: F32 F16 BF16 Q4_0 ... MXFP4, or a mix, Q4_K_M Q5_K_S ... (default F32)",
      ID_TYPE},
     {"seed", 0, OPT_VALUE, "N", "of the weights (default 1)", ID_SEED},
     {"tied", 0, OPT_FLAG, NULL, "no output matrix of its own", ID_TIED},
@@ -68,6 +68,17 @@ static const struct option_row rows[] = {
     {"help", 'h', OPT_FLAG, NULL, "print this", ID_HELP},
     {NULL, 0, OPT_FLAG, NULL, NULL, 0},
 };
+
+/* Behind those that there are. */
+static bool add_keys(struct random_model *m, const char *more)
+{
+    static char keys[2][SHAPE_KEYS];
+    static int turn;
+    char *to = keys[turn ^= 1];
+    const int n = snprintf(to, SHAPE_KEYS, "%s %s", m->keys ? m->keys : "", more);
+    m->keys = to;
+    return n < SHAPE_KEYS;
+}
 
 /* False with a message when the value is not one. */
 static bool set_option(struct random_model *m, int id, const struct options *o,
@@ -84,7 +95,7 @@ static bool set_option(struct random_model *m, int id, const struct options *o,
     switch (id) {
     case ID_SHAPE: ok = random_model_set_shape(m, o->value); break;
     case ID_ARCH: m->architecture = o->value; break;
-    case ID_KEYS: m->keys = o->value; break;
+    case ID_KEYS: ok = add_keys(m, o->value); break;
     case ID_OPTIONAL: m->optional = o->value; break;
     case ID_TYPE: ok = random_model_set_type(m, o->value); break;
     case ID_SEED:
@@ -97,8 +108,9 @@ static bool set_option(struct random_model *m, int id, const struct options *o,
     default: ok = parse_i64(o->value, 1, INT32_MAX, counts[id]); break;
     }
     if (!ok)
-        oato_fail(err, OATO_EUSAGE, "%s: '%s' is no value for it; --help lists them", o->name,
-                  o->value);
+        oato_fail(err, OATO_EUSAGE, "%s: '%s' is no value for it; %s", o->name, o->value,
+                  id == ID_SHAPE ? "tests/models/shapes has some, oato-plan --shape list the others"
+                                 : "--help lists them");
     return ok;
 }
 

@@ -15,9 +15,12 @@ struct random_model {
     int64_t experts, experts_used; /* of ffn neurons each */
     const char *keys; /* "KEY=VALUE ...", more keys of the architecture or in place of the above:
                          "attention.sliding_window=512 rope.freq_base=1e6"; NULL: none */
-    const char *optional; /* words: optional tensors with one in their name are made; NULL: none */
-    oato_dtype dtype;     /* of matrices; rows that are no whole blocks get a smaller block */
-    bool more_bits;       /* Q6_K for the matrices that llama-quantize's Q4_K_M and Q5_K_M favour */
+    const char *optional;  /* words: optional tensors with one in their name are made; NULL: none */
+    const char *title;     /* general.name; NULL: "random" */
+    const char *plain;     /* as of a shape; NULL: none */
+    oato_dtype least_v;    /* as of a shape */
+    oato_dtype dtype;      /* of matrices; rows that are no whole blocks get a smaller block */
+    const struct mix *mix; /* types as in a file that llama-quantize makes; NULL: dtype */
     uint64_t seed;
     bool tied;        /* the embedding is the output matrix too */
     bool header_only; /* shapes without data */
@@ -25,13 +28,15 @@ struct random_model {
     int64_t parts;    /* files; more than one: NAME-00001-of-00003.gguf and so on */
 };
 
-/* Sets the types of matrices by a name as --type takes it, "Q4_0" or a mix, "Q4_K_M". */
+/* Sets the types of matrices by a name as --type takes it: "Q4_0" for all of them, or that of a
+ * mix, "Q4_K_M". */
 bool random_model_set_type(struct random_model *m, const char *name);
-/* Takes over architecture and shape of a known model by its name as --shape has it: "8b",
- * "qwen3-30b-a3b". False: there is none. */
+/* Takes over architecture and sizes of a shape by its name as --shape has it, "8b", "qwen3-8b", and
+ * the types of "qwen3-8b:Q4_0" as of a file: shapes of tests (tests/models/shapes) and those of
+ * models/shapes. False: there is none. Its texts live as long as the program. */
 bool random_model_set_shape(struct random_model *m, const char *name);
-/* The keys of the architecture; the tokenizer's are not among them. */
-void random_model_keys(const struct random_model *m, struct gguf_writer *w);
+/* All that a header says of it. */
+struct shape_spec random_model_shape(const struct random_model *m);
 int64_t random_model_head_dim(const struct random_model *m);
 /* A model of 2 layers that runs in a moment. */
 struct random_model random_model_default(void);
