@@ -2,6 +2,7 @@
  * main.c - oato-serve: the command line.
  */
 #include "executor/session_options.h"
+#include "net/net.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -12,7 +13,7 @@
 
 struct serve_args {
     struct server_options server;
-    const char *replay;
+    const char *replay, *hf;
     bool help, version;
 };
 
@@ -47,6 +48,10 @@ enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 }
 
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the operand)", ALL, take_model, 0, 0, 0},
+    {"hf", 0, "NAME", "a hub's model, OWNER/REPO[:QUANT]; fetched if it is not here", ALL,
+     AS(option_text, hf)},
+    {"hf-repo", 0, "NAME", NULL, ALL, AS(option_text, hf)},
+    {"hfr", 0, "NAME", NULL, ALL, AS(option_text, hf)},
     SESSION_PLAN(ALL, SESSION_AT_SERVE),
     {"host", 0, "LIST", "addresses to listen at (default 127.0.0.1)", ALL, TEXT(host)},
     {"port", 0, "N", "at which port (default 8080; 0: any free one)", ALL, COUNT(port, 0, 65535)},
@@ -203,13 +208,20 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return stdout_check(err);
     if (a.replay)
         return replay(a.replay, err);
-    if (!a.server.session.model)
+    if (!a.server.session.model && !a.hf)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
     interrupt_catch();
-    return server_run(&a.server, err);
+    struct text model;
+    text_init(&model);
+    oato_status status = model_locate(a.server.session.model, a.hf, program_warn, &model, err);
+    a.server.session.model = model.data;
+    if (!status)
+        status = server_run(&a.server, err);
+    text_free(&model);
+    return status;
 }
 
 int main(int argc, char **argv)
