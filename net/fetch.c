@@ -21,6 +21,7 @@ enum {
     HASH_BYTES = 1 << 20,
     HASH_TURNS = 8, /* blocks between two looks at the network */
     WAIT_MOST_S = 300,
+    NOTE_NS = 200000000, /* a kill costs what came since the last note */
 };
 
 struct fetching;
@@ -306,7 +307,7 @@ static oato_status transfer(struct fetching *x, struct oato_error *err)
         snprintf(speed, sizeof speed, "%.1f MB/s",
                  (double)x->fetched * 1e3 / (double)(now - begin));
         progress_update(&p, (double)part_done(&x->part), speed);
-        if (!status && now - noted > 1000000000u) {
+        if (!status && now - noted > NOTE_NS) {
             status = part_note(&x->part, err);
             noted = now;
         }

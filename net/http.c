@@ -450,11 +450,11 @@ static void tell_end(struct http_many *m, const CURLMsg *msg, struct http_end *e
 {
     struct job *j = NULL;
     curl_off_t wait = 0;
-    long connects = 0;
+    curl_off_t began_us = 0; /* sending the request: 0 where no connection was made */
     curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &j);
     const CURLcode code = msg->data.result; /* the message goes with the handle */
     curl_easy_getinfo(j->curl, CURLINFO_RETRY_AFTER, &wait);
-    curl_easy_getinfo(j->curl, CURLINFO_REQUEST_SIZE, &connects);
+    curl_easy_getinfo(j->curl, CURLINFO_PRETRANSFER_TIME_T, &began_us);
     j->reply.url.len = 0;
     char *to = NULL;
     if (!curl_easy_getinfo(j->curl, CURLINFO_REDIRECT_URL, &to) && to)
@@ -465,7 +465,7 @@ static void tell_end(struct http_many *m, const CURLMsg *msg, struct http_end *e
         .slot = (int32_t)(j - m->job),
         .whole = !code,
         .stopped = j->stopped,
-        .asked = connects > 0,
+        .asked = began_us > 0,
         .final = is_final(code),
         .certificate = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE,
         .status = j->reply.status,
