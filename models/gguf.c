@@ -7,6 +7,7 @@
 #include "models/gguf_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,8 +45,15 @@ static oato_status join_tensors(struct gguf *g, struct oato_error *err)
 static oato_status part_parse(struct gguf *g, struct gguf_part *p, const char *path,
                               struct oato_error *err)
 {
-    return gguf_parse(&p->file, &g->arena, &p->header, err) ? oato_fail_at(err, "%s", path)
-                                                            : OATO_OK;
+    uint64_t needs = 0;
+    if (!gguf_parse(&p->file, &g->arena, &p->header, g->head ? &needs : NULL, err))
+        return OATO_OK;
+    if (needs)
+        return oato_fail(err, OATO_EFILE,
+                         "%s: its %.2f MB end inside the header: of the file at least the first "
+                         "%.2f MB are needed, perhaps more; vocabularies make 1 to 20 MB",
+                         path, (double)p->file.bytes * 1e-6, ceil((double)needs * 1e-4) * 1e-2);
+    return oato_fail_at(err, "%s", path);
 }
 
 /* Maps and parses one file. On failure nothing is mapped. */
@@ -210,21 +218,35 @@ static oato_status gguf_finish(struct gguf *g, oato_status status, struct gguf *
     return status;
 }
 
-oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err)
+static oato_status open_path(const char *path, bool head, struct gguf **out, struct oato_error *err)
 {
     *out = NULL;
     struct gguf *g = gguf_create(path, err);
-    return g ? gguf_finish(g, open_parts(g, err), out, err) : err->status;
+    if (!g)
+        return err->status;
+    g->head = head;
+    return gguf_finish(g, open_parts(g, err), out, err);
 }
 
-oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
-                             struct oato_error *err)
+oato_status gguf_open(const char *path, struct gguf **out, struct oato_error *err)
+{
+    return open_path(path, false, out, err);
+}
+
+oato_status gguf_open_head(const char *path, struct gguf **out, struct oato_error *err)
+{
+    return open_path(path, true, out, err);
+}
+
+static oato_status open_memory(const void *data, size_t bytes, const char *name, bool head,
+                               struct gguf **out, struct oato_error *err)
 {
     *out = NULL;
     struct gguf *g = gguf_create(name, err);
     if (!g)
         return err->status;
     struct split s = {0, 1};
+    g->head = head;
     g->named.file = (struct mapped_file){.data = data, .bytes = bytes};
     oato_status status = part_parse(g, &g->named, name, err);
     if (!status)
@@ -235,6 +257,33 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
                            "its file name",
                            name, s.no + 1, s.count);
     return gguf_finish(g, status, out, err);
+}
+
+oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, struct gguf **out,
+                             struct oato_error *err)
+{
+    return open_memory(data, bytes, name, false, out, err);
+}
+
+oato_status gguf_open_head_memory(const void *data, size_t bytes, const char *name,
+                                  struct gguf **out, struct oato_error *err)
+{
+    return open_memory(data, bytes, name, true, out, err);
+}
+
+oato_status gguf_head_needs(const void *data, size_t bytes, const char *name, uint64_t *needs,
+                            struct oato_error *err)
+{
+    const struct mapped_file file = {.data = data, .bytes = bytes};
+    struct gguf_header header;
+    struct arena arena;
+    *needs = 0;
+    arena_init(&arena);
+    oato_status status = gguf_parse(&file, &arena, &header, needs, err);
+    arena_free(&arena);
+    if (*needs)
+        status = err->status = OATO_OK;
+    return status ? oato_fail_at(err, "%s", name) : OATO_OK;
 }
 
 void gguf_close(struct gguf *g)

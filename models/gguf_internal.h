@@ -50,6 +50,7 @@ struct gguf_part {
 struct gguf {
     struct arena arena;
     const char *path;
+    bool head; /* files may end behind their headers */
     struct gguf_part named;          /* the file given by the caller */
     struct gguf_part *parts;         /* all files, in order of split.no */
     const struct gguf_header *first; /* of part 0, whose metadata is the model's */
@@ -60,9 +61,11 @@ struct gguf {
     _Atomic uint64_t content_hash; /* 0: not computed yet */
 };
 
-/* Reads the header of file, which must stay mapped; error messages lack the file name. */
+/* Reads the header of file, which must stay mapped; error messages lack the file name. needs: the
+ * file may end anywhere behind its header, and tensors have no data; when it ends before, *needs
+ * becomes the bytes that it has at least, else it stays as it is. NULL: the file must be whole. */
 oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, struct gguf_header *out,
-                       struct oato_error *err);
+                       uint64_t *needs, struct oato_error *err);
 /* Pointers to n structures of `size` bytes, in order of their names, which are their first members.
  * NULL when two are alike ("duplicate key 'a'") or memory is short. */
 void *name_index(struct arena *arena, const void *items, size_t n, size_t size, const char *what,

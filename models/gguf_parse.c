@@ -15,7 +15,6 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF values are read in place");
 
 enum {
-    HEADER_BYTES = 24,
     KV_LEAST_BYTES = 8 + 1 + 4 + 1,             /* key, type, value */
     TENSOR_LEAST_BYTES = 8 + 1 + 4 + 8 + 4 + 8, /* name, n_dims, ne[0], type, offset */
 };
@@ -24,7 +23,17 @@ struct cursor {
     const uint8_t *data;
     size_t at, bytes;
     struct oato_error *err;
+    uint64_t *needs;      /* of the beginning of a file; NULL: it is all there is */
+    uint64_t after, then; /* bytes at least of what follows an item; and in its array behind it */
 };
+
+/* Notes that an item ends at `end` at the earliest, for who has only the beginning; a header that
+ * would be larger than any is damaged, and nothing is noted. */
+static void note_end(const struct cursor *c, uint64_t end)
+{
+    if (c->needs && end <= GGUF_HEAD_MOST && c->after + c->then <= GGUF_HEAD_MOST - end)
+        *c->needs = end + c->after + c->then;
+}
 
 size_t gguf_scalar_bytes(uint32_t type)
 {
@@ -72,11 +81,13 @@ static size_t cursor_left(const struct cursor *c)
 
 static oato_status take(struct cursor *c, size_t n, const char *what, void *out)
 {
-    if (n > cursor_left(c))
+    if (n > cursor_left(c)) {
+        note_end(c, c->at + n);
         return oato_fail(c->err, OATO_EFILE,
                          "ends at byte %zu inside %s, which begins at byte %zu: the file is cut "
                          "short or damaged, fetch it again",
                          c->bytes, what, c->at);
+    }
     memcpy(out, c->data + c->at, n);
     c->at += n;
     return OATO_OK;
@@ -87,11 +98,13 @@ static oato_status take_string(struct cursor *c, const char *what, struct gguf_s
     uint64_t len = 0;
     if (take(c, sizeof len, what, &len))
         return c->err->status;
-    if (len > cursor_left(c))
+    if (len > cursor_left(c)) {
+        note_end(c, len <= GGUF_HEAD_MOST ? c->at + len : len);
         return oato_fail(c->err, OATO_EFILE,
                          "byte %zu: %s of %" PRIu64 " bytes, but only %zu bytes follow: the file "
                          "is cut short or damaged, fetch it again",
                          c->at - sizeof len, what, len, cursor_left(c));
+    }
     out->data = (const char *)c->data + c->at;
     out->len = (size_t)len;
     c->at += out->len;
@@ -128,11 +141,13 @@ static oato_status take_array(struct cursor *c, struct arena *arena, const char 
                          "byte %zu: key '%s': array of element type %" PRIu32
                          ": 0 to 12 except 9 (array in array) can be read",
                          at, gguf_show(key, strlen(key)).text, elem);
-    if (v->count > cursor_left(c) / least)
+    if (v->count > cursor_left(c) / least) {
+        note_end(c, v->count <= GGUF_HEAD_MOST ? c->at + v->count * least : v->count);
         return oato_fail(c->err, OATO_EFILE,
                          "byte %zu: key '%s': array of %" PRIu64
                          " elements, but only %zu bytes follow: the file is cut short or damaged",
                          at, gguf_show(key, strlen(key)).text, v->count, cursor_left(c));
+    }
     v->elem = (enum gguf_type)elem;
     v->data = c->data + c->at;
     if (elem != GGUF_STRING) {
@@ -143,9 +158,11 @@ static oato_status take_array(struct cursor *c, struct arena *arena, const char 
     if (!s)
         return oato_fail_memory(c->err, (size_t)v->count * sizeof *s, "an array of strings");
     v->strings = s;
-    for (size_t i = 0; i < v->count; i++)
+    for (size_t i = 0; i < v->count; i++) {
+        c->then = (v->count - i - 1) * least;
         if (take_string(c, "a string of an array", &s[i]))
             return oato_fail_at(c->err, "key '%s'", gguf_show(key, strlen(key)).text);
+    }
     return OATO_OK;
 }
 
@@ -286,6 +303,8 @@ static oato_status take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *
 {
     uint8_t magic[4];
     uint32_t version = 0;
+    if (c->needs && c->bytes < sizeof magic) /* damage shows in whatever there is */
+        note_end(c, sizeof magic);
     if (c->bytes < sizeof magic || (memcmp(c->data, "GGUF", sizeof magic) != 0 &&
                                     memcmp(c->data, GGUF_POWERINFER, sizeof magic) != 0))
         return oato_fail(c->err, OATO_EFILE, "does not begin with 'GGUF': it is not a GGUF file");
@@ -306,11 +325,16 @@ static oato_status take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *
     if (take(c, sizeof *n_tensors, "the number of tensors", n_tensors) ||
         take(c, sizeof *n_kv, "the number of keys", n_kv))
         return c->err->status;
-    if (*n_kv > cursor_left(c) / KV_LEAST_BYTES || *n_tensors > cursor_left(c) / TENSOR_LEAST_BYTES)
+    if (*n_kv > cursor_left(c) / KV_LEAST_BYTES ||
+        *n_tensors > cursor_left(c) / TENSOR_LEAST_BYTES) {
+        if (*n_kv <= GGUF_HEAD_MOST / KV_LEAST_BYTES &&
+            *n_tensors <= GGUF_HEAD_MOST / TENSOR_LEAST_BYTES)
+            note_end(c, c->at + *n_kv * KV_LEAST_BYTES + *n_tensors * TENSOR_LEAST_BYTES);
         return oato_fail(c->err, OATO_EFILE,
                          "claims %" PRIu64 " keys and %" PRIu64 " tensors, which do not fit in the "
                          "%zu bytes that follow: the file is cut short or damaged",
                          *n_kv, *n_tensors, cursor_left(c));
+    }
     return OATO_OK;
 }
 
@@ -347,9 +371,9 @@ static oato_status place_tensors(const struct mapped_file *file, struct gguf_hea
 }
 
 oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, struct gguf_header *out,
-                       struct oato_error *err)
+                       uint64_t *needs, struct oato_error *err)
 {
-    struct cursor c = {file->data, 0, file->bytes, err};
+    struct cursor c = {file->data, 0, file->bytes, err, needs, 0, 0};
     uint64_t n_tensors = 0, n_kv = 0;
     memset(out, 0, sizeof *out);
     if (take_header(&c, &n_tensors, &n_kv))
@@ -361,17 +385,23 @@ oato_status gguf_parse(const struct mapped_file *file, struct arena *arena, stru
     uint64_t *offsets = arena_alloc(arena, out->n_tensors, sizeof *offsets);
     if (!out->kv || !out->tensors || !offsets)
         return oato_fail_memory(err, out->n_kv * sizeof *out->kv, "the metadata");
-    for (size_t i = 0; i < out->n_kv; i++)
+    for (size_t i = 0; i < out->n_kv; i++) {
+        c.then = 0;
+        c.after = (n_kv - i - 1) * KV_LEAST_BYTES + n_tensors * TENSOR_LEAST_BYTES;
         if (take_kv(&c, arena, &out->kv[i]))
             return err->status;
+    }
+    c.then = 0;
     size_t alignment = GGUF_DEFAULT_ALIGNMENT;
     out->kv_by_key = name_index(arena, out->kv, out->n_kv, sizeof *out->kv, "key", err);
     if (!out->kv_by_key || read_alignment(out, &alignment, err))
         return err->status;
     const struct gguf_value *v = gguf_header_find(out, GGUF_KEY_HEADER_ONLY);
-    out->header_only = v && v->type == GGUF_BOOL && *v->data;
-    for (size_t i = 0; i < out->n_tensors; i++)
+    out->header_only = needs || (v && v->type == GGUF_BOOL && *v->data);
+    for (size_t i = 0; i < out->n_tensors; i++) {
+        c.after = (n_tensors - i - 1) * TENSOR_LEAST_BYTES;
         if (take_tensor(&c, arena, &out->tensors[i], &offsets[i]))
             return err->status;
+    }
     return place_tensors(file, out, offsets, size_align(c.at, alignment), alignment, err);
 }

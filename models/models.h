@@ -78,6 +78,19 @@ oato_status gguf_open_memory(const void *data, size_t bytes, const char *name, s
                              struct oato_error *err);
 void gguf_close(struct gguf *g);
 
+/* The beginning of a download is a header as soon as all keys and descriptions of tensors are
+ * there. *needs becomes 0 if these bytes of a file, or of a part of a split model, are that much;
+ * else the bytes that it needs at least, more than these: fetch them and ask again. OATO_EFILE:
+ * what is there is damaged, or the header would be larger than any. */
+enum { GGUF_HEAD_MOST = 256 << 20 };
+oato_status gguf_head_needs(const void *data, size_t bytes, const char *name, uint64_t *needs,
+                            struct oato_error *err);
+/* gguf_open and gguf_open_memory of files that may end anywhere behind their headers: no tensor
+ * has data, as in a header-only file. Of a split model the beginning of each part must be there. */
+oato_status gguf_open_head(const char *path, struct gguf **out, struct oato_error *err);
+oato_status gguf_open_head_memory(const void *data, size_t bytes, const char *name,
+                                  struct gguf **out, struct oato_error *err);
+
 const char *gguf_path(const struct gguf *g);
 /* PowerInfer's file, of magic PWRI: activations are ReLU, ffn_down_t may stand in place of
  * ffn_down; predictors of active neurons, fc1 and fc2, are left out of the graph. */

@@ -9,10 +9,12 @@
 #include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ----------------------------------------------------------------------- inputs and outputs - */
 
@@ -369,13 +371,55 @@ static uint64_t bytes_of_file(const char *path)
     return stat(path, &s) ? 0 : (uint64_t)s.st_size;
 }
 
+/* Reads stdin until it has a whole header, and no further: what sends it may stop then. */
+static oato_status read_head(struct text *head, struct oato_error *err)
+{
+    enum { CHUNK = 1 << 18 };
+    uint64_t needs = CHUNK;
+    ssize_t n = 1;
+    while (n > 0 && needs > head->len) {
+        if (!text_reserve(head, CHUNK + 1))
+            return oato_fail_memory(err, head->len + CHUNK, "the header");
+        n = read(STDIN_FILENO, head->data + head->len, CHUNK);
+        if (n < 0)
+            return oato_fail(err, OATO_EIO, "stdin: %s", strerror(errno));
+        head->len += (size_t)n;
+        if (head->len < needs)
+            continue;
+        if (gguf_head_needs(head->data, head->len, "stdin", &needs, err))
+            return err->status;
+        /* half as much again: parsing costs no more than a few times the last one */
+        needs = needs && needs < head->len + head->len / 2 ? head->len + head->len / 2 : needs;
+    }
+    return OATO_OK;
+}
+
+/* The model of a file, or of the beginning of one. */
+static oato_status open_head(const char *path, struct text *head, struct model **out,
+                             struct oato_error *err)
+{
+    struct gguf *g;
+    oato_status status = strcmp(path, "-") != 0 ? gguf_open_head(path, &g, err)
+                         : read_head(head, err)
+                             ? err->status
+                             : gguf_open_head_memory(head->data, head->len, "stdin", &g, err);
+    return status ? status : model_from_gguf(g, out, err);
+}
+
 oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
 {
-    const char *path = c->output;
+    const char *path = c->output, *from = c->n_operands ? c->operands[0] : "-";
     struct model *m;
-    oato_status status = model_open(c->operands[0], &m, err); /* others are of no use */
-    if (status)
+    struct text head;
+    if (!c->n_operands && isatty(STDIN_FILENO))
+        return oato_fail(err, OATO_EUSAGE,
+                         "header wants a MODEL.gguf, or the first megabytes of one on stdin");
+    text_init(&head);
+    oato_status status = open_head(from, &head, &m, err); /* others are of no use */
+    if (status) {
+        text_free(&head);
         return status;
+    }
     /* before the file is there: a command that fails must not leave one */
     text_reserve(out, REPORT_BYTES + 6 * strlen(path));
     status = text_status(out, err);
@@ -393,6 +437,7 @@ oato_status run_header(struct command *c, struct text *out, struct oato_error *e
                     gguf_structure_hash(m->gguf));
     }
     model_close(m);
+    text_free(&head);
     return status ? status : text_status(out, err);
 }
 

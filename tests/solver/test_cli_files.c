@@ -91,6 +91,31 @@ static void a_header_is_planned_for_like_its_model(void **state)
     cli_expect("header m.gguf -o none/small.gguf", 6, "none/small.gguf");
 }
 
+/* A cut file, a pipe that is cut and one that is not. */
+static void a_header_comes_from_the_beginning_of_a_download(void **state)
+{
+    (void)state;
+    static char model[1 << 20], whole[1 << 16], part[1 << 16];
+    static const char *const ways[] = {"header cut.gguf -o part1.gguf",
+                                       "header -o part2.gguf < cut.gguf",
+                                       "header - -o part3.gguf < m.gguf"};
+    static const char *const made[] = {"part1.gguf", "part2.gguf", "part3.gguf"};
+    cli_expect("header m.gguf -o whole.gguf", 0, NULL);
+    const size_t n = cli_read_file("whole.gguf", whole, sizeof whole);
+    const size_t bytes = cli_read_file("m.gguf", model, sizeof model);
+    cli_write_bytes("cut.gguf", model, bytes / 4);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        cli_expect(ways[i], 0, NULL);
+        assert_int_equal(cli_read_file(made[i], part, sizeof part), n);
+        assert_memory_equal(whole, part, n);
+    }
+    cli_write_bytes("cut.gguf", model, 1000);
+    cli_expect("header cut.gguf -o no.gguf", 3, "cut.gguf: its 0.00 MB end inside the header");
+    cli_expect("header -o no.gguf < cut.gguf", 3, "are needed, perhaps more");
+    cli_expect("header -o no.gguf < p.yaml", 3, "it is not a GGUF file");
+    assert_int_equal(cli_read_file("no.gguf", part, sizeof part), 0);
+}
+
 /* -------------------------------------------------------------------------------- splits --- */
 
 /* What a split says wrongly, if anything. */
@@ -446,6 +471,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_header_is_planned_for_like_its_model),
+        cmocka_unit_test(a_header_comes_from_the_beginning_of_a_download),
         cmocka_unit_test(an_imported_split_has_its_neurons_first),
         cmocka_unit_test(splits_that_are_damaged_or_foreign_are_refused),
         cmocka_unit_test(sets_in_the_order_of_texts_find_their_layers),
