@@ -9,6 +9,7 @@
  */
 #include "net/net_internal.h"
 
+#include <errno.h>
 #include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,16 +52,15 @@ struct fetching {
 
 /* ------------------------------------------------------------------------------ checksum --- */
 
+/* Of the SHA-256 of the file, or of git's blob of it. */
 static bool hash_begin(struct fetching *x)
 {
     const bool git = strlen(x->part.sum) == 40;
     char head[40];
     const size_t n =
         (size_t)snprintf(head, sizeof head, "blob %llu", (unsigned long long)x->part.bytes);
-    x->hash = EVP_MD_CTX_new();
-    x->block = malloc(HASH_BYTES);
-    return x->hash && x->block &&
-           EVP_DigestInit_ex(x->hash, git ? EVP_sha1() : EVP_sha256(), NULL) &&
+    x->hashed = 0;
+    return EVP_DigestInit_ex(x->hash, git ? EVP_sha1() : EVP_sha256(), NULL) &&
            (!git || EVP_DigestUpdate(x->hash, head, n + 1));
 }
 
@@ -141,6 +141,12 @@ static oato_status resolve(struct fetching *x, struct oato_error *err)
         status = oato_fail(err, OATO_EFILE,
                            "%s: is being replaced at the hub, whose list has another checksum: try "
                            "again",
+                           x->f->name);
+    if (!status && !x->part.sum[0] && strlen(r.linked) == 64)
+        memcpy(x->part.sum, r.linked, sizeof x->part.sum);
+    if (!status && !x->part.sum[0])
+        status = oato_fail(err, OATO_EFILE,
+                           "%s: the hub tells no checksum, without which nothing is fetched",
                            x->f->name);
     x->ranges = r.status == 206;
     x->url.len = 0;
@@ -232,10 +238,7 @@ static void give_up_ranges(struct fetching *x)
     if (part_done(&x->part) == x->part.bytes)
         return;
     memset(x->part.done, 0, x->part.n_segments * sizeof *x->part.done);
-    x->hashed = 0;
-    EVP_MD_CTX_free(x->hash);
-    free(x->block);
-    hash_begin(x);
+    hash_begin(x); /* as it began before */
 }
 
 /* A request has ended without its last byte: what now? */
@@ -246,14 +249,13 @@ static oato_status try_again(struct fetching *x, const struct http_end *end, str
     const bool refused = answered && end->status < 500 && end->status != 429;
     char host[HOST_BYTES];
     http_host(x->url.data, host);
-    x->failures = x->fetched > x->at_failure ? 1 : x->failures + 1;
+    /* several streams that are cut at the same time are one failure */
+    const bool another = now_ns() >= x->later_ns;
+    if (another)
+        x->failures = x->ranges && x->fetched > x->at_failure ? 1 : x->failures + 1;
     x->at_failure = x->fetched;
-    if (x->ranges && end->status == 200) {
+    if (!x->ranges || end->status == 200)
         give_up_ranges(x);
-    } else if (!x->ranges) {
-        give_up_ranges(x);
-        x->failures = x->failures < 2 ? 2 : x->failures; /* its bytes are lost each time */
-    }
     if (end->status == 429 || end->status == 503)
         x->allowed = x->allowed > 1 ? x->allowed / 2 : 1;
     if (x->failures > (refused ? REFUSALS : FAILURES) || end->final ||
@@ -264,12 +266,15 @@ static oato_status try_again(struct fetching *x, const struct http_end *end, str
                          host, (double)part_done(&x->part) * 1e-6, (double)x->part.bytes * 1e-6,
                          end->stopped ? "it sends another range than was asked for" : end->why);
     }
-    double pause = x->failures > 1 ? 0.05 * (double)(1 << x->failures) : 0;
+    double pause = x->failures > 1 ? 0.05 * (double)(1 << x->failures) : 0.02;
     pause = (double)end->retry_after_s > pause ? (double)end->retry_after_s : pause;
-    if (pause > 0)
+    if (another)
         x->later_ns = now_ns() + (uint64_t)(pause * 1e9);
-    /* the link may have run out */
-    return refused ? resolve(x, err) : OATO_OK;
+    if (!refused || !another)
+        return OATO_OK;
+    if (!resolve(x, err) && !x->ranges) /* the link had run out */
+        give_up_ranges(x);
+    return err->status;
 }
 
 static oato_status one_step(struct fetching *x, struct oato_error *err)
@@ -337,13 +342,19 @@ static oato_status fetch_part(struct fetching *x, struct oato_error *err)
     x->stream = calloc((size_t)x->n, sizeof *x->stream);
     for (int32_t i = 0; x->stream && i < x->n; i++)
         x->stream[i].owner = x;
-    if (!x->stream || !hash_begin(x))
+    x->hash = EVP_MD_CTX_new();
+    x->block = malloc(HASH_BYTES);
+    if (!x->stream || !x->hash || !x->block)
         return oato_fail_memory(err, HASH_BYTES, "a download");
     if (http_many_create(x->f->http, x->n, &x->many, err))
         return err->status;
-    if (part_done(&x->part) < x->part.bytes && !resolve(x, err) && !x->ranges)
+    if ((part_done(&x->part) < x->part.bytes || !x->part.sum[0]) && resolve(x, err))
+        return err->status;
+    if (!hash_begin(x))
+        return oato_fail(err, OATO_EIO, "%s: libcrypto cannot compute its checksum", x->f->name);
+    if (part_done(&x->part) < x->part.bytes && !x->ranges)
         give_up_ranges(x);
-    return err->status ? err->status : transfer(x, err);
+    return transfer(x, err);
 }
 
 oato_status fetch_file(const struct fetch *f, uint64_t *fetched, struct oato_error *err)
@@ -354,7 +365,7 @@ oato_status fetch_file(const struct fetch *f, uint64_t *fetched, struct oato_err
     if (status || complete)
         return status;
     text_init(&x.url);
-    err->status = OATO_OK;
+    err->status = OATO_OK; /* of whatever was tried before */
     status = fetch_part(&x, err);
     *fetched += x.fetched;
     bool remove = status && !part_done(&x.part);

@@ -20,7 +20,6 @@ enum {
     WAIT_MOST_S = 300, /* that a server may ask for before we give up */
     CONNECT_S = 20,
     SILENT_S = 30, /* without a byte: as good as cut */
-    TOKEN_MOST = 4096,
 };
 
 struct job {
@@ -46,64 +45,6 @@ struct http {
 };
 
 /* ----------------------------------------------------------------------------- the token --- */
-
-/* The first line of a file of a token; NULL: none. */
-static char *token_of_file(const char *path)
-{
-    char line[TOKEN_MOST + 2] = "";
-    FILE *f = stream_open(path, "r");
-    char *got = f ? fgets(line, sizeof line, f) : NULL;
-    if (f)
-        fclose(f);
-    return got ? strdup(line) : NULL;
-}
-
-static char *token_find(void)
-{
-    const char *given = getenv("HF_TOKEN"), *path = getenv("HF_TOKEN_PATH");
-    const char *home = getenv("HF_HOME"), *caches = getenv("XDG_CACHE_HOME");
-    if (given && *given)
-        return strdup(given);
-    if (path && *path)
-        return token_of_file(path);
-    struct text at;
-    text_init(&at);
-    if (home && *home)
-        text_printf(&at, "%s/token", home);
-    else if (caches && *caches)
-        text_printf(&at, "%s/huggingface/token", caches);
-    else
-        text_printf(&at, "%s/.cache/huggingface/token", or_empty(getenv("HOME")));
-    char *token = at.failed ? NULL : token_of_file(at.data);
-    text_free(&at);
-    return token;
-}
-
-/* A token is one word: what else is in it would become headers of its own. */
-static oato_status token_take(struct http *h, struct oato_error *err)
-{
-    char *token = token_find();
-    if (!token)
-        return OATO_OK;
-    const size_t white = strspn(token, " \t\r\n");
-    size_t n = strlen(token);
-    while (n > white && strchr(" \t\r\n", token[n - 1]))
-        n--;
-    memmove(token, token + white, n - white);
-    token[n - white] = 0;
-    for (const char *s = token; *s; s++) {
-        if (*s > ' ' && *s <= '~')
-            continue;
-        free(token);
-        return oato_fail(err, OATO_EUSAGE,
-                         "the token of HF_TOKEN or of the token file has a character that no token "
-                         "has: write it again");
-    }
-    h->token = *token ? token : NULL;
-    if (!*token)
-        free(token);
-    return OATO_OK;
-}
 
 /* Scheme, host and port; false: it is no URL. The caller frees them by curl_free. */
 static bool url_parts(const char *url, char **scheme, char **host, char **port)
@@ -158,7 +99,7 @@ oato_status http_create(const char *origin, struct http **out, struct oato_error
         if (!url_parts(origin, &h->scheme, &h->host, &h->port))
             status = oato_fail(err, OATO_EUSAGE, "'%s' is not a URL", origin);
         else
-            status = token_take(h, err);
+            status = token_find(&h->token, err);
     }
     if (status)
         http_free(h);
@@ -397,7 +338,7 @@ static oato_status job_token(struct job *j, const char *token, struct oato_error
     j->headers = line.failed ? NULL : curl_slist_append(NULL, line.data);
     text_free(&line);
     if (!j->headers)
-        return oato_fail_memory(err, TOKEN_MOST, "a request");
+        return oato_fail_memory(err, strlen(token), "a request");
     curl_easy_setopt(j->curl, CURLOPT_HTTPHEADER, j->headers);
     return OATO_OK;
 }

@@ -273,13 +273,8 @@ static oato_status locate(const char *name, bool any, struct hub_files *f, struc
                               "%s: no such model is kept here; 'oato ls' lists them", name);
     if (status)
         return status;
-    if (any && !*hub.quant && f->n_models == 1)
-        *out = &f->model[0];
-    else if (any && !*hub.quant)
-        status = hub_choose(f, name, ".gguf", out, err); /* says which there are */
-    else
-        status = hub_choose(f, hub.repo, hub.quant, out, err);
-    return status;
+    return any && !*hub.quant ? hub_choose_only(f, hub.repo, out, err)
+                              : hub_choose(f, hub.repo, hub.quant, out, err);
 }
 
 oato_status kept_find(const char *name, struct text *path, struct oato_error *err)

@@ -65,17 +65,13 @@ void hub_files_free(struct hub_files *f)
 
 bool hub_files_add(struct hub_files *f, const char *path, uint64_t bytes, const char *sum)
 {
-    static const size_t most = 1 << 20;
-    size_t cap = f->n; /* grown by array_room when n is a power of two */
-    if (!is_inside(path) || f->n == most)
+    enum { MOST = 1 << 20 };
+    if (!is_inside(path) || f->n == MOST)
         return true;
-    if (!(f->n & (f->n - 1))) {
-        cap = f->n ? 2 * f->n : 1;
-        struct hub_file *more = realloc(f->file, cap * sizeof *more);
-        if (!more)
-            return false;
-        f->file = more;
-    }
+    struct hub_file *room = array_room(f->file, f->n, &f->cap, sizeof *room);
+    if (!room)
+        return false;
+    f->file = room;
     struct hub_file *x = &f->file[f->n];
     *x = (struct hub_file){.path = arena_strndup(&f->arena, path, strlen(path)), .bytes = bytes};
     if (!x->path)
@@ -281,38 +277,58 @@ static void list_models(const struct hub_files *f, struct text *to)
         text_printf(to, "no GGUF model");
 }
 
+static oato_status fail_choice(const struct hub_files *f, const char *where, const char *quant,
+                               size_t n, struct oato_error *err)
+{
+    struct text list;
+    text_init(&list);
+    list_models(f, &list);
+    if (n)
+        oato_fail(err, OATO_EUSAGE,
+                  "%s has %zu models%s%s; name one as %s:QUANT or %s:FILE.gguf: %s", where, n,
+                  *quant ? " of " : "", quant, where, where, or_empty(list.data));
+    else
+        oato_fail(err, OATO_EUSAGE, "%s has %s%s%s: there is %s", where,
+                  *quant ? "no '" : "no model", quant, *quant ? "'" : "", or_empty(list.data));
+    text_free(&list);
+    return err->status;
+}
+
 oato_status hub_choose(const struct hub_files *f, const char *where, const char *quant,
                        const struct hub_model **out, struct oato_error *err)
 {
     static const char *const usual[] = {"Q4_K_M", "Q8_0"};
-    const struct hub_model *m = NULL;
+    const struct hub_model *m = f->model;
     size_t n = 0;
-    if (*quant)
-        n = find_quant(f, quant, &m);
-    for (size_t i = 0; !*quant && !n && i < ARRAY_LEN(usual); i++)
+    if (*quant) {
+        n = find_quant(f, quant, out);
+        return n == 1 ? OATO_OK : fail_choice(f, where, quant, n, err);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(usual); i++) {
         n = find_quant(f, usual[i], &m);
-    if (!*quant && !n && f->n_models) {
-        m = &f->model[0];
-        n = 1;
-    }
-    if (n != 1) {
-        struct text list;
-        text_init(&list);
-        list_models(f, &list);
+        if (n > 1)
+            return fail_choice(f, where, usual[i], n, err);
         if (n)
-            oato_fail(err, OATO_EUSAGE,
-                      "%s has %zu models of %s; name one as %s:QUANT or %s:FILE.gguf: %s", where, n,
-                      *quant ? quant : usual[0], where, where, or_empty(list.data));
-        else
-            oato_fail(err, OATO_EUSAGE, "%s has %s%s%s: there is %s", where,
-                      *quant ? "no '" : "no model", quant, *quant ? "'" : "", or_empty(list.data));
-        text_free(&list);
-        return err->status;
+            break;
     }
+    if (!f->n_models)
+        return fail_choice(f, where, quant, 0, err);
+    *out = n ? m : f->model;
+    return OATO_OK;
+}
+
+oato_status hub_choose_only(const struct hub_files *f, const char *where,
+                            const struct hub_model **out, struct oato_error *err)
+{
+    *out = f->model;
+    return f->n_models == 1 ? OATO_OK : fail_choice(f, where, "", f->n_models, err);
+}
+
+oato_status hub_model_whole(const struct hub_model *m, const char *where, struct oato_error *err)
+{
     for (int32_t i = 0; i < m->parts; i++)
         if (!m->part[i])
             return oato_fail(err, OATO_EUSAGE, "%s: part %d of %d of %s is missing there", where,
                              i + 1, m->parts, base_of(m->stem));
-    *out = m;
     return OATO_OK;
 }

@@ -49,7 +49,7 @@ struct hub_model {
 struct hub_files {
     struct arena arena;
     struct hub_file *file; /* in order of their paths */
-    size_t n;
+    size_t n, cap;
     struct hub_model *model; /* those that are models: no mmproj, no imatrix, no drafter */
     size_t n_models;
     char revision[65]; /* a commit, or "main" */
@@ -65,6 +65,11 @@ oato_status hub_files_group(struct hub_files *f, struct oato_error *err);
  * for the message. */
 oato_status hub_choose(const struct hub_files *f, const char *where, const char *quant,
                        const struct hub_model **out, struct oato_error *err);
+/* The only one there is; OATO_EUSAGE with their names when there are more. */
+oato_status hub_choose_only(const struct hub_files *f, const char *where,
+                            const struct hub_model **out, struct oato_error *err);
+/* OATO_EUSAGE when one of its parts is missing. */
+oato_status hub_model_whole(const struct hub_model *m, const char *where, struct oato_error *err);
 
 /* ------------------------------------------------------------------------ what is kept here --- */
 

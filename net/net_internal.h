@@ -63,6 +63,9 @@ oato_status http_get(struct http *h, const struct http_request *q, const char *w
 /* The host of a URL, for messages. */
 void http_host(const char *url, char host[HOST_BYTES]);
 
+/* The token, to be freed; NULL: there is none. OATO_EUSAGE: it cannot be one. */
+oato_status token_find(char **out, struct oato_error *err);
+
 /* Several requests at the same time, without redirects and repetitions. Slots count from 0. */
 struct http_many;
 oato_status http_many_create(struct http *h, int32_t slots, struct http_many **out,

@@ -10,6 +10,7 @@
  */
 #include "net/net_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +108,8 @@ static int lock_file(struct part *p, const struct fetch *f)
         struct stat st, named;
         if (fd < 0)
             return -2;
-        if (!RETRY(flock(fd, LOCK_EX | LOCK_NB))) {
+        /* a file system without locks is taken as it is */
+        if (!RETRY(flock(fd, LOCK_EX | LOCK_NB)) || errno != EWOULDBLOCK) {
             if (!fstat(fd, &st) && !lstat(p->path, &named) && st.st_ino == named.st_ino &&
                 st.st_dev == named.st_dev && S_ISREG(st.st_mode))
                 return fd;

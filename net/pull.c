@@ -100,6 +100,8 @@ static oato_status pull(const struct hub_name *name, const struct pull_options *
         status = hub_list(h, endpoint.data, name->repo, &f, err);
     if (!status)
         status = hub_choose(&f, name->repo, name->quant, &m, err);
+    if (!status)
+        status = hub_model_whole(m, name->repo, err);
     for (int32_t i = 0; !status && i < m->parts; i++)
         status = pull_file(h, endpoint.data, name->repo, &f, m->part[i], o, out, err);
     if (!status)
@@ -119,7 +121,8 @@ oato_status hub_pull(const char *name, const struct pull_options *o, struct pull
     if (!hub_name_parse(name, &hub))
         return oato_fail(err, OATO_EUSAGE,
                          "'%s' is not the name of a model: OWNER/REPO or OWNER/REPO:QUANT", name);
-    if (o->kept_first && !kept_find(name, &out->path, err)) {
+    struct oato_error not_here;
+    if (o->kept_first && !kept_find(name, &out->path, &not_here)) {
         text_printf(&out->name, "%s", name);
         return out->name.failed ? oato_fail_memory(err, strlen(name), "a name") : OATO_OK;
     }
@@ -145,11 +148,14 @@ oato_status model_locate(const char *operand, const char *hf, warn_fn warn, stru
     }
     if (!operand)
         return OATO_OK;
-    /* anything that is there, or does not look like a name, is a file's path */
-    if (!access(operand, F_OK) || !hub_name_parse(operand, &hub) || kept_find(operand, path, err)) {
-        if (access(operand, F_OK) && hub_name_parse(operand, &hub) && !strstr(operand, ".gguf"))
-            return err->status;
-        text_printf(path, "%s", operand);
+    struct oato_error not_here = {0};
+    /* what is there, or does not look like a name, is a file's path */
+    const bool name = access(operand, F_OK) && hub_name_parse(operand, &hub);
+    if (name && kept_find(operand, path, &not_here) && !strstr(operand, ".gguf")) {
+        *err = not_here;
+        return err->status;
     }
+    if (!path->len)
+        text_printf(path, "%s", operand);
     return path->failed ? oato_fail_memory(err, strlen(operand), "a name") : OATO_OK;
 }

@@ -399,7 +399,7 @@ static oato_status read_head(struct text *head, struct oato_error *err)
 static oato_status open_head(const char *path, struct text *head, struct model **out,
                              struct oato_error *err)
 {
-    struct gguf *g;
+    struct gguf *g = NULL;
     if (is_url(path))
         return header_of_url(path, out, err);
     oato_status status = strcmp(path, "-") != 0 ? gguf_open_head(path, &g, err)

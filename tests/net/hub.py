@@ -46,6 +46,8 @@ class Hub:
         self.token = None        # that the hub wants
         self.status = {}         # {path prefix: [(status, headers)...]}: the first answers
         self.sums = {}           # {path: sum} that the list tells in place of the real one
+        self.plain = set()       # files that the list shows as git has them, not as large ones
+        self.linked = None       # X-Linked-Etag, if not that sum
         self.extra = []          # members that the list has, too
         self.ranges = True
         self.cut = lambda: None  # after how many bytes an answer is cut; None: never
@@ -103,16 +105,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.list(api[1])
         if file and hub.repos.get(file[1], {}).get(file[3]) is not None:
             data = hub.repos[file[1]][file[3]]
-            return self.answer(302, {"Location": f"{hub.cdn}/{file[1]}/{urllib.parse.quote(file[3])}?link={hub.link}", "X-Repo-Commit": COMMIT,
-                                     "X-Linked-Size": len(data), "X-Linked-Etag": f'"{hub.sums.get(file[3], hashlib.sha256(data).hexdigest())}"'})
+            headers = {"Location": f"{hub.cdn}/{file[1]}/{urllib.parse.quote(file[3])}?link={hub.link}", "X-Repo-Commit": COMMIT}
+            if file[3] not in hub.plain or not hub.sums.get(file[3], "x"):
+                linked = hub.linked if hub.linked is not None else hub.sums.get(file[3], hashlib.sha256(data).hexdigest())
+                headers.update({"X-Linked-Size": len(data), "X-Linked-Etag": f'"{linked}"'})
+            return self.answer(302, headers)
         self.answer(404)
 
     def list(self, repo):
         hub = self.server.hub
         members = [{"type": "directory", "path": "folder", "oid": "0" * 40, "size": 0}]
         for path, data in sorted(hub.repos[repo].items()):
-            members.append({"type": "file", "path": path, "size": len(data), "oid": "1" * 40,
-                            "lfs": {"oid": hub.sums.get(path, hashlib.sha256(data).hexdigest()), "size": len(data), "pointerSize": 134}})
+            blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            members.append({"type": "file", "path": path, "size": len(data), "oid": hub.sums.get(path, blob)})
+            if path not in hub.plain:
+                sum = hub.sums.get(path, hashlib.sha256(data).hexdigest())
+                members[-1].update({"oid": "1" * 40, "lfs": {"oid": sum, "size": len(data), "pointerSize": 134}})
         members += hub.extra
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         begin = int(query.get("cursor", ["0"])[0])

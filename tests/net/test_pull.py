@@ -141,11 +141,26 @@ check("unfinished" in oato("ls").stdout and oato(REPO, "-p", "x").returncode == 
 del hub.repos[REPO]["x-Q4_K_M-00002-of-00003.gguf"]
 r = oato("pull", REPO)
 check(r.returncode == USAGE and "part 2 of 3" in r.stderr, "a part is missing there", r.stderr)
+check(oato("rm", REPO + ":Q4_K_M").returncode == 0 and files() == [], "rm of one with a missing part")
 
 # Ways that fail.
 fresh(**both)
 hub.sums[Q4] = "0" * 64
 fails(FILE, oato("pull", REPO), "checksum", "a wrong sum")
+hub.sums[Q4], hub.linked = hashlib.sha256(big).hexdigest(), "0" * 64
+fails(FILE, oato("pull", REPO), "another checksum", "another sum beside the file than in the list")
+fresh(**both)
+hub.plain, hub.sums = {Q4, Q8}, {Q4: "", Q8: ""}
+hub.linked = hashlib.sha256(small).hexdigest()
+good(oato("pull", REPO + ":Q8_0"), Q8, small, "a sum that only the file's answer tells")
+hub.linked = ""
+fails(FILE, oato("pull", REPO), "no checksum", "no sum at all", (f"{REPO}/{Q8}",))
+fresh(**both)
+hub.plain = {Q8}
+good(oato("pull", REPO + ":Q8_0"), Q8, small, "a file that git has")
+hub.repos[REPO]["n-F16.gguf"] = small
+hub.plain, hub.sums = {"n-F16.gguf"}, {"n-F16.gguf": "0" * 40}
+fails(FILE, oato("pull", REPO + ":F16"), "checksum", "the same with a wrong sum", (f"{REPO}/{Q8}",))
 fresh(**both)
 fails(IO, oato("pull", REPO, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (MB, MB))), os.strerror(errno.EFBIG), "a disk without room")
 fresh(**both)
