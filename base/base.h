@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------------ status and messages --- */
 
-/* The values are the exit statuses of the three programs. */
+/* The values are the exit statuses of the programs. */
 typedef enum oato_status {
     OATO_OK = 0,
     OATO_NEGATIVE = 1, /* a negative verdict: check, diff */
@@ -30,6 +30,8 @@ typedef enum oato_status {
     OATO_EDEVICE = 5,  /* a device failed */
     OATO_EIO = 6,      /* reading or writing failed: disk full, permission, missing file */
     OATO_UNSURE = 7,   /* too noisy to tell: check, where measurements vary more than is asked */
+    OATO_ENET = 8,     /* a server, or the way to it, failed */
+    OATO_EDENIED = 9,  /* a server wants a token, or refuses this one */
 } oato_status;
 
 /* One line for the user: what, where, why and what to do. */
@@ -210,6 +212,8 @@ void file_prefetch(const struct mapped_file *f, size_t offset, size_t bytes);
 
 /* Makes the folder, and those that it is in. Whoever writes there finds out if that failed. */
 void folder_make(const char *path);
+/* Syncs the folder of this file, after a rename. */
+void folder_sync(const char *path);
 /* Appends the folder of files that can be made again, $XDG_CACHE_HOME/oato or ~/.cache/oato, and
  * makes it. */
 struct text;

@@ -212,7 +212,7 @@ oato_status outfile_write(struct outfile *f, const void *data, size_t bytes, str
     return OATO_OK;
 }
 
-static void sync_directory(const char *path)
+void folder_sync(const char *path)
 {
     char *copy = strdup(path);
     if (!copy)
@@ -235,7 +235,7 @@ oato_status outfile_commit(struct outfile *f, struct oato_error *err)
         if (RETRY(fsync(stream_fd(f->stream))) || RETRY(rename(f->temporary, f->target)))
             return write_failed(f, err);
         f->temporary[0] = 0; /* it has its name now: abort must not remove it */
-        sync_directory(f->target);
+        folder_sync(f->target);
     }
     FILE *stream = f->stream;
     f->stream = NULL;

@@ -16,6 +16,8 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
+pkg_check_modules(CURL IMPORTED_TARGET libcurl>=7.68) # with OpenSSL's libcrypto: models can be fetched
+pkg_check_modules(CRYPTO IMPORTED_TARGET libcrypto)
 pkg_check_modules(EDIT IMPORTED_TARGET libedit) # without it oato-run chat has no line editing
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
@@ -25,6 +27,7 @@ endif()
 
 # What each room shows to those that use it, by the name in which they include it.
 set(OATO_SHOWS_base base/base.h base/dtypes.h base/pages.h)
+set(OATO_SHOWS_net net/net.h)
 set(OATO_SHOWS_jinja text/jinja/jinja.h)
 set(OATO_SHOWS_op kernels/op.h kernels/sums.h kernels/activation.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/sums.h kernels/activation.h kernels/program.h kernels/device.h kernels/ranks/collective.h)

@@ -80,8 +80,12 @@ const struct option_row llama_options[LLAMA_OPTIONS] = {
     OPTION_ANSWER("threads-batch", "-t N sets the threads for prompts, too"),
     OPTION_ANSWER("np", "repeat -p to answer several prompts together"),
     OPTION_ANSWER("parallel", "repeat -p to answer several prompts together"),
-    OPTION_ANSWER("hf", "the model must be a local file; download the GGUF first"),
-    OPTION_ANSWER("hf-repo", "the model must be a local file; download the GGUF first"),
+    OPTION_ANSWER("hff", "-hf OWNER/REPO:FILE.gguf names a file"),
+    OPTION_ANSWER("hf-file", "-hf OWNER/REPO:FILE.gguf names a file"),
+    OPTION_ANSWER("hft",
+                  "set HF_TOKEN, or write the token into the file that huggingface-cli uses"),
+    OPTION_ANSWER("hf-token",
+                  "set HF_TOKEN, or write the token into the file that huggingface-cli uses"),
 };
 
 oato_status session_take_int(const struct options *o, void *to, struct oato_error *err)

@@ -5,6 +5,7 @@
 #include "executor/session_options.h"
 #include "front/front.h"
 #include "front/run.h"
+#include "net/net.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -106,6 +107,10 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the first operand)", ALL, ARGS(take_model)},
+    {"hf", 0, "NAME", "a hub's model, OWNER/REPO[:QUANT]; fetched if it is not here", ALL,
+     TEXT(hf)},
+    {"hf-repo", 0, "NAME", NULL, ALL, TEXT(hf)},
+    {"hfr", 0, "NAME", NULL, ALL, TEXT(hf)},
     SESSION_PLAN(ENGINE, offsetof(struct run_args, open)),
     AUTO_OPTIONS(PLANNED, offsetof(struct run_args, plans), offsetof(struct run_args, open)),
     {"prompt", 'p', "TEXT", "text to continue; repeat for several at once", GENERATE,
@@ -256,23 +261,33 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     if (a.help || a.version || a.list_devices)
         return stdout_check(err);
     a.open.sampling.bias = a.bias;
-    if (!a.open.model)
+    if (!a.open.model && !a.hf)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");
+    struct text model;
+    text_init(&model);
+    interrupt_catch();
+    if (model_locate(a.open.model, a.hf, program_warn, &model, err)) {
+        text_free(&model);
+        return err->status;
+    }
+    a.open.model = model.data;
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);
     if (chats && first == 1 && wants_talk(&a))
         while (verbs[verb].verb != CHAT)
             verb++;
-    if (verbs[verb].verb & PLANNED && auto_plan_use(&a.plans, &a.open, err))
-        return err->status;
-    if (a.output && !a.open.dump_program && outfile_check(a.output, err))
-        return err->status;
-    interrupt_catch();
+    oato_status status = OATO_OK;
+    if (verbs[verb].verb & PLANNED)
+        status = auto_plan_use(&a.plans, &a.open, err);
+    if (!status && a.output && !a.open.dump_program)
+        status = outfile_check(a.output, err);
     if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
-    return verbs[verb].run(&a, err);
+    status = status ? status : verbs[verb].run(&a, err);
+    text_free(&model);
+    return status;
 }
 
 oato_status run_command(int argc, char **argv, struct oato_error *err)

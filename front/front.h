@@ -17,4 +17,9 @@ int front_main(const char *name, front_command command, int argc, char **argv);
 oato_status run_command(int argc, char **argv, struct oato_error *err);
 oato_status model_command(int argc, char **argv, struct oato_error *err);
 
+/* models.c: models of a hub, and those that are kept here. */
+oato_status pull_command(int argc, char **argv, struct oato_error *err);
+oato_status ls_command(int argc, char **argv, struct oato_error *err);
+oato_status rm_command(int argc, char **argv, struct oato_error *err);
+
 #endif

@@ -11,6 +11,9 @@ static const struct {
     const char *help;
 } verbs[] = {
     {"run", run_command, "continue or answer; all that oato-run does"},
+    {"pull", pull_command, "fetch a model, OWNER/REPO[:QUANT]"},
+    {"ls", ls_command, "list the models that are here"},
+    {"rm", rm_command, "remove some of them"},
 };
 
 static oato_status help(struct oato_error *err)

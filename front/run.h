@@ -14,6 +14,7 @@ enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 struct run_args {
     struct session_args open;
     struct auto_plan plans; /* where open.plan is none */
+    const char *hf; /* the name of a hub's model, in place of open.model */
     const char *file, *output, *compare, *ids, *system;
     const char *grammar, *grammar_file, *schema, *schema_file; /* at most one */
     struct logit_bias bias[BIASES_MAX];                        /* open.sampling.n_bias of them */

@@ -3,6 +3,7 @@
  */
 #include "executor/session_options.h"
 #include "front/auto.h"
+#include "net/net.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
@@ -14,7 +15,7 @@
 struct serve_args {
     struct server_options server;
     struct auto_plan plans; /* where there is no --plan */
-    const char *replay;
+    const char *replay, *hf;
     bool help, version;
 };
 
@@ -49,6 +50,10 @@ enum { SESSION_AT_SERVE = offsetof(struct serve_args, server.session), ALL = 1 }
 
 static const struct option_of table[] = {
     {"model", 'm', "FILE", "the GGUF file (or the operand)", ALL, take_model, 0, 0, 0},
+    {"hf", 0, "NAME", "a hub's model, OWNER/REPO[:QUANT]; fetched if it is not here", ALL,
+     AS(option_text, hf)},
+    {"hf-repo", 0, "NAME", NULL, ALL, AS(option_text, hf)},
+    {"hfr", 0, "NAME", NULL, ALL, AS(option_text, hf)},
     SESSION_PLAN(ALL, SESSION_AT_SERVE),
     AUTO_OPTIONS(ALL, offsetof(struct serve_args, plans), SESSION_AT_SERVE),
     {"host", 0, "LIST", "addresses to listen at (default 127.0.0.1)", ALL, TEXT(host)},
@@ -211,17 +216,23 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return stdout_check(err);
     if (a.replay)
         return replay(a.replay, err);
-    if (!a.server.session.model)
+    if (!a.server.session.model && !a.hf)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
-    if (auto_plan_use(&a.plans, &a.server.session, err))
-        return err->status;
     interrupt_catch();
-    if (a.server.session.dry_run)
-        return plan_only(&a.server.session, err);
-    return server_run(&a.server, err);
+    struct text model;
+    text_init(&model);
+    oato_status status = model_locate(a.server.session.model, a.hf, program_warn, &model, err);
+    a.server.session.model = model.data;
+    if (!status)
+        status = auto_plan_use(&a.plans, &a.server.session, err);
+    if (!status)
+        status = a.server.session.dry_run ? plan_only(&a.server.session, err)
+                                          : server_run(&a.server, err);
+    text_free(&model);
+    return status;
 }
 
 int main(int argc, char **argv)

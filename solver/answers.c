@@ -70,6 +70,6 @@ const struct option_row plan_answers[PLAN_ANSWERS] = {
     OPTION_ANSWER("no-conversation", RUNS),
     OPTION_ANSWER("keep", RUNS),
     OPTION_ANSWER("jinja", RUNS),
-    OPTION_ANSWER("hf", "the model must be a local file; download the GGUF first"),
-    OPTION_ANSWER("hf-repo", "the model must be a local file; download the GGUF first"),
+    OPTION_ANSWER("hf", "oato pull OWNER/REPO[:QUANT] fetches a model and prints its path"),
+    OPTION_ANSWER("hf-repo", "oato pull OWNER/REPO[:QUANT] fetches a model and prints its path"),
 };

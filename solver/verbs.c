@@ -5,6 +5,7 @@
  */
 #include "solver/verbs.h"
 
+#include "net/net.h"
 #include "solver/planning_internal.h"
 #include "solver/ranks/ranks_internal.h"
 #include "solver/report/report_internal.h"
@@ -418,7 +419,9 @@ static oato_status read_head(struct text *head, struct oato_error *err)
 static oato_status open_head(const char *path, struct text *head, struct model **out,
                              struct oato_error *err)
 {
-    struct gguf *g;
+    struct gguf *g = NULL;
+    if (is_url(path))
+        return header_of_url(path, out, err);
     oato_status status = strcmp(path, "-") != 0 ? gguf_open_head(path, &g, err)
                          : read_head(head, err)
                              ? err->status

@@ -71,4 +71,7 @@ typedef oato_status run_fn(struct command *c, struct text *out, struct oato_erro
 run_fn run_make, run_frontier, run_header, run_import;
 run_fn run_show, run_explain, run_diff, run_check, run_export, run_simulate, run_report;
 
+/* header_url.c: a model without data, of which only the headers are fetched. */
+oato_status header_of_url(const char *url, struct model **out, struct oato_error *err);
+
 #endif
