@@ -14,5 +14,7 @@ int front_main(const char *name, front_command command, int argc, char **argv);
 
 /* command.c: oato-run. */
 oato_status run_command(int argc, char **argv, struct oato_error *err);
+/* doctor.c: oato doctor. */
+oato_status doctor_command(int argc, char **argv, struct oato_error *err);
 
 #endif

@@ -123,7 +123,7 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         isa = getenv("OATO_CPU_ISA");
         from = "OATO_CPU_ISA";
     }
-    if (!isa || !*isa) {
+    if (!isa || !*isa || !strcmp(isa, "best")) {
         for (size_t i = ARRAY_LEN(levels); i-- > 0;) {
             if (levels[i].available()) {
                 *out = levels[i].kernels;
