@@ -157,7 +157,7 @@ void doctor_devices(struct doctor *d)
 {
     int usable[DOCTOR_DEVICES] = {0};
     json_open(&d->json, "devices", '[');
-    for (int i = 0; device_registry[i] && i < DOCTOR_DEVICES; i++) {
+    for (int i = 0; i < DOCTOR_DEVICES && device_registry[i]; i++) {
         const int n = device_registry[i]->probe();
         for (int index = 0; index < n; index++)
             device_add(d, device_registry[i], index);
@@ -165,7 +165,7 @@ void doctor_devices(struct doctor *d)
     }
     json_close(&d->json, ']');
     json_open(&d->json, "hardware", '{');
-    for (int i = 0; device_registry[i] && i < DOCTOR_DEVICES; i++)
+    for (int i = 0; i < DOCTOR_DEVICES && device_registry[i]; i++)
         sight_judge(d, device_registry[i], usable[i]);
     struct text others;
     text_init(&others);
