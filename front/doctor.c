@@ -103,7 +103,7 @@ static void device_add(struct doctor *d, const struct device_ops *ops, int index
     if (ops->open(index, "", &options, &device, &err)) {
         char id[32];
         snprintf(id, sizeof id, "%s:%d", ops->kind, index);
-        doctor_line(d, "  ", "%s is unusable: %s", id, err.text);
+        doctor_line(d, "", "%s is unusable: %s", id, err.text);
         json_add_object(&d->json, NULL, JSON("id", id), json_bool("usable", false),
                         JSON("why", err.text));
         doctor_problem(d, "device-unusable", "", "%s", err.text);

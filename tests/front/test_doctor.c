@@ -89,7 +89,7 @@ static int machine_make(void **state)
 static int diagnose(const char *model, json_t **out)
 {
     char name[96], root[96];
-    int status;
+    int status = 0;
     json_error_t error;
     snprintf(name, sizeof name, "%s/json", test_folder);
     snprintf(root, sizeof root, "%s/root", test_folder);
@@ -340,6 +340,19 @@ static void a_driver_may_be_too_old(void **state)
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     assert_int_equal(diagnose(NULL, &all), 0);
     assert_true(says(found(all, "advice", "gpu-hidden"), "why", "CUDA_VISIBLE_DEVICES"));
+    json_decref(all);
+    /* and with one GPU of two, without cuBLAS */
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("OATO_CUDA_ON_CPU_DEVICES");
+    assert_int_equal(diagnose(NULL, &all), 0);
+    assert_null(found(all, "advice", "gpu-hidden"));
+    assert_true(says(found(all, "advice", "gpu-library"), "why", "cuBLAS"));
+    assert_int_equal(json_array_size(json_object_get(all, "devices")), 2);
+    json_decref(all);
+    put("/sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");
+    put("/sys/bus/pci/devices/0000:02:00.0/class", "0x030200\n");
+    assert_int_equal(diagnose(NULL, &all), 0);
+    assert_true(says(found(all, "advice", "gpu-hidden"), "why", "1 of 2"));
     json_decref(all);
 }
 
