@@ -8,26 +8,37 @@
 
 #include "kernels/device.h"
 
-/* What would make it faster, the largest gain first, and the ids that JSON has. An accelerator is
- * worth a factor of 5 to 50, instruction sets 1.5 to 4 a level, processors and clocks what their
- * ratio says; memory decides what can run, huge pages and files are worth percents. */
-#define ADVICE_LIST(row)                                                                           \
-    row(DEBUG_BUILD, "debug-build") row(GPU_HIDDEN, "gpu-hidden")                                  \
-        row(KERNELS_FORCED, "kernels-forced") row(KERNELS_REFUSED, "kernels-refused")              \
-            row(PROCESSOR_QUOTA, "processor-quota") row(PROCESSOR_SET, "processor-set")            \
-                row(ON_BATTERY, "on-battery") row(FREQUENCY_LIMIT, "frequency-limit")              \
-                    row(GOVERNOR, "governor") row(TURBO_OFF, "turbo-off")                          \
-                        row(GPU_LIBRARY, "gpu-library") row(MEMORY_LIMIT, "memory-limit")          \
-                            row(MEMORY_RESERVED, "memory-reserved")                                \
-                                row(MEMORY_SWAPPED, "memory-swapped") row(DISK_SLOW, "disk-slow")  \
-                                    row(IO_URING_OFF, "io-uring-off")                              \
-                                        row(DISK_CACHED, "disk-cached")                            \
-                                            row(DISK_FULL, "disk-full")                            \
-                                                row(HUGE_PAGES_OFF, "huge-pages-off")              \
-                                                    row(NUMA_BALANCING, "numa-balancing")          \
-                                                        row(LOCKED_MEMORY, "locked-memory")        \
-                                                            row(SHARED_MEMORY, "shared-memory")    \
-                                                                row(OPEN_FILES, "open-files")
+/* What would make it faster, the largest gain first, and the ids that JSON has. SmolLM2 in Q4_1 on a
+ * virtual EPYC of Zen 4, one thread, prefill and decode: avx512 is 1.6 and 1.5 times as fast as avx2
+ * and 15 and 26 times as ref; transparent huge pages are worth 1.1 and 1.6. A GPU is worth more
+ * than any of these, processors and clocks what their ratio says. Memory decides what can run, files
+ * how fast weights arrive that are not in it. */
+/* clang-format off */
+#define ADVICE_LIST(row) \
+    row(DEBUG_BUILD, "debug-build") \
+    row(GPU_HIDDEN, "gpu-hidden") \
+    row(KERNELS_FORCED, "kernels-forced") \
+    row(KERNELS_REFUSED, "kernels-refused") \
+    row(PROCESSOR_QUOTA, "processor-quota") \
+    row(PROCESSOR_SET, "processor-set") \
+    row(HUGE_PAGES_OFF, "huge-pages-off") \
+    row(ON_BATTERY, "on-battery") \
+    row(FREQUENCY_LIMIT, "frequency-limit") \
+    row(GOVERNOR, "governor") \
+    row(TURBO_OFF, "turbo-off") \
+    row(GPU_LIBRARY, "gpu-library") \
+    row(MEMORY_LIMIT, "memory-limit") \
+    row(MEMORY_RESERVED, "memory-reserved") \
+    row(MEMORY_SWAPPED, "memory-swapped") \
+    row(DISK_SLOW, "disk-slow") \
+    row(IO_URING_OFF, "io-uring-off") \
+    row(DISK_CACHED, "disk-cached") \
+    row(DISK_FULL, "disk-full") \
+    row(NUMA_BALANCING, "numa-balancing") \
+    row(LOCKED_MEMORY, "locked-memory") \
+    row(SHARED_MEMORY, "shared-memory") \
+    row(OPEN_FILES, "open-files")
+/* clang-format on */
 
 #define ADVICE_NUMBER(number, id) ADVICE_##number,
 enum advice { ADVICE_LIST(ADVICE_NUMBER) ADVICE_COUNT };
