@@ -446,11 +446,18 @@ bool parse_f64(const char *s, double lo, double hi, double *out);
 /* What this process may use, within its CPU affinity and its control groups. */
 struct host_share {
     int32_t processors;       /* logical processors, or a cgroup quota rounded down; at least 1 */
+    double quota;             /* processors' worth of time that a cgroup allows; 0: no such limit */
     uint64_t memory_bytes;    /* in all */
     uint64_t available_bytes; /* free, or kept for files that can be read again */
 };
 /* root: "" for this machine; tests pass a folder with its own /proc and cgroups. */
 void host_share_read(const char *root, struct host_share *out);
+/* Whether this is a container, as its engine marks it. */
+bool host_contained(const char *root);
+/* The first line of a file of the system, "/sys/...", without its end; false, and "": none. */
+bool host_line(const char *root, const char *path, char *out, size_t bytes);
+/* The number behind `key` in such a file of lines "key: number"; 0: there is none. */
+uint64_t host_value(const char *root, const char *path, const char *key);
 int32_t host_processors(void);
 /* Returns `wanted`, limited to host_processors; when limited, `why` holds a line to warn with, else
  * "". */

@@ -59,6 +59,16 @@ static bool numbers_read(const struct hierarchy *h, const char *name, uint64_t *
     return ok;
 }
 
+bool host_line(const char *root, const char *path, char *out, size_t bytes)
+{
+    FILE *f = open_below(root, "", path + 1);
+    const bool ok = f && fgets(out, (int)bytes, f);
+    if (f)
+        fclose(f);
+    out[ok ? strcspn(out, "\n") : 0] = 0;
+    return ok;
+}
+
 /* The number behind `key` in a file of "key number" lines; 0 when there is none. */
 static uint64_t value_of(FILE *f, const char *key)
 {
@@ -70,6 +80,15 @@ static uint64_t value_of(FILE *f, const char *key)
     while (f && fgets(line, sizeof line, f))
         if (!strncmp(line, key, n) && strchr(" \t:", line[n]))
             value = strtoull(line + n + strspn(line + n, " \t:"), NULL, 10);
+    return value;
+}
+
+uint64_t host_value(const char *root, const char *path, const char *key)
+{
+    FILE *f = open_below(root, "", path + 1);
+    const uint64_t value = value_of(f, key);
+    if (f)
+        fclose(f);
     return value;
 }
 
@@ -164,6 +183,9 @@ static void cpus_limit(struct hierarchy *h, bool v2, struct host_share *s)
                                     numbers_read(h, "cpu.cfs_period_us", quota + 1, 1);
         if (!known || quota[0] == UINT64_MAX || !quota[1])
             continue;
+        const double share = (double)quota[0] / (double)quota[1];
+        if (!s->quota || share < s->quota)
+            s->quota = share;
         const uint64_t whole = quota[0] / quota[1];
         if (whole < (uint64_t)s->processors)
             s->processors = whole ? (int32_t)whole : 1;
@@ -205,12 +227,10 @@ static int32_t affinity_count(void)
 void host_share_read(const char *root, struct host_share *out)
 {
     struct hierarchy h;
-    FILE *f = open_below(root, "/proc", "meminfo");
     out->processors = affinity_count();
-    out->memory_bytes = value_of(f, "MemTotal") << 10;
-    out->available_bytes = value_of(f, "MemAvailable") << 10;
-    if (f)
-        fclose(f);
+    out->quota = 0;
+    out->memory_bytes = host_value(root, "/proc/meminfo", "MemTotal") << 10;
+    out->available_bytes = host_value(root, "/proc/meminfo", "MemAvailable") << 10;
     if (!out->memory_bytes)
         out->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     if (!out->available_bytes)
@@ -224,6 +244,19 @@ void host_share_read(const char *root, struct host_share *out)
         cpus_limit(&h, true, out);
         memory_limit(&same, true, out);
     }
+}
+
+bool host_contained(const char *root)
+{
+    static const char *const marks[] = {"/.dockerenv", "/run/.containerenv",
+                                        "/run/systemd/container"};
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_LEN(marks) && !found; i++) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s%s", root, marks[i]);
+        found = !access(path, F_OK);
+    }
+    return found;
 }
 
 int32_t host_processors(void)

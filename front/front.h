@@ -22,4 +22,7 @@ oato_status pull_command(int argc, char **argv, struct oato_error *err);
 oato_status ls_command(int argc, char **argv, struct oato_error *err);
 oato_status rm_command(int argc, char **argv, struct oato_error *err);
 
+/* doctor.c: oato doctor. */
+oato_status doctor_command(int argc, char **argv, struct oato_error *err);
+
 #endif

@@ -10,6 +10,7 @@ static const struct {
     front_command run; /* argv[0] is the verb */
     const char *help;
 } verbs[] = {
+    {"doctor", doctor_command, "say what this machine offers, and what would make it faster"},
     {"run", run_command, "continue or answer; all that oato-run does"},
     {"pull", pull_command, "fetch a model, OWNER/REPO[:QUANT]"},
     {"ls", ls_command, "list the models that are here"},

@@ -136,7 +136,7 @@ struct device_options {
     int32_t kept_cores; /* cpu: cores kept busy by other devices' threads (device_ops.keeps_core) */
     bool aside; /* cpu: steps run on the device's own thread, while another host device uses the
                    submitting thread */
-    const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else the best */
+    const char *isa;       /* cpu: NULL = OATO_CPU_ISA, else "best" */
     uint64_t budget_bytes; /* 0 = all; memory the device may use */
     const char *scratch;   /* cpu: folder for KV in a file, borrowed; NULL: cache_folder's */
     /* sim: advances its clock but computes nothing; the host reads zeros from it. The simulation
@@ -157,6 +157,17 @@ struct kv_place {
 };
 struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page);
 
+/* Hardware that the system's files show, whether it can be used or not. */
+struct device_sight {
+    int32_t n;         /* pieces of it; 0: none, and the rest is empty */
+    char what[128];    /* the first one */
+    char why[192];     /* what keeps it from being used, as far as these files say; "" */
+    char command[160]; /* for a shell: what is most likely to mend that */
+    char hidden[64];   /* the variable of the environment that keeps some from this process; "" */
+    /* A library that it would be faster with and that is not here, and a command; "" */
+    char lacks[128], lacks_command[96];
+};
+
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
@@ -164,6 +175,9 @@ struct device_ops {
     bool simulated;  /* no hardware: it is there only if it is asked for */
     /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
+    /* What there is below root, "" for this machine. NULL: what the device needs is always there.
+     */
+    void (*sight)(const char *root, struct device_sight *out);
     /* spec: the text after "kind:" ("vram=64MiB,read=900GB/s"), or "". */
     oato_status (*open)(int index, const char *spec, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
@@ -326,5 +340,8 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
 void device_found(struct text *list, warn_fn warn, void *user);
 /* Prints the devices that can be opened on this machine, one per line. */
 void device_list(FILE *out);
+/* Appends ", "-separated names of the accelerators that are in the machine and that no kind of
+ * device runs on; root as of device_ops.sight. Returns how many. */
+int device_strangers(const char *root, struct text *out);
 
 #endif

@@ -37,12 +37,13 @@ static const struct {
 };
 
 /* The value of the first line "key : value" of /proc/cpuinfo; "" when there is none. */
-static void cpuinfo_value(const char *key, char *out, size_t out_bytes)
+static void cpuinfo_value(const char *root, const char *key, char *out, size_t out_bytes)
 {
-    char line[8192];
+    char line[8192], path[4096];
     size_t n = strlen(key);
     out[0] = 0;
-    FILE *f = stream_open("/proc/cpuinfo", "r");
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+    FILE *f = stream_open(path, "r");
     while (f && fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');
         if (!colon || strncmp(line, key, n) != 0 || !(line[n] == '\t' || line[n] == ' '))
@@ -64,18 +65,19 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-static void read_isa(char *out, size_t out_bytes)
+void machine_processor(const char *root, char cpu[128], char isa[256])
 {
     char flags[8192];
     struct text t;
     text_init(&t);
-    cpuinfo_value("flags", flags, sizeof flags);
+    cpuinfo_value(root, "model name", cpu, 128);
+    cpuinfo_value(root, "flags", flags, sizeof flags);
     if (!flags[0])
-        cpuinfo_value("Features", flags, sizeof flags); /* aarch64 */
+        cpuinfo_value(root, "Features", flags, sizeof flags); /* aarch64 */
     for (size_t i = 0; i < ARRAY_LEN(isa_levels); i++)
         if (has_word(flags, isa_levels[i].flag))
             text_printf(&t, "%s%s", t.len ? " " : "", isa_levels[i].name);
-    snprintf(out, out_bytes, "%s", or_empty(t.data));
+    snprintf(isa, 256, "%s", or_empty(t.data));
     text_free(&t);
 }
 
@@ -118,11 +120,10 @@ oato_status machine_read(struct profile *p, struct oato_error *err)
     m->l3_bytes = cache_bytes(t, HWLOC_OBJ_L3CACHE);
     hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
     const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
-    cpuinfo_value("model name", cpu, sizeof cpu);
+    machine_processor("", cpu, isa);
     if (name && name[0])
         snprintf(cpu, sizeof cpu, "%s", name);
     hwloc_topology_destroy(t);
-    read_isa(isa, sizeof isa);
     m->cpu = profile_string(p, cpu[0] ? cpu : "unknown");
     m->isa = profile_string(p, isa);
     if (!m->cpu || !m->isa)

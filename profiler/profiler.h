@@ -42,6 +42,9 @@ struct profiler_report {
 
 /* Fills the fingerprint of this machine: no host name, serial number or path. */
 oato_status machine_read(struct profile *p, struct oato_error *err);
+/* What the kernel calls the processor, "": nothing, and those of its instruction sets that matter
+ * and may be used, as profiles name them. root: "", or a folder with a /proc of a test's own. */
+void machine_processor(const char *root, char cpu[128], char isa[256]);
 /* False when a and b are not the same machine; why gets "cores: 8 there, 2 here" (a is there). */
 bool machine_same(const struct profile_machine *a, const struct profile_machine *b, char *why,
                   size_t why_bytes);

@@ -132,7 +132,7 @@ oato_status cpu_kernels_select(const char *isa, const struct cpu_kernels **out,
         isa = getenv("OATO_CPU_ISA");
         from = "OATO_CPU_ISA";
     }
-    if (!isa || !*isa) {
+    if (!isa || !*isa || !strcmp(isa, "best")) {
         *out = levels[level_best()].kernels;
         return OATO_OK;
     }

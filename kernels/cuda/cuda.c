@@ -111,6 +111,7 @@ const struct device_ops cuda_device_ops = {
     .kind = "cuda",
     .keeps_core = true,
     .probe = probe,
+    .sight = cuda_sight,
     .open = cuda_open,
     .close = cuda_close,
     .info = info,

@@ -67,6 +67,12 @@ static bool make_handle(struct cuda_device *d)
            !library.set_stream(b->handle, d->queue.stream);
 }
 
+bool cuda_blas_found(void)
+{
+    pthread_once(&once, open_library);
+    return opened;
+}
+
 bool cuda_blas_usable(struct cuda_device *d)
 {
     struct cuda_blas *b = &d->blas;

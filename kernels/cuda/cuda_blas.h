@@ -76,6 +76,8 @@ struct cuda_device;
 
 /* Whether the device can use cuBLAS; the first call opens the library. */
 bool cuda_blas_usable(struct cuda_device *d);
+/* Whether the library is here, for whatever GPU. */
+bool cuda_blas_found(void);
 void cuda_blas_close(struct cuda_device *d);
 /* Bytes that its products need at the end of the device's workspace. */
 uint64_t cuda_blas_workspace_bytes(const struct cuda_device *d);

@@ -227,6 +227,8 @@ static inline struct cuda_device *cuda_of(const struct oato_device *d)
 oato_status cuda_open(int index, const char *spec, const struct device_options *options,
                       struct oato_device **out, struct oato_error *err);
 void cuda_close(struct oato_device *base);
+/* cuda_sight.c: see struct device_ops. */
+void cuda_sight(const char *root, struct device_sight *out);
 /* cuda_context.c. Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
 /* Makes n events, where there were none; frees those that there are. */

@@ -18,7 +18,7 @@ enum {
 
 static struct cuda_driver driver;
 static struct oato_error why_not;
-static bool usable;
+static bool found, usable;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static oato_status load(struct oato_error *err)
@@ -29,6 +29,7 @@ static oato_status load(struct oato_error *err)
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return oato_fail(err, OATO_EDEVICE, "cuda: no NVIDIA driver found: %s", dlerror());
+    found = true;
 #define LOAD(member, symbol, arguments)                                                            \
     if (!(*(void **)&driver.member = dlsym(library, symbol)))                                      \
         return oato_fail(err, OATO_EDEVICE, "cuda: %s lacks %s: install a newer NVIDIA driver",    \
@@ -85,6 +86,12 @@ const struct cuda_driver *cuda_driver_open(struct oato_error *err)
     if (err)
         *err = why_not;
     return NULL;
+}
+
+bool cuda_driver_found(void)
+{
+    pthread_once(&once, load_once);
+    return found;
 }
 
 oato_status cuda_fail(const struct cuda_driver *cu, cu_result result, const char *id,

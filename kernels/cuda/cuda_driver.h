@@ -154,6 +154,8 @@ struct cuda_driver {
 /* Opens the library once per process and initialises it; NULL with a message that says what is
  * missing: no driver, a driver that is too old, no GPU. */
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
+/* Whether there is such a library, usable or not. */
+bool cuda_driver_found(void);
 /* A driver that does nothing: each of its functions fails at once. */
 const struct cuda_driver *cuda_driver_none(void);
 /* Opens a library of NVIDIA's toolkit: what the environment variable names or, in the folders of

@@ -36,6 +36,10 @@ enum waits {
     WAITS_EVER,  /* sleeps between looks after a while: nobody knows when it comes */
 };
 
+/* The implementations of MPI that there may be modules for; NULL from i on: no more. *why gets what
+ * keeps module i from being opened here, "" if nothing does. For a diagnosis. */
+const char *collective_module(int i, char *why, size_t why_bytes);
+
 /* Joins the ranks that mpirun has started; without it there is one. From then on a thread watches
  * whether the others are there, and whatever waits for them fails when one has stopped. on_lost
  * (may be NULL) is called, on that thread, for who has not noticed soon after. OATO_EDEVICE:

@@ -37,21 +37,45 @@ static const char *module_wanted(void)
 }
 
 /* Beside the program, bin/../lib/oato, or where it was installed. A name with a '/' is a path. */
-static oato_status module_open(struct collective *c, const char *name, struct oato_error *err)
+static void module_path(const char *name, char path[640])
 {
-    char own[512] = "", path[640];
+    enum { PATH = 640 };
+    char own[512] = "";
     if (strchr(name, '/')) {
-        snprintf(path, sizeof path, "%s", name);
+        snprintf(path, PATH, "%s", name);
     } else {
         const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
         own[n > 0 ? n : 0] = 0;
         char *slash = strrchr(own, '/');
         if (slash)
             *slash = 0;
-        snprintf(path, sizeof path, "%s/../lib/oato/oato-%.32s.so", own, name);
+        snprintf(path, PATH, "%s/../lib/oato/oato-%.32s.so", own, name);
         if (access(path, R_OK))
-            snprintf(path, sizeof path, "%s/oato-%.32s.so", OATO_MODULES, name);
+            snprintf(path, PATH, "%s/oato-%.32s.so", OATO_MODULES, name);
     }
+}
+
+const char *collective_module(int i, char *why, size_t why_bytes)
+{
+    static const char *const names[] = {"openmpi", "mpich"};
+    if (i >= (int)ARRAY_LEN(names))
+        return NULL;
+    char path[640];
+    module_path(names[i], path);
+    void *module = access(path, R_OK) ? NULL : dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    snprintf(why, why_bytes, "%s",
+             module                ? ""
+             : !access(path, R_OK) ? or_empty(dlerror())
+                                   : "this build has no module for it");
+    if (module)
+        dlclose(module);
+    return names[i];
+}
+
+static oato_status module_open(struct collective *c, const char *name, struct oato_error *err)
+{
+    char path[640];
+    module_path(name, path);
     /* OpenMPI's own plug-ins look for its symbols among the global ones */
     c->module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     c->transport = c->module ? dlsym(c->module, TRANSPORT_SYMBOL) : NULL;

@@ -62,6 +62,7 @@ static void without_groups_the_machine_is_the_limit(void **state)
     (void)state;
     const struct host_share s = machine_read();
     assert_int_equal(s.processors, affinity());
+    assert_true(s.quota == 0);
     assert_int_equal(s.memory_bytes, (uint64_t)16 << 30);
     assert_int_equal(s.available_bytes, (uint64_t)8 << 30);
 }
@@ -83,6 +84,7 @@ static void groups_of_version_2_limit_up_to_the_root(void **state)
     put("/sys/fs/cgroup/services/memory.current", "99\n");
     struct host_share s = machine_read();
     assert_int_equal(s.processors, 1); /* one and a half */
+    assert_true(s.quota > 1.49 && s.quota < 1.51);
     assert_int_equal(s.memory_bytes, 2048 * (uint64_t)MIB);
     assert_int_equal(s.available_bytes, (2048 - 1024 + 512) * (uint64_t)MIB);
     /* the group above may hold more, but the processes beside us have used most of it */
@@ -148,6 +150,25 @@ static void a_container_is_held_to_its_own_group(void **state)
     }
 }
 
+static void files_of_the_system_are_read_below_the_root(void **state)
+{
+    char line[16];
+    (void)state;
+    put("/sys/one", "two words\nthree\n");
+    assert_true(host_line(folder, "/sys/one", line, sizeof line));
+    assert_string_equal(line, "two words");
+    put("/sys/one", "");
+    assert_false(host_line(folder, "/sys/one", line, sizeof line));
+    assert_string_equal(line, "");
+    assert_false(host_line(folder, "/sys/none", line, sizeof line));
+    assert_int_equal(host_value(folder, "/proc/meminfo", "MemFree"), 1);
+    assert_int_equal(host_value(folder, "/proc/meminfo", "Mem"), 0);
+    assert_int_equal(host_value(folder, "/proc/none", "MemFree"), 0);
+    assert_false(host_contained(folder));
+    put("/run/.containerenv", "");
+    assert_true(host_contained(folder));
+}
+
 static void damaged_files_limit_nothing(void **state)
 {
     (void)state;
@@ -200,6 +221,7 @@ int main(void)
         cmocka_unit_test_setup(groups_of_version_2_limit_up_to_the_root, machine_begin),
         cmocka_unit_test_setup(groups_of_version_1_have_a_hierarchy_each, machine_begin),
         cmocka_unit_test_setup(a_container_is_held_to_its_own_group, machine_begin),
+        cmocka_unit_test_setup(files_of_the_system_are_read_below_the_root, machine_begin),
         cmocka_unit_test_setup(damaged_files_limit_nothing, machine_begin),
         cmocka_unit_test(threads_beyond_the_processors_are_refused_with_a_word),
         cmocka_unit_test(spins_take_the_time_that_is_asked_for),

@@ -9,6 +9,9 @@
 #include "tests/kernels/test_cpu.h"
 
 enum { SEQS = 3, POSITIONS = 900, PAGES = SEQS * (POSITIONS / 64 + 1) };
+/* Queries are made for so many positions, more than a step computes of a sequence, and serve again
+ * behind them. */
+enum { QUERIES = 211 };
 
 /* Sequences with a full cache, of which a step computes some tokens at the end. */
 struct rig {
@@ -20,8 +23,10 @@ struct rig {
     struct oato_op op;
     int32_t pages[SEQS][POSITIONS / 64 + 1];
     int64_t length[SEQS];
-    float *q;     /* [SEQS][POSITIONS][k] */
-    float *sinks; /* of each head; NULL: none */
+    float *q;                /* [SEQS][QUERIES][k] */
+    float *sinks;            /* of each head; NULL: none */
+    double *stored[SEQS][2]; /* K and V as they can be read, [head][position][dimension]; NULL: not
+                                needed yet */
 };
 
 /* Values as wide as K, of another width, or the first dimensions of K. */
@@ -63,15 +68,26 @@ static void rig_init(struct rig *x, const struct cpu_kernels *k, oato_dtype dtyp
         order[j] = t;
     }
     memcpy(x->pages, order, sizeof x->pages);
-    x->q = test_malloc((size_t)SEQS * POSITIONS * (size_t)x->op.k * sizeof *x->q);
-    random_floats(x->q, (int64_t)SEQS * POSITIONS * x->op.k);
-    for (int64_t i = 0; i < (int64_t)SEQS * POSITIONS * x->op.k; i++)
+    x->q = test_malloc((size_t)SEQS * QUERIES * (size_t)x->op.k * sizeof *x->q);
+    random_floats(x->q, (int64_t)SEQS * QUERIES * x->op.k);
+    for (int64_t i = 0; i < (int64_t)SEQS * QUERIES * x->op.k; i++)
         x->q[i] *= 2; /* peaks in the softmax */
     x->c = (struct cpu_context){.kernels = k, .arena = x->g.base, .kv = &x->kv};
 }
 
+/* What was read of a sequence holds no longer. */
+static void stored_forget(struct rig *x, int seq)
+{
+    for (int which = 0; which < 2; which++) {
+        free(x->stored[seq][which]);
+        x->stored[seq][which] = NULL;
+    }
+}
+
 static void rig_free(struct rig *x)
 {
+    for (int s = 0; s < SEQS; s++)
+        stored_forget(x, s);
     test_free(x->q);
     guarded_free(&x->g);
 }
@@ -107,6 +123,7 @@ static void put(const struct rig *x, uint8_t *at, uint8_t *scale, float v)
 static void fill(struct rig *x, int seq, int64_t length)
 {
     x->length[seq] = length;
+    stored_forget(x, seq);
     for (int64_t p = 0; p < length; p++) {
         for (int32_t h = 0; h < x->op.kv_heads; h++) {
             for (int which = 0; which < (x->op.v_in_k ? 1 : 2); which++) {
@@ -131,6 +148,29 @@ static double kv_value(const struct rig *x, int seq, int which, int64_t position
     return (x->kv.dtype == DT_Q8_0 ? *(const int8_t *)at : 1) * (double)f16_to_f32(half);
 }
 
+/* K (which 0) or V of a head, position after position. */
+static const double *stored(struct rig *x, int seq, int which, int32_t h)
+{
+    const int32_t d = which ? op_v_dim(&x->op) : x->op.head_dim;
+    const int64_t length = x->length[seq];
+    double *at = x->stored[seq][which];
+    if (!at) {
+        at = x->stored[seq][which] =
+            malloc((size_t)(x->op.kv_heads * length * d) * sizeof *at); /* fill frees it, too */
+        assert_non_null(at);
+        for (int32_t head = 0; head < x->op.kv_heads; head++)
+            for (int64_t p = 0; p < length; p++)
+                for (int32_t e = 0; e < d; e++)
+                    at[(head * length + p) * d + e] = kv_value(x, seq, which, p, head, e);
+    }
+    return at + h * length * d;
+}
+
+static const float *query(const struct rig *x, int seq, int64_t position)
+{
+    return x->q + ((int64_t)seq * QUERIES + position % QUERIES) * x->op.k;
+}
+
 /* ALiBi's: a head's power of 2^(-alibi / N), N being the largest power of two within the number of
  * heads; those behind N have the powers between. */
 static double slope_of(const struct oato_op *op, int32_t head)
@@ -141,11 +181,11 @@ static double slope_of(const struct oato_op *op, int32_t head)
 }
 
 /* Softmax over all positions in the window at once, in double. */
-static void exact(const struct rig *x, int seq, int64_t position, double *out)
+static void exact(struct rig *x, int seq, int64_t position, double *out)
 {
     const int32_t d = x->op.head_dim, values = op_v_dim(&x->op);
     const int32_t group = x->op.heads / x->op.kv_heads;
-    const float *q = x->q + ((int64_t)seq * POSITIONS + position) * x->op.k;
+    const float *q = query(x, seq, position);
     const int64_t first = !x->op.window   ? 0
                           : x->op.chunked ? position - position % x->op.window
                                           : max_i64(0, position + 1 - x->op.window);
@@ -153,11 +193,12 @@ static void exact(const struct rig *x, int seq, int64_t position, double *out)
     double *p = test_malloc((size_t)(position + 1) * sizeof *p);
     for (int32_t h = 0; h < x->op.heads; h++, q += d, out += values) {
         double top = -INFINITY, sum = 0;
+        const double *keys = stored(x, seq, 0, h / group), *v = stored(x, seq, 1, h / group);
         const double slope = x->op.alibi != 0 ? slope_of(&x->op, h) : 0;
         for (int64_t i = first; i <= position; i++) {
             p[i] = 0;
             for (int32_t e = 0; e < d; e++)
-                p[i] += (double)q[e] * kv_value(x, seq, 0, i, h / group, e);
+                p[i] += (double)q[e] * keys[i * d + e];
             p[i] *= (double)x->op.scale;
             p[i] = cap > 0 ? cap * tanh(p[i] / cap) : p[i];
             p[i] -= slope * (double)(position - i);
@@ -167,7 +208,7 @@ static void exact(const struct rig *x, int seq, int64_t position, double *out)
         for (int64_t i = first; i <= position; i++) {
             sum += p[i] = exp(p[i] - top);
             for (int32_t e = 0; e < values; e++)
-                out[e] += p[i] * kv_value(x, seq, 1, i, h / group, e);
+                out[e] += p[i] * v[i * values + e];
         }
         if (x->sinks)
             sum += exp((double)x->sinks[h] - top);
@@ -214,9 +255,9 @@ static float *attend(struct rig *x, const struct piece *pieces, int n, int threa
     r.in[0] = guarded_offset(&g, q_row * (size_t)tokens);
     r.out[0] = guarded_offset(&g, row * (size_t)tokens);
     for (int i = 0; i < n; i++)
-        memcpy(g.base + r.in[0] + q_row * (size_t)seq[i].query_begin,
-               x->q + ((int64_t)pieces[i].seq * POSITIONS + pieces[i].begin) * x->op.k,
-               q_row * (size_t)pieces[i].n);
+        for (int64_t p = 0; p < pieces[i].n; p++)
+            memcpy(g.base + r.in[0] + q_row * (size_t)(seq[i].query_begin + p),
+                   query(x, pieces[i].seq, pieces[i].begin + p), q_row);
     c.arena = g.base;
     struct oato_weight sinks = {.use = WEIGHT_VECTOR, .data = (const uint8_t *)x->sinks};
     struct oato_weight *table[] = {&sinks};
