@@ -214,14 +214,9 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
     interrupt_catch();
-    struct text model;
-    text_init(&model);
-    oato_status status = model_locate(a.server.session.model, a.hf, program_warn, &model, err);
-    a.server.session.model = model.data;
-    if (!status)
-        status = server_run(&a.server, err);
-    text_free(&model);
-    return status;
+    if (model_locate(&a.server.session.model, a.hf, program_warn, err))
+        return err->status;
+    return server_run(&a.server, err);
 }
 
 int main(int argc, char **argv)
