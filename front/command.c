@@ -264,30 +264,22 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     if (!a.open.model && !a.hf)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");
-    struct text model;
-    text_init(&model);
     interrupt_catch();
-    if (model_locate(a.open.model, a.hf, program_warn, &model, err)) {
-        text_free(&model);
+    if (model_locate(&a.open.model, a.hf, program_warn, err))
         return err->status;
-    }
-    a.open.model = model.data;
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);
     if (chats && first == 1 && wants_talk(&a))
         while (verbs[verb].verb != CHAT)
             verb++;
-    oato_status status = OATO_OK;
-    if (verbs[verb].verb & PLANNED)
-        status = auto_plan_use(&a.plans, &a.open, err);
-    if (!status && a.output && !a.open.dump_program)
-        status = outfile_check(a.output, err);
+    if (verbs[verb].verb & PLANNED && auto_plan_use(&a.plans, &a.open, err))
+        return err->status;
+    if (a.output && !a.open.dump_program && outfile_check(a.output, err))
+        return err->status;
     if (verbs[verb].verb != CHAT) /* chat handles Ctrl-C itself */
         interrupt_deadline(1);
-    status = status ? status : verbs[verb].run(&a, err);
-    text_free(&model);
-    return status;
+    return verbs[verb].run(&a, err);
 }
 
 oato_status run_command(int argc, char **argv, struct oato_error *err)

@@ -531,7 +531,7 @@ oato_status http_get(struct http *h, const struct http_request *q, const char *w
 {
     struct http_request at = *q;
     struct text url;
-    struct http_end end;
+    struct http_end end = {.slot = -1};
     oato_status status = OATO_OK;
     char linked[sizeof r->linked] = "", commit[sizeof r->commit] = "";
     memset(r, 0, sizeof *r);

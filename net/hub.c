@@ -92,7 +92,7 @@ oato_status hub_list(struct http *h, const char *endpoint, const char *repo, str
     oato_status status = OATO_OK;
     memset(out, 0, sizeof *out);
     arena_init(&out->arena);
-    strcpy(out->revision, "main");
+    snprintf(out->revision, sizeof out->revision, "main");
     text_init(&url);
     text_init(&body);
     http_host(endpoint, host);

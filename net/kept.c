@@ -182,6 +182,20 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct kept_model *)a)->name, ((const struct kept_model *)b)->name);
 }
 
+/* Describes all models; they are in order of their names then. */
+static oato_status describe_all(struct kept_models *k, const struct hub_files *f, const char *root,
+                                struct oato_error *err)
+{
+    k->model = arena_alloc(&k->arena, f->n_models, sizeof *k->model);
+    if (!k->model)
+        return oato_fail_memory(err, f->n_models * sizeof *k->model, "a list of models");
+    for (size_t i = 0; i < f->n_models; i++)
+        if (describe(k, f, &f->model[i], root, err))
+            return err->status;
+    qsort(k->model, k->n, sizeof *k->model, by_name);
+    return OATO_OK;
+}
+
 oato_status kept_list(struct kept_models *out, struct oato_error *err)
 {
     struct hub_files f;
@@ -190,15 +204,8 @@ oato_status kept_list(struct kept_models *out, struct oato_error *err)
     arena_init(&out->arena);
     text_init(&root);
     oato_status status = scan(&f, NULL, &root, &out->disk_bytes, err);
-    if (!status) {
-        out->model = arena_alloc(&out->arena, f.n_models, sizeof *out->model);
-        if (!out->model)
-            status = oato_fail_memory(err, f.n_models * sizeof *out->model, "a list of models");
-    }
-    for (size_t i = 0; i < f.n_models && !status; i++)
-        status = describe(out, &f, &f.model[i], root.data, err);
-    if (!status && out->n)
-        qsort(out->model, out->n, sizeof *out->model, by_name);
+    if (!status)
+        status = describe_all(out, &f, root.data, err);
     hub_files_free(&f);
     text_free(&root);
     if (status)

@@ -50,7 +50,7 @@ bool hub_name_parse(const char *text, struct hub_name *out)
         return false;
     memset(out, 0, sizeof *out);
     memcpy(out->repo, text, repo);
-    strcpy(out->quant, quant);
+    memcpy(out->quant, quant, strlen(quant));
     return true;
 }
 
@@ -153,12 +153,12 @@ static oato_status add_model(struct hub_files *f, const char *path, size_t stem,
                              struct oato_error *err)
 {
     struct hub_model *m = &f->model[f->n_models++];
-    const struct hub_file **part = arena_alloc(&f->arena, (size_t)count, sizeof *part);
+    const struct hub_file **part = arena_alloc(&f->arena, (size_t)count, sizeof(void *));
     m->parts = count;
     m->part = part;
     m->stem = arena_strndup(&f->arena, path, stem);
     if (!part || !m->stem)
-        return oato_fail_memory(err, (size_t)count * sizeof *part, "a list of files");
+        return oato_fail_memory(err, (size_t)count * sizeof(void *), "a list of files");
     m->tag = tag_of(m->stem);
     for (int32_t i = 0; i < count; i++) {
         struct text name;

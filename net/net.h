@@ -124,11 +124,10 @@ struct pulled {
  * checksum, OATO_EIO the disk failed or is full, or Ctrl-C. */
 oato_status hub_pull(const char *name, const struct pull_options *o, struct pulled *out,
                      struct oato_error *err);
-/* What a command line names: -hf's value, which is pulled if it is not here, or an operand, a file
- * or the name of a model that is here. One of both may be NULL, path is appended to; both NULL:
- * nothing happens. */
-oato_status model_locate(const char *operand, const char *hf, warn_fn warn, struct text *path,
-                         struct oato_error *err);
+/* What a command line names as a model: *model is an operand, the path of a file or the name of a
+ * model that is here, or NULL; hf is -hf's value, which is pulled if it is not here, or NULL.
+ * *model becomes a path, which is valid until the next call. */
+oato_status model_locate(const char **model, const char *hf, warn_fn warn, struct oato_error *err);
 
 /* ---------------------------------------------------------------------------- any URL ----- */
 

@@ -85,10 +85,11 @@ bool part_look(const char *path, uint64_t *bytes, uint64_t *done)
             *done += d;
         }
     }
+    const bool found = note;
     if (fd >= 0)
         close(fd);
     free(note);
-    return note;
+    return found;
 }
 
 /* ------------------------------------------------------------------------------- opening --- */

@@ -129,33 +129,25 @@ oato_status hub_pull(const char *name, const struct pull_options *o, struct pull
     return pull(&hub, o, out, err);
 }
 
-oato_status model_locate(const char *operand, const char *hf, warn_fn warn, struct text *path,
-                         struct oato_error *err)
+oato_status model_locate(const char **model, const char *hf, warn_fn warn, struct oato_error *err)
 {
+    static struct pulled at;
     struct hub_name hub;
+    struct oato_error not_here = {0};
+    const char *operand = *model;
     if (operand && hf)
         return oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and -hf '%s'; give one",
                          operand, hf);
-    if (hf) {
-        const struct pull_options o = {.kept_first = true, .warn = warn};
-        struct pulled p = {0};
-        oato_status status = hub_pull(hf, &o, &p, err);
-        if (!status)
-            text_printf(path, "%s", p.path.data);
-        text_free(&p.name);
-        text_free(&p.path);
-        return status || !path->failed ? status : oato_fail_memory(err, strlen(hf), "a name");
-    }
-    if (!operand)
-        return OATO_OK;
-    struct oato_error not_here = {0};
+    text_free(&at.name);
+    text_free(&at.path);
+    if (hf && hub_pull(hf, &(struct pull_options){.kept_first = true, .warn = warn}, &at, err))
+        return err->status;
     /* what is there, or does not look like a name, is a file's path */
-    const bool name = access(operand, F_OK) && hub_name_parse(operand, &hub);
-    if (name && kept_find(operand, path, &not_here) && !strstr(operand, ".gguf")) {
+    if (operand && access(operand, F_OK) && hub_name_parse(operand, &hub) &&
+        kept_find(operand, &at.path, &not_here) && !strstr(operand, ".gguf")) {
         *err = not_here;
         return err->status;
     }
-    if (!path->len)
-        text_printf(path, "%s", operand);
-    return path->failed ? oato_fail_memory(err, strlen(operand), "a name") : OATO_OK;
+    *model = at.path.len ? at.path.data : operand;
+    return OATO_OK;
 }

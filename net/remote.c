@@ -66,33 +66,40 @@ static oato_status get(struct remote *r, uint64_t offset, void *to, size_t bytes
     return status;
 }
 
-oato_status remote_open(const char *url, struct remote **out, struct oato_error *err)
+/* Finds out its size, and what it is now. */
+static oato_status look(struct remote *r, struct oato_error *err)
 {
     struct http_reply reply;
-    struct text hub;
     uint8_t first;
-    text_init(&hub);
+    oato_status status = get(r, 0, &first, 1, &reply, err);
+    if (!status && !reply.has_total)
+        status = oato_fail(err, OATO_ENET, "%s: the server does not tell its size", r->url);
+    r->bytes = reply.total;
+    memcpy(r->etag, reply.etag, sizeof r->etag);
+    http_reply_free(&reply);
+    return status;
+}
+
+oato_status remote_open(const char *url, struct remote **out, struct oato_error *err)
+{
+    struct text hub;
     struct remote *r = calloc(1, sizeof *r);
-    *out = r;
-    if (r)
-        r->url = strdup(url);
-    oato_status status =
-        r && r->url ? hub_endpoint(&hub, err) : oato_fail_memory(err, strlen(url), "a URL");
+    *out = NULL;
+    if (!r || !(r->url = strdup(url))) {
+        free(r);
+        return oato_fail_memory(err, strlen(url), "a URL");
+    }
+    text_init(&hub);
+    oato_status status = hub_endpoint(&hub, err);
     if (!status)
         status = http_create(hub.data, &r->http, err);
-    if (!status) {
-        status = get(r, 0, &first, 1, &reply, err);
-        if (!status && !reply.has_total)
-            status = oato_fail(err, OATO_ENET, "%s: the server does not tell its size", url);
-        r->bytes = reply.total;
-        memcpy(r->etag, reply.etag, sizeof r->etag);
-        http_reply_free(&reply);
-    }
+    if (!status)
+        status = look(r, err);
     text_free(&hub);
-    if (status) {
+    if (status)
         remote_close(r);
-        *out = NULL;
-    }
+    else
+        *out = r;
     return status;
 }
 

@@ -222,17 +222,12 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
     interrupt_catch();
-    struct text model;
-    text_init(&model);
-    oato_status status = model_locate(a.server.session.model, a.hf, program_warn, &model, err);
-    a.server.session.model = model.data;
-    if (!status)
-        status = auto_plan_use(&a.plans, &a.server.session, err);
-    if (!status)
-        status = a.server.session.dry_run ? plan_only(&a.server.session, err)
-                                          : server_run(&a.server, err);
-    text_free(&model);
-    return status;
+    if (model_locate(&a.server.session.model, a.hf, program_warn, err) ||
+        auto_plan_use(&a.plans, &a.server.session, err))
+        return err->status;
+    if (a.server.session.dry_run)
+        return plan_only(&a.server.session, err);
+    return server_run(&a.server, err);
 }
 
 int main(int argc, char **argv)

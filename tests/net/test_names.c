@@ -79,8 +79,7 @@ static void choosing(void **state)
             assert_true(hub_files_add(&f, file, 1, ""));
         assert_int_equal(hub_files_group(&f, &err), OATO_OK);
         const char *want = choices[i].chosen;
-        if (hub_choose(&f, "a/b", choices[i].quant, &m, &err) ||
-            hub_model_whole(m, "a/b", &err)) {
+        if (hub_choose(&f, "a/b", choices[i].quant, &m, &err) || hub_model_whole(m, "a/b", &err)) {
             assert_int_equal(err.status, OATO_EUSAGE);
             if (*want != '!' || !strstr(err.text, want + 1))
                 fail_msg("%s %s: %s", choices[i].files, choices[i].quant, err.text);
