@@ -1,7 +1,7 @@
 /*
  * oato.h - the whole interface of liboato, for programs outside the source tree, in C17 or C++17:
  * models, text, plans, the engine and batches of requests on it. Start with executor/session.h,
- * which opens all of them in one call; docs/examples/complete.c is a program of 40 lines.
+ * which opens all of them in one call; docs/examples/complete.c is a short program.
  *
  * The interface may change with every version until 1.0; pkg-config tells which is installed.
  */

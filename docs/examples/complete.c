@@ -13,8 +13,10 @@ int main(int argc, char **argv)
     if (argc < 3)
         return fprintf(stderr, "usage: complete MODEL.gguf TEXT [TOKENS]\n"), 2;
 
-    /* A plan of oato-plan would go into .plan; without one all runs on the CPU. */
-    const struct session_args args = {.model = argv[1], .sampling = {SAMPLING_DEFAULTS(0)}};
+    /* A plan of oato-plan would go into .plan; without one all runs on the CPU. The most likely
+     * tokens. */
+    const struct session_args args = {.model = argv[1],
+                                      .sampling = {.top_p = 1, .repeat_penalty = 1}};
     if (session_open(&s, &args, SESSION_TOKENIZER, &err) ||
         tokenizer_encode(s.tokenizer, argv[2], strlen(argv[2]), TOKENIZE_PROMPT, &ids, &n, &err) ||
         engine_seq_create(s.engine, &seq, &err) ||
