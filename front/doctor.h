@@ -8,11 +8,11 @@
 
 #include "kernels/device.h"
 
-/* What would make it faster, the largest gain first, and the ids that JSON has. SmolLM2 in Q4_1 on a
- * virtual EPYC of Zen 4, one thread, prefill and decode: avx512 is 1.6 and 1.5 times as fast as avx2
- * and 15 and 26 times as ref; transparent huge pages are worth 1.1 and 1.6. A GPU is worth more
- * than any of these, processors and clocks what their ratio says. Memory decides what can run, files
- * how fast weights arrive that are not in it. */
+/* What would make it faster, the largest gain first, and the ids that JSON has. SmolLM2 in Q4_1 on
+ * a virtual EPYC of Zen 4, one thread, prefill and decode: avx512 is 1.6 and 1.5 times as fast as
+ * avx2 and 15 and 26 times as ref; transparent huge pages are worth 1.1 and 1.6. A GPU is worth
+ * more than any of these, processors and clocks what their ratio says. Memory decides what can run,
+ * files how fast weights arrive that are not in it. */
 /* clang-format off */
 #define ADVICE_LIST(row) \
     row(DEBUG_BUILD, "debug-build") \
