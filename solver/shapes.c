@@ -36,7 +36,7 @@ static oato_status measure(struct shape_spec *s, const struct mix *mix, double *
     s->mix = mix;
     arena_init(&arena);
     const oato_status status = shape_tensors(s, &arena, &tensors, &n, err);
-    for (size_t i = 0; !status && i < n; i++) {
+    for (size_t i = 0; tensors && i < n; i++) {
         *bytes += (double)tensors[i].bytes;
         *parameters +=
             (double)tensors[i].ne[0] * (double)tensors[i].ne[1] * (double)tensors[i].ne[2];

@@ -429,7 +429,7 @@ static oato_status read_head(struct text *head, struct oato_error *err)
 static oato_status open_head(const char *path, struct text *head, struct model **out,
                              struct oato_error *err)
 {
-    struct gguf *g;
+    struct gguf *g = NULL;
     oato_status status = strcmp(path, "-") != 0 ? gguf_open_head(path, &g, err)
                          : read_head(head, err)
                              ? err->status
@@ -440,7 +440,7 @@ static oato_status open_head(const char *path, struct text *head, struct model *
 oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
 {
     const char *path = c->output, *from = c->n_operands ? c->operands[0] : "-";
-    struct model *m;
+    struct model *m = NULL;
     struct text head;
     if (!c->n_operands && isatty(STDIN_FILENO))
         return oato_fail(err, OATO_EUSAGE,
