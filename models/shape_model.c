@@ -202,7 +202,7 @@ oato_status shape_open(const struct shape_spec *s, struct gguf **out, struct oat
     if (!status) {
         shape_put_keys(s, s->title, w);
         gguf_writer_string(w, "tokenizer.ggml.model", "none");
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; tensors && i < n; i++)
             gguf_writer_tensor(w, tensors[i].name, tensors[i].dtype, tensors[i].n_dims,
                                tensors[i].ne, NULL);
         status = gguf_writer_open(w, name, out, err);

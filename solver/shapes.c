@@ -26,8 +26,8 @@ oato_status open_shape(const struct command *c, struct model **out, struct oato_
 }
 
 /* Bytes of weights with that mix, and how many parameters there are. */
-static oato_status measure(struct shape_spec *s, const struct mix *mix, double *bytes,
-                           double *parameters, struct oato_error *err)
+static oato_status measure(struct shape_spec *s, const struct mix *mix, uint64_t *bytes,
+                           uint64_t *parameters, struct oato_error *err)
 {
     struct arena arena;
     struct gguf_tensor *tensors = NULL;
@@ -36,10 +36,9 @@ static oato_status measure(struct shape_spec *s, const struct mix *mix, double *
     s->mix = mix;
     arena_init(&arena);
     const oato_status status = shape_tensors(s, &arena, &tensors, &n, err);
-    for (size_t i = 0; !status && i < n; i++) {
-        *bytes += (double)tensors[i].bytes;
-        *parameters +=
-            (double)tensors[i].ne[0] * (double)tensors[i].ne[1] * (double)tensors[i].ne[2];
+    for (size_t i = 0; tensors && i < n; i++) {
+        *bytes += tensors[i].bytes;
+        *parameters += (uint64_t)(tensors[i].ne[0] * tensors[i].ne[1] * tensors[i].ne[2]);
     }
     arena_free(&arena);
     return status;
@@ -49,7 +48,7 @@ static oato_status list_one(const struct embedded_file *f, bool json, struct tex
                             struct oato_error *err)
 {
     struct shape_spec s;
-    double bytes[ARRAY_LEN(listed)], own = 0, parameters = 0;
+    uint64_t bytes[ARRAY_LEN(listed)], own = 0, parameters = 0;
     if (shape_parse(f, &s, err) || measure(&s, s.mix, &own, &parameters, err))
         return err->status;
     for (size_t t = 0; t < ARRAY_LEN(listed); t++)
@@ -67,10 +66,10 @@ static oato_status list_one(const struct embedded_file *f, bool json, struct tex
         json_close(out, '}');
         return OATO_OK;
     }
-    text_printf(out, "%-18s %-22s %7.1f %8lld  %-9s %7.2f ", s.name, s.title, parameters * 1e-9,
-                (long long)s.context, s.type, own * 1e-9);
+    text_printf(out, "%-18s %-22s %7.1f %8lld  %-9s %7.2f ", s.name, s.title,
+                (double)parameters * 1e-9, (long long)s.context, s.type, (double)own * 1e-9);
     for (size_t t = 0; t < ARRAY_LEN(listed); t++)
-        text_printf(out, " %7.2f", bytes[t] * 1e-9);
+        text_printf(out, " %7.2f", (double)bytes[t] * 1e-9);
     text_printf(out, "\n");
     return OATO_OK;
 }

@@ -432,7 +432,7 @@ static oato_status open_head(const char *path, struct text *head, struct model *
 oato_status run_header(struct command *c, struct text *out, struct oato_error *err)
 {
     const char *path = c->output, *from = c->n_operands ? c->operands[0] : "-";
-    struct model *m;
+    struct model *m = NULL;
     struct text head;
     if (!c->n_operands && isatty(STDIN_FILENO))
         return oato_fail(err, OATO_EUSAGE,

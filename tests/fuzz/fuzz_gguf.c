@@ -59,10 +59,28 @@ static void tokenize(const struct gguf *g)
     tokenizer_free(t);
 }
 
+/* The same bytes as the beginning of a longer file. */
+static void take_head(const uint8_t *data, size_t bytes)
+{
+    struct oato_error err;
+    struct gguf *g;
+    uint64_t needs;
+    const oato_status status = gguf_head_needs(data, bytes, "fuzz", &needs, &err);
+    if (status ? status != OATO_EFILE || needs : needs && needs <= bytes)
+        abort();
+    if (!gguf_open_head_memory(data, bytes, "fuzz", &g, &err)) {
+        if (status || needs || !gguf_header_only(g))
+            abort();
+        sink += gguf_structure_hash(g);
+        gguf_close(g);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct oato_error err;
     struct gguf *g;
+    take_head(data, bytes);
     oato_status status = gguf_open_memory(data, bytes, "fuzz", &g, &err);
     if (status) {
         if (status != OATO_EFILE || err.status != OATO_EFILE || g || !err.text[0])

@@ -33,9 +33,8 @@ enum {
 
 static const struct option_row rows[] = {
     {"shape", 0, OPT_VALUE, "NAME",
-     "architecture and sizes of a known model, as oato-plan --shape NAME[:TYPE] has them (list "
-     "them "
-     "there), or of tests/models/shapes; options behind it change them",
+     "architecture and sizes of a known model: NAME[:TYPE] of oato-plan --shape list, or a NAME of "
+     "tests/models/shapes; options behind it change them",
      ID_SHAPE},
     {"arch", 0, OPT_VALUE, "NAME", "any that oato runs (default llama)", ID_ARCH},
     {"keys", 0, OPT_VALUE, "WORDS",

@@ -4,6 +4,7 @@
  */
 #include "tests/models/random_model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 extern const struct embedded_file test_shape_files[]; /* the last one has no name */
@@ -58,6 +59,13 @@ bool random_model_set_shape(struct random_model *m, const char *name)
     return true;
 }
 
+/* from NULL: none. Tests have no text that is too long. */
+static void put_text(char *to, size_t n, const char *from)
+{
+    if ((size_t)snprintf(to, n, "%s", from ? from : "") >= n)
+        abort();
+}
+
 struct shape_spec random_model_shape(const struct random_model *m)
 {
     struct shape_spec s = {.layers = m->layers,
@@ -75,10 +83,10 @@ struct shape_spec random_model_shape(const struct random_model *m)
                            .dtype = m->dtype,
                            .mix = m->mix,
                            .name = "random"};
-    snprintf(s.architecture, sizeof s.architecture, "%s", m->architecture);
-    snprintf(s.keys, sizeof s.keys, "%s", m->keys ? m->keys : "");
-    snprintf(s.optional, sizeof s.optional, "%s", m->optional ? m->optional : "");
-    snprintf(s.plain, sizeof s.plain, "%s", m->plain ? m->plain : "");
+    put_text(s.architecture, sizeof s.architecture, m->architecture);
+    put_text(s.keys, sizeof s.keys, m->keys);
+    put_text(s.optional, sizeof s.optional, m->optional);
+    put_text(s.plain, sizeof s.plain, m->plain);
     return s;
 }
 

@@ -10,7 +10,7 @@ static struct gguf *open_shape(const char *name)
 {
     struct shape_spec s;
     struct oato_error err;
-    struct gguf *g;
+    struct gguf *g = NULL;
     if (shape_find(name, &s, &err) || shape_open(&s, &g, &err))
         fail_msg("%s: %s", name, err.text);
     return g;
