@@ -16,6 +16,7 @@ struct making {
     const struct auto_plan *given;
     const struct session_args *args;
     const struct model *m;
+    int32_t threads; /* that were asked for, as far as there are so many; 0: none were */
     struct here here;
     struct kept kept;
     struct neurons neurons; /* beside the model, or given */
@@ -105,15 +106,14 @@ static oato_status begin(struct making *x, struct oato_error *err)
     char why[160];
     struct oato_error none = {0};
     x->asked = e->devices || x->args->neurons;
-    oato_status status =
-        here_read(e->devices, host_threads(e->threads, why, sizeof why), &x->here, err);
+    x->threads = host_threads(e->threads, why, sizeof why); /* the session says why */
+    oato_status status = here_read(e->devices, x->threads, &x->here, err);
     if (!status && !neurons_open(x->m->gguf, x->args->neurons, &x->neurons, &none))
         x->follows = &x->neurons;
     if (!status && x->args->neurons && !x->follows) {
         *err = none;
         status = none.status;
     }
-    x->options.neurons = NULL;
     if (!status)
         x->asked = false;
     if (!status)
@@ -143,7 +143,7 @@ static oato_status measure(struct making *x, struct profile *p, struct oato_erro
     const enum sparse_mode mode = x->args->engine.sparse.mode;
     const struct profiler_options o = {
         .devices = x->here.list.data,
-        .threads = x->args->engine.threads ? x->here.info[0].threads : 0,
+        .threads = x->threads,
         .kv = x->options.request.kv,
         .quick = true,
         .only_new = !x->given->again,
@@ -183,11 +183,25 @@ static oato_status profile_make(struct making *x, struct profile *p, struct oato
 
 /* ---------------------------------------------------------------------------- the plan --- */
 
+/* The plan as a file has it: a planner's borrows from its problem, profile and model. */
+static oato_status plan_own(const struct making *x, const struct plan *made, struct plan *out,
+                            struct oato_error *err)
+{
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    oato_status status = plan_encode(made, &data, &bytes, err);
+    if (!status)
+        status = plan_load_memory(data, bytes, x->kept.plan.data, out, err);
+    free(data);
+    return status;
+}
+
 static oato_status plan_new(struct making *x, struct plan *out, struct oato_error *err)
 {
     struct planner_options *o = &x->options;
     struct problem *problem = NULL;
     struct profile p;
+    struct plan made;
     oato_status status = profile_make(x, &p, err);
     if (status)
         return status;
@@ -206,7 +220,11 @@ static oato_status plan_new(struct making *x, struct plan *out, struct oato_erro
     o->deadline_ns = ilp_deadline(o->time_limit_s);
     status = workload_set(x->m, &p, o, err);
     if (!status)
-        status = planner_plan(x->m, &p, o, x->open, out, &problem, err);
+        status = planner_plan(x->m, &p, o, x->open, &made, &problem, err);
+    if (!status) {
+        status = plan_own(x, &made, out, err);
+        plan_free(&made);
+    }
     if (!status && x->measured && problem_disturbed(problem))
         program_tell("the machine was busy while it was measured; --replan measures again when it "
                      "is quiet");
@@ -276,6 +294,7 @@ static bool make_plan(void *user, const struct session_args *a, const struct mod
     x->given = user;
     x->args = a;
     x->m = m;
+    x->kept.lock_fd = -1;
     text_init(&x->key);
     status = plan_find(x, failed, out, err);
     const bool fails = status && (x->asked || status == OATO_NEGATIVE || oato_interrupted);

@@ -478,8 +478,10 @@ oato_status planner_plan(const struct model *m, const struct profile *p,
         status = note_kernels(out, p, err);
     if (!status)
         return OATO_OK;
-    if (problem)
+    if (problem) {
         problem_free(*problem);
+        *problem = NULL;
+    }
     plan_free(out);
     return status;
 }

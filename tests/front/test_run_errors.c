@@ -59,7 +59,7 @@ static void every_mistake_is_one_line_and_its_status(void **state)
         {"tiny.gguf", 2, "-p"},
         {"tiny.gguf -p x --temprature 1", 2, "--temp"},
         {"tiny.gguf -p x --prefill 3", 2, "--prefill"},
-        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' is not supported: a plan decides what runs on a GPU"},
+        {"tiny.gguf -p x -ngl 99", 2, "'-ngl' is not supported: a GPU is used by itself"},
         {"tiny.gguf -p x -ctk q8_0", 2, "--kv"},
         {"tiny.gguf -p x -no-cnv", 2, "leave it out"},
         {"tiny.gguf -p x --mlock", 2, "stay in memory"},

@@ -472,6 +472,39 @@ static void devices_are_checked_before_anything_is_measured(void **state)
     model_close(m);
 }
 
+/* What was left is an estimate until the next run, which times that alone. */
+static void a_run_that_must_end_goes_on_later(void **state)
+{
+    (void)state;
+    static const char *const ids[] = {"cpu:0"};
+    char path[128];
+    struct profile p;
+    struct profiler_report report;
+    struct oato_error err;
+    double seconds = 0;
+    struct profiler_options o = quick_on("cpu");
+    struct model *m = open_model(make_model(path, "late.gguf", 64, DT_F32, false));
+    begin(&p);
+    o.only_new = true;
+    o.seconds = 1e-9;
+    measure(&p, m, &o, NULL, &report);
+    assert_int_equal(p.n_rows, 0);
+    assert_true(p.devices[0].read_bytes_per_s > 0);
+    o.seconds = 0;
+    assert_int_equal(profiler_missing(&p, m, &o, ids, 1, &seconds, &err), OATO_OK);
+    assert_true(seconds > 1);
+    measure(&p, m, &o, NULL, &report);
+    assert_true(report.rows_new > 10);
+    const double median_ns = p.rows[0].median_ns;
+    assert_int_equal(profiler_missing(&p, m, &o, ids, 1, &seconds, &err), OATO_OK);
+    assert_true(seconds == 0);
+    measure(&p, m, &o, NULL, &report);
+    assert_int_equal(report.rows_new + report.rows_replaced, 0);
+    assert_true(p.rows[0].median_ns == median_ns);
+    profile_free(&p);
+    model_close(m);
+}
+
 static void an_interrupt_ends_the_run(void **state)
 {
     (void)state;
@@ -505,6 +538,7 @@ int main(void)
         cmocka_unit_test(made_up_choices_are_valid_and_uniform),
         cmocka_unit_test(a_header_only_model_can_be_profiled),
         cmocka_unit_test(devices_are_checked_before_anything_is_measured),
+        cmocka_unit_test(a_run_that_must_end_goes_on_later),
         cmocka_unit_test(an_interrupt_ends_the_run),
     };
     return cmocka_run_group_tests(tests, folder_create, folder_remove);
