@@ -404,9 +404,9 @@ static oato_status profile_model(const struct command *given, struct oato_error 
         return oato_fail(err, OATO_EUSAGE, "--plan is for --restores; give that, too");
     struct plan plan;
     oato_status status = c->plan ? plan_load(c->plan, &plan, err) : OATO_OK;
-    if (status)
-        return status;
-    status = model_open_as(c->model, &c->choice, &model, err);
+    const bool planned = c->plan && !status;
+    if (!status)
+        status = model_open_as(c->model, &c->choice, &model, err);
     if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
     if (!status && !path) {
@@ -431,7 +431,7 @@ static oato_status profile_model(const struct command *given, struct oato_error 
     if (c->links)
         status = measure_sums(c, &p, model, status, err);
     if (!status && c->restores)
-        status = measure_restores(c, &p, model, c->plan ? &plan : NULL, err);
+        status = measure_restores(c, &p, model, planned ? &plan : NULL, err);
     struct oato_error none;
     const bool cut = measured && status == OATO_NEGATIVE; /* behind the operators */
     bool saved = false;
@@ -447,7 +447,7 @@ static oato_status profile_model(const struct command *given, struct oato_error 
         status = print_json(&p, &report, path, err);
     else if (!status)
         print_summary(&p, &report, path);
-    if (c->plan)
+    if (planned)
         plan_free(&plan);
     profile_free(&p);
     model_close(model);

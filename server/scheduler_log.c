@@ -139,10 +139,10 @@ oato_status scheduler_replay(FILE *log, const char *name, int64_t *decisions,
 {
     struct text text;
     struct text_lines lines = {.from = log, .name = name};
-    oato_status status = OATO_OK, read;
+    oato_status status = OATO_OK, read = OATO_OK;
     text_init(&text);
     *decisions = 0;
-    while (!(read = text_read_line(&lines, &text, err)) && !status) {
+    while (!status && !(read = text_read_line(&lines, &text, err))) {
         json_t *line = json_loadb(text.data, text.len, 0, NULL);
         struct replayed r = {0};
         const size_t n = json_array_size(json_object_get(line, "requests"));

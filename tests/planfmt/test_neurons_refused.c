@@ -150,7 +150,7 @@ static void counts_that_say_nonsense_are_refused(void **state)
     } numbers[] = {{"oato.neurons.level", NAN, "level is"},
                    {"oato.neurons.level", 2, "level is 2"},
                    {"oato.neurons.ffn_threshold", 1, "not an array of 1 float32"},
-                   {"oato.neurons.text_hash", 1, "text_hash' of type uint64"}};
+                   {"oato.neurons.text_hash", 1, "text_hash is a FLOAT32, wanted a UINT64"}};
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         struct gguf_writer *w = craft(1);
         gguf_writer_scalar(w, numbers[i].key, GGUF_F32, &numbers[i].value);

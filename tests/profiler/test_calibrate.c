@@ -263,7 +263,7 @@ static void what_does_not_belong_together_is_refused(void **state)
     o.texts[0] = text_of(other, "other.txt", 3001);
     refused(m, &o, path, OATO_EUSAGE, "another text");
     o.texts[0] = text_of(empty, "empty.txt", 0);
-    refused(m, &o, path, OATO_EUSAGE, "the text is empty");
+    refused(m, &o, path, OATO_EFILE, "is empty");
     struct model *opt = model_of("opt", "attention.layer_norm_epsilon=0.00001", 1);
     o.texts[0] = text;
     o.window = 4096; /* there are 512 learned positions */
