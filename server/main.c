@@ -90,7 +90,7 @@ static const struct option_of table[] = {
      COUNT(max_tokens, -1, INT32_MAX)},
     {"predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
-    SESSION_SAMPLING(0.8),
+    SESSION_SAMPLING,
     {"chat-template", 0, "NAME", "use this template, or Jinja text, instead of the model's", ALL,
      TEXT(session.chat_template)},
     {"chat-template-file", 0, "FILE", "the same from a file", ALL,
@@ -180,7 +180,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                    .idle_s = 60,
                    .drain_s = 30,
                    .body_kib = 4096,
-                   .session = {.sampling = {SAMPLING_DEFAULTS(0.8).seed = UINT64_MAX},
+                   .session = {.sampling = {SAMPLING_OPEN.seed = UINT64_MAX},
                                .engine = {.seqs = 4}}}};
     struct option_row rows[ARRAY_LEN(table) + ARRAY_LEN(answers) + LLAMA_OPTIONS];
     const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);
