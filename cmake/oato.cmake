@@ -16,7 +16,6 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
-pkg_check_modules(EDIT IMPORTED_TARGET libedit) # without it oato-run chat has no line editing
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE)
