@@ -489,8 +489,8 @@ void progress_end(struct progress *p);
 void progress_clear(void);
 
 /* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
- * loops look at it and stop. A second signal ends the process as usual. One that was ignored when the
- * program began stays ignored. */
+ * loops look at it and stop. A second signal ends the process as usual. One that was ignored when
+ * the program began stays ignored. */
 #ifndef __cplusplus /* the emulated GPU, which reads this file, has no _Atomic */
 extern _Atomic int oato_interrupted;
 #endif

@@ -17,7 +17,7 @@ struct session_args {
     const char *chat_template_file; /* the program is in this file; NULL: in none */
     const char *variables;          /* JSON for the model's own template; NULL: none */
     struct model_choice choice;
-    struct engine_options engine; /* threads, top_logits, neurons and on_load are set here */
+    struct engine_options engine;    /* threads, top_logits, neurons and on_load are set here */
     struct sampler_options sampling; /* what is open in it (text/sampling.h) the model decides */
     int32_t candidates; /* that steps give at least, as far as they can, for requests that sample
                            with other options than `sampling` */
@@ -38,8 +38,8 @@ struct session {
     struct batch *batch; /* only with SESSION_SAMPLES */
     /* Those of the arguments, and what the model's file recommends where they leave it open */
     struct sampler_options sampling;
-    bool done;           /* with dump_program, and on ranks other than 0: that was all */
-    bool alone, runs;    /* the plan is for one process: rank 0 runs, and others wait for its end */
+    bool done;        /* with dump_program, and on ranks other than 0: that was all */
+    bool alone, runs; /* the plan is for one process: rank 0 runs, and others wait for its end */
 };
 
 enum session_needs {

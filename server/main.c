@@ -166,22 +166,21 @@ static oato_status replay(const char *path, struct oato_error *err)
 
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
-    struct serve_args a = {
-        .server = {.host = "127.0.0.1",
-                   .cors_origins = "*",
-                   .port = 8080,
-                   .policy = "adaptive",
-                   .pooling = "last",
-                   .swap_mib = 4096,
-                   .n_predict = -1,
-                   .max_tokens = -1,
-                   .queue = 256,
-                   .connections = 1024,
-                   .idle_s = 60,
-                   .drain_s = 30,
-                   .body_kib = 4096,
-                   .session = {.sampling = {SAMPLING_OPEN.seed = UINT64_MAX},
-                               .engine = {.seqs = 4}}}};
+    struct serve_args a = {.server = {.host = "127.0.0.1",
+                                      .cors_origins = "*",
+                                      .port = 8080,
+                                      .policy = "adaptive",
+                                      .pooling = "last",
+                                      .swap_mib = 4096,
+                                      .n_predict = -1,
+                                      .max_tokens = -1,
+                                      .queue = 256,
+                                      .connections = 1024,
+                                      .idle_s = 60,
+                                      .drain_s = 30,
+                                      .body_kib = 4096,
+                                      .session = {.sampling = {SAMPLING_OPEN.seed = UINT64_MAX},
+                                                  .engine = {.seqs = 4}}}};
     struct option_row rows[ARRAY_LEN(table) + ARRAY_LEN(answers) + LLAMA_OPTIONS];
     const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);
     memcpy(rows + n, answers, sizeof answers);
