@@ -59,7 +59,10 @@ oato_status message_add(struct messages *m, const char *role, const char *conten
         return oato_fail_memory(err, n, "a message");
     memcpy(copy, or_empty(content), n);
     copy[n] = 0;
-    m->at[m->n++] = (struct chat_message){role, copy, n};
+    struct chat_message *added = &m->at[m->n++];
+    added->role = role;
+    added->content = copy;
+    added->bytes = n;
     return OATO_OK;
 }
 

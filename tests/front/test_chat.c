@@ -202,6 +202,12 @@ static void reasoning_is_a_part_of_its_own(void **state)
     wait_for(&t, "\033[2m");
     wait_for(&t, "\033[0m");
     assert_int_equal(terminal_close(&t), 0);
+    terminal_open(&t, dir, "dumb",
+                  (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
+    wait_for(&t, "(thinking) ");
+    wait_for(&t, "(cut at -n 5)");
+    assert_null(strchr(t.seen.data, '\033'));
+    assert_int_equal(terminal_close(&t), 0);
     text_free(&out);
     text_free(&err);
 }
