@@ -483,12 +483,21 @@ static inline void cpu_relax(void)
  * others. */
 int32_t spins_in(uint64_t ns);
 
+/* What may be written to a descriptor: whoever writes escape sequences asks first. */
+enum terminal {
+    TERMINAL_NONE,  /* a file, a pipe */
+    TERMINAL_DUMB,  /* text alone: TERM is dumb or not set */
+    TERMINAL_LINES, /* lines can be redrawn; no colours, no styles (NO_COLOR) */
+    TERMINAL_STYLES,
+};
+enum terminal terminal_of(int fd);
+
 /* One line on stderr, redrawn in place on a terminal, silent elsewhere. */
 struct progress {
     const char *what; /* stored, not copied */
     uint64_t begin_ns, drawn_ns;
     double total;
-    bool on;
+    bool on, plain; /* plain: it cannot be redrawn */
 };
 
 void progress_begin(struct progress *p, const char *what, double total);
@@ -499,7 +508,8 @@ void progress_end(struct progress *p);
 void progress_clear(void);
 
 /* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
- * loops look at it and stop. A second signal ends the process as usual. */
+ * loops look at it and stop. A second signal ends the process as usual. One that was ignored when
+ * the program began stays ignored. */
 #ifndef __cplusplus /* the emulated GPU, which reads this file, has no _Atomic */
 extern _Atomic int oato_interrupted;
 #endif

@@ -1,7 +1,7 @@
 /*
  * progress.c - time, quantiles of times, one redrawn progress line, and a flag that Ctrl-C sets.
  * The line appears only on a terminal, at most ten times a second, with the time left once that can
- * be told.
+ * be told; on one that cannot redraw, as a line of its own every ten seconds.
  */
 #include "base/base.h"
 
@@ -13,6 +13,16 @@
 
 static const char clear_line[] = "\r\033[K";
 static volatile bool line_shown;
+
+enum terminal terminal_of(int fd)
+{
+    const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
+    if (isatty(fd) != 1)
+        return TERMINAL_NONE;
+    if (!term || !*term || !strcmp(term, "dumb"))
+        return TERMINAL_DUMB;
+    return plain && *plain ? TERMINAL_LINES : TERMINAL_STYLES;
+}
 
 uint64_t now_ns(void)
 {
@@ -40,26 +50,31 @@ void progress_begin(struct progress *p, const char *what, double total)
     p->what = what;
     p->total = total;
     p->begin_ns = now_ns();
-    p->on = isatty(STDERR_FILENO) == 1;
+    p->on = terminal_of(STDERR_FILENO) != TERMINAL_NONE;
+    p->plain = terminal_of(STDERR_FILENO) == TERMINAL_DUMB;
 }
 
 void progress_update(struct progress *p, double done, const char *note)
 {
     uint64_t now = now_ns();
-    if (!p->on || (line_shown && now - p->drawn_ns < 100000000u))
+    const bool due = p->plain ? now - (p->drawn_ns ? p->drawn_ns : p->begin_ns) >= 10000000000u
+                              : !line_shown || now - p->drawn_ns >= 100000000u;
+    if (!p->on || !due)
         return;
     double part = p->total > 0 ? done / p->total : 0;
     double spent = (double)(now - p->begin_ns) * 1e-9;
-    fprintf(stderr, "\r\033[K%s %3.0f %%", p->what, 100 * part);
+    fprintf(stderr, "%s%s %3.0f %%", p->plain ? "" : clear_line, p->what, 100 * part);
     if (part > 0.01 && spent > 1)
         fprintf(stderr, ", %.0f s left", spent / part - spent);
     if (note) {
         fputs("  ", stderr);
         text_print(stderr, note, strnlen(note, 48));
     }
+    if (p->plain)
+        fputc('\n', stderr);
     fflush(stderr);
     p->drawn_ns = now;
-    line_shown = true;
+    line_shown = !p->plain;
 }
 
 void progress_clear(void)
@@ -95,11 +110,19 @@ static void on_deadline(int sig)
     _exit(128 + SIGINT);
 }
 
+/* Whoever starts a program with a signal ignored (a script's '&', nohup) means it to stay so. */
+static void catch_one(int sig)
+{
+    const struct sigaction a = {.sa_handler = on_signal};
+    struct sigaction old;
+    if (!sigaction(sig, NULL, &old) && old.sa_handler != SIG_IGN)
+        sigaction(sig, &a, NULL);
+}
+
 void interrupt_catch(void)
 {
-    struct sigaction a = {.sa_handler = on_signal};
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    catch_one(SIGINT);
+    catch_one(SIGTERM);
 }
 
 void interrupt_deadline(unsigned seconds)

@@ -18,7 +18,6 @@ pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(CURL IMPORTED_TARGET libcurl>=7.68) # with OpenSSL's libcrypto: models can be fetched
 pkg_check_modules(CRYPTO IMPORTED_TARGET libcrypto)
-pkg_check_modules(EDIT IMPORTED_TARGET libedit) # without it oato-run chat has no line editing
 find_library(GLPK_LIBRARY glpk REQUIRED)
 
 if(NOT CMAKE_BUILD_TYPE)

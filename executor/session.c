@@ -3,6 +3,7 @@
  */
 #include "executor/session.h"
 #include "lowering/lowering.h"
+#include "text/sampling.h"
 
 #include <string.h>
 
@@ -28,7 +29,7 @@ static void warn_of_context(const struct model *m, int32_t context, int32_t seqs
 static int32_t candidates_wanted(const struct session *s, const struct session_args *a)
 {
     const int32_t vocab = s->model->shape.vocab;
-    struct sampler_options sampling = a->sampling;
+    struct sampler_options sampling = s->sampling;
     if (s->tokenizer && tokenizer_size(s->tokenizer) != vocab)
         return 0;
     sampler_bound(&sampling, INT32_MAX); /* the context is not known yet */
@@ -148,6 +149,8 @@ static oato_status session_load(struct session *s, const struct session_args *a,
         status = model_open_as(a->model, &a->choice, &s->model, err);
     if (!status && !a->plan && a->make_plan && collective_ranks(s->ranks) == 1)
         status = session_plan(s, a, NULL, err);
+    if (!status && needs & (SESSION_SAMPLES | SESSION_CANDIDATES))
+        sampling_settle(&s->sampling, s->model->gguf, program_warn, NULL);
     if (!status)
         status = session_neurons(s, a, &options, err);
     if (!status)
@@ -198,6 +201,7 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
 {
     memset(s, 0, sizeof *s);
     s->ranks = a->ranks;
+    s->sampling = a->sampling;
     oato_status status = s->ranks ? OATO_OK : collective_open(&s->ranks, program_abort, err);
     if (!status)
         status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
@@ -258,10 +262,10 @@ oato_status session_template(const struct session *s, const struct session_args 
     return status;
 }
 
-struct sampler *session_sampler(const struct session *s, const struct session_args *a)
+struct sampler *session_sampler(const struct session *s)
 {
     struct engine_stats stats;
-    struct sampler_options sampling = a->sampling;
+    struct sampler_options sampling = s->sampling;
     engine_get_stats(s->engine, &stats);
     sampler_bound(&sampling, stats.context);
     sampling.dry.tokenizer = s->tokenizer;

@@ -28,8 +28,8 @@ struct session_args {
     const char *chat_template_file; /* the program is in this file; NULL: in none */
     const char *variables;          /* JSON for the model's own template; NULL: none */
     struct model_choice choice;
-    struct engine_options engine; /* threads, top_logits, neurons and on_load are set here */
-    struct sampler_options sampling;
+    struct engine_options engine;    /* threads, top_logits, neurons and on_load are set here */
+    struct sampler_options sampling; /* what is open in it (text/sampling.h) the model decides */
     int32_t candidates; /* that steps give at least, as far as they can, for requests that sample
                            with other options than `sampling` */
     /* context 0: that of the engine, or where engine.context is 0 what the model was trained for */
@@ -47,6 +47,8 @@ struct session {
     struct collective *ranks; /* that mpirun has started: just this one, or those of the plan */
     struct engine *engine;
     struct batch *batch; /* only with SESSION_SAMPLES */
+    /* Those of the arguments, and what the model's file recommends where they leave it open */
+    struct sampler_options sampling;
     bool done;           /* with dump_program or dry_run, and on ranks other than 0: that was all */
     bool alone, runs;    /* the plan is for one process: rank 0 runs, and others wait for its end */
 };
@@ -69,8 +71,8 @@ void session_close(struct session *s);
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err);
 
-/* A sampler with the arguments' options; NULL: memory is short. */
-struct sampler *session_sampler(const struct session *s, const struct session_args *a);
+/* A sampler with the session's options; NULL: memory is short. */
+struct sampler *session_sampler(const struct session *s);
 
 /* ---------------------------------------------------------------------- text of answers --- */
 

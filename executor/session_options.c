@@ -139,8 +139,9 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
 oato_status session_take_seed(const struct options *o, void *to, struct oato_error *err)
 {
     int64_t v;
-    if (!parse_i64(o->value, 0, INT64_MAX, &v))
-        return oato_fail(err, OATO_EUSAGE, "--seed wants a whole number from 0 on, not '%s'",
+    if (!parse_i64(o->value, -1, INT64_MAX, &v))
+        return oato_fail(err, OATO_EUSAGE,
+                         "--seed wants a whole number from 0 on, or -1 for a random one, not '%s'",
                          o->value);
     *(uint64_t *)to = (uint64_t)v;
     return OATO_OK;

@@ -42,11 +42,11 @@ oato_status session_take_flash(const struct options *o, void *to, struct oato_er
     {alias, 0, arg, NULL, SAMPLING_VERBS, \
      SESSION_AT(SESSION_TAKE_##kind, SAMPLING_AT, sampling.member, least, most)},
 /* The program defines SAMPLING_VERBS and SAMPLING_AT, the verbs and the offset; a comma ends it. */
-#define SESSION_SAMPLING(temperature) \
-    SAMPLING_OPTIONS(SESSION_SAMPLING_OF, temperature) \
+#define SESSION_SAMPLING \
+    SAMPLING_OPTIONS(SESSION_SAMPLING_OF) \
     {"dry-sequence-breaker", 0, "TEXT", "DRY counts nothing across TEXT; repeat for more (none: across all)", \
      SAMPLING_VERBS, SESSION_AT(session_take_breaker, SAMPLING_AT, sampling.dry, 0, 0)}, \
-    {"seed", 's', "N", "random seed (default 0)", SAMPLING_VERBS, \
+    {"seed", 's', "N", "random seed (default -1: one that is random, and told)", SAMPLING_VERBS, \
      SESSION_AT(session_take_seed, SAMPLING_AT, sampling.seed, 0, 0)}
 
 #define SESSION_ENGINE(verbs, at) \

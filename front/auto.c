@@ -18,7 +18,7 @@ struct making {
     const struct model *m;
     int32_t threads; /* that were asked for, as far as there are so many; 0: none were */
     struct here here;
-    struct kept kept;
+    struct plan_store kept;
     struct neurons neurons; /* beside the model, or given */
     const struct neurons *follows;
     struct planner_options options;
@@ -122,8 +122,8 @@ static oato_status begin(struct making *x, struct oato_error *err)
     if (!status)
         status = key_make(x, err);
     return status ? status
-                  : kept_paths(&x->kept, &x->here, gguf_structure_hash(x->m->gguf),
-                               or_empty(x->key.data), err);
+                  : plan_store_paths(&x->kept, &x->here, gguf_structure_hash(x->m->gguf),
+                                     or_empty(x->key.data), err);
 }
 
 /* ------------------------------------------------------------------------- the profile --- */
@@ -232,7 +232,7 @@ static oato_status plan_new(struct making *x, struct plan *out, struct oato_erro
         problem_free(problem);
     profile_free(&p);
     if (!status)
-        kept_save(&x->kept, &x->here, out, sidecar_hash(x));
+        plan_store_save(&x->kept, &x->here, out, sidecar_hash(x));
     return status;
 }
 
@@ -251,9 +251,9 @@ static void tell(const struct plan *p)
 static bool kept_holds(struct making *x, struct plan *out, struct text *why)
 {
     why->len = 0;
-    if (!kept_load(&x->kept, &x->here, x->m, sidecar_hash(x), out, why))
+    if (!plan_store_load(&x->kept, &x->here, x->m, sidecar_hash(x), out, why))
         return false;
-    if (kept_fits(out, &x->here, why))
+    if (plan_store_fits(out, &x->here, why))
         return true;
     plan_free(out);
     return false;
@@ -267,14 +267,14 @@ static oato_status plan_find(struct making *x, const struct oato_error *failed, 
     oato_status status = begin(x, err);
     bool holds = !status && !failed && !x->given->again && kept_holds(x, out, &why);
     if (!status && !holds) {
-        kept_lock(&x->kept);
+        plan_store_lock(&x->kept);
         /* others may have made it meanwhile */
         holds = !failed && !x->given->again && kept_holds(x, out, &why);
         if (failed || (!holds && why.len))
             program_tell("planning again: %s", failed ? failed->text : why.data);
         if (!holds)
             status = plan_new(x, out, err);
-        kept_unlock(&x->kept);
+        plan_store_unlock(&x->kept);
     }
     text_free(&why);
     if (!status)
@@ -303,7 +303,7 @@ static bool make_plan(void *user, const struct session_args *a, const struct mod
                   err->text);
         err->status = OATO_OK;
     }
-    kept_free(&x->kept);
+    plan_store_free(&x->kept);
     here_free(&x->here);
     neurons_free(&x->neurons);
     text_free(&x->key);

@@ -28,27 +28,27 @@ uint64_t here_budget(const struct here *h, int32_t device);
 
 /* --------------------------------------------------------------------- auto_kept.c --- */
 
-struct kept { /* where profile and plan of a model are */
+struct plan_store { /* where profile and plan of a model are */
     struct text profile, plan, stamp, lock;
     int lock_fd; /* -1: not locked */
 };
 
 /* `key`: what the plan is asked for; sets the paths. OATO_EFIT: memory. */
-oato_status kept_paths(struct kept *k, const struct here *h, uint64_t structure_hash,
-                       const char *key, struct oato_error *err);
-void kept_free(struct kept *k);
+oato_status plan_store_paths(struct plan_store *k, const struct here *h, uint64_t structure_hash,
+                             const char *key, struct oato_error *err);
+void plan_store_free(struct plan_store *k);
 /* Waits for others that measure or plan, but not for long. */
-void kept_lock(struct kept *k);
-void kept_unlock(struct kept *k);
+void plan_store_lock(struct plan_store *k);
+void plan_store_unlock(struct plan_store *k);
 /* Loads the plan if it is for this model and machine as they are now. Else false; `why` says what
  * changed, and is empty where there is no plan. */
-bool kept_load(const struct kept *k, const struct here *h, const struct model *m,
-               uint64_t neurons_hash, struct plan *out, struct text *why);
+bool plan_store_load(const struct plan_store *k, const struct here *h, const struct model *m,
+                     uint64_t neurons_hash, struct plan *out, struct text *why);
 /* Whether what the plan takes still fits into what is free, and clearly more is not; why as above.
  */
-bool kept_fits(const struct plan *p, const struct here *h, struct text *why);
+bool plan_store_fits(const struct plan *p, const struct here *h, struct text *why);
 /* A cache that cannot be written is warned about. */
-void kept_save(const struct kept *k, const struct here *h, const struct plan *p,
-               uint64_t neurons_hash);
+void plan_store_save(const struct plan_store *k, const struct here *h, const struct plan *p,
+                     uint64_t neurons_hash);
 
 #endif

@@ -16,12 +16,12 @@
 
 enum { LOCK_TRIES = 600, LOCK_WAIT_NS = 100000000 }; /* a minute */
 
-oato_status kept_paths(struct kept *k, const struct here *h, uint64_t structure_hash,
-                       const char *key, struct oato_error *err)
+oato_status plan_store_paths(struct plan_store *k, const struct here *h, uint64_t structure_hash,
+                             const char *key, struct oato_error *err)
 {
     struct text folder;
     char name[96];
-    *k = (struct kept){.lock_fd = -1};
+    *k = (struct plan_store){.lock_fd = -1};
     text_init(&folder);
     text_init(&k->profile);
     text_init(&k->plan);
@@ -46,16 +46,16 @@ oato_status kept_paths(struct kept *k, const struct here *h, uint64_t structure_
     return failed ? oato_fail_memory(err, root + sizeof name, "the names of kept files") : OATO_OK;
 }
 
-void kept_free(struct kept *k)
+void plan_store_free(struct plan_store *k)
 {
-    kept_unlock(k);
+    plan_store_unlock(k);
     text_free(&k->profile);
     text_free(&k->plan);
     text_free(&k->stamp);
     text_free(&k->lock);
 }
 
-void kept_lock(struct kept *k)
+void plan_store_lock(struct plan_store *k)
 {
     const struct timespec wait = {0, LOCK_WAIT_NS};
     k->lock_fd = open(k->lock.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -68,7 +68,7 @@ void kept_lock(struct kept *k)
     }
 }
 
-void kept_unlock(struct kept *k)
+void plan_store_unlock(struct plan_store *k)
 {
     if (k->lock_fd >= 0)
         close(k->lock_fd);
@@ -128,8 +128,8 @@ static bool file_there(const char *path, struct mapped_file *f)
     return !access(path, F_OK) && !file_map(path, f, &ignored);
 }
 
-bool kept_load(const struct kept *k, const struct here *h, const struct model *m,
-               uint64_t neurons_hash, struct plan *out, struct text *why)
+bool plan_store_load(const struct plan_store *k, const struct here *h, const struct model *m,
+                     uint64_t neurons_hash, struct plan *out, struct text *why)
 {
     struct mapped_file plan = {0}, stamp = {0};
     struct text then, now;
@@ -178,7 +178,7 @@ static double gib(uint64_t bytes)
     return (double)bytes / (double)(1 << 30);
 }
 
-bool kept_fits(const struct plan *p, const struct here *h, struct text *why)
+bool plan_store_fits(const struct plan *p, const struct here *h, struct text *why)
 {
     for (int32_t d = 0; d < p->n_devices; d++) {
         const struct plan_device *v = &p->devices[d];
@@ -213,8 +213,8 @@ static oato_status text_save(const char *path, const struct text *t, struct oato
     return status ? status : outfile_commit(&f, err);
 }
 
-void kept_save(const struct kept *k, const struct here *h, const struct plan *p,
-               uint64_t neurons_hash)
+void plan_store_save(const struct plan_store *k, const struct here *h, const struct plan *p,
+                     uint64_t neurons_hash)
 {
     struct oato_error err;
     struct text stamp;

@@ -121,11 +121,11 @@ static const struct option_of table[] = {
     {"compare", 0, "WITH",
      "judge it by a run: of --sparse off or dense, or plain (off, nor --plan, --kv)", PERPLEXITY,
      TEXT(compare)},
-    {"generate", 'n', "N", "max. tokens to generate (default 256; -1: no limit)", ANSWER,
-     COUNT(n_predict, -1, INT32_MAX)},
+    {"generate", 'n', "N", "max. tokens of an answer (default -1: no limit but the context)",
+     ANSWER, COUNT(n_predict, -1, INT32_MAX)},
     {"predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ANSWER, COUNT(n_predict, -1, INT32_MAX)},
-    SESSION_SAMPLING(0),
+    SESSION_SAMPLING,
     {"logit-bias", 0, "ID+B", "add B to the logit of a token (ID-inf: never); repeat for more",
      ANSWER, ARGS(take_bias)},
     {"grammar", 0, "TEXT", "answers follow this grammar (GBNF)", ANSWER, TEXT(grammar)},
@@ -221,13 +221,13 @@ static bool wants_talk(const struct run_args *a)
 static oato_status command_run(int argc, char **argv, bool chats, struct oato_error *err)
 {
     struct run_args a = {
-        .n_predict = 256,
+        .n_predict = -1,
         .prefill = -1,
         .generate = -1,
         .repeat = 3,
         .batch = -1,
         .depth = -1,
-        .open.sampling = {SAMPLING_DEFAULTS(0)},
+        .open.sampling = {SAMPLING_OPEN.seed = UINT64_MAX},
     };
     struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
     size_t verb = 0;
@@ -261,6 +261,8 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     if (a.help || a.version || a.list_devices)
         return stdout_check(err);
     a.open.sampling.bias = a.bias;
+    if (a.open.sampling.seed == UINT64_MAX)
+        a.open.sampling.seed = sampling_seed();
     if (!a.open.model && !a.hf)
         return oato_fail(err, OATO_EUSAGE,
                          "no model given: oato-run [VERB] MODEL.gguf; see --help");

@@ -182,7 +182,7 @@ oato_status ls_command(int argc, char **argv, struct oato_error *err)
     (a.json ? list_json : list_text)(&k, or_empty(folder.data), &out);
     out.failed = out.failed || folder.failed;
     text_free(&folder);
-    kept_free(&k);
+    kept_models_free(&k);
     return print_text(&out, err);
 }
 

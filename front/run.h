@@ -14,7 +14,7 @@ enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };
 struct run_args {
     struct session_args open;
     struct auto_plan plans; /* where open.plan is none */
-    const char *hf; /* the name of a hub's model, in place of open.model */
+    const char *hf;         /* the name of a hub's model, in place of open.model */
     const char *file, *output, *compare, *ids, *system;
     const char *grammar, *grammar_file, *schema, *schema_file; /* at most one */
     struct logit_bias bias[BIASES_MAX];                        /* open.sampling.n_bias of them */
@@ -79,7 +79,8 @@ struct answer {
     bool calls_apart;
     size_t printed, printed_thought;
     struct answer_text told;
-    uint64_t id; /* in the session's batch */
+    struct progress reading; /* of the prompt */
+    uint64_t id;             /* in the session's batch */
     bool done;
     enum batch_end why;
     /* of answer_ask */
@@ -89,8 +90,8 @@ struct answer {
 
 /* Fails where memory was short, or where what it must follow cannot be followed any further. */
 oato_status answer_check(const struct answer *x, struct oato_error *err);
-/* Prints what is new of its text, then checks it; at a terminal that of its reasoning, too, dimmed.
- */
+/* Prints what is new of its text, then checks it; at a terminal that of its reasoning, too, dimmed
+ * where there are styles. */
 oato_status answer_print(struct answer *x, struct oato_error *err);
 /* Opens the reader for the answer to this prompt of a chat template. */
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
@@ -101,6 +102,10 @@ void answer_free(struct answer *x);
  * appended to x->text. */
 oato_status answer_ask(struct session *s, const struct run_args *a, struct answer *x, int32_t seq,
                        struct oato_error *err);
+/* Says on stderr why an answer ends early, if its limit (at a terminal) or the context cut it;
+ * `more` can be done about a full context. */
+void answer_end_tell(const struct answer *x, const struct run_args *a, const char *more);
+/* Speeds, and the seed that answers the same again. */
 void answer_times_print(const struct session *s);
 
 #endif

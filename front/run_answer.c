@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { PATIENCE_NS = 500000000 };
+
 static void on_text(void *user, enum chat_part part, const char *s, size_t n)
 {
     struct answer *x = user;
@@ -55,6 +57,14 @@ static bool on_token(void *user, int32_t id)
     return true;
 }
 
+/* A long prompt is not read in silence. */
+static void on_fed(void *user, int32_t fed)
+{
+    struct answer *x = user;
+    if (fed < x->n_ids && now_ns() - x->reading.begin_ns > PATIENCE_NS)
+        progress_update(&x->reading, fed, NULL);
+}
+
 static void on_end(void *user, enum batch_end why)
 {
     struct answer *x = user;
@@ -73,11 +83,13 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
     x->ignore_end = a->ignore_end;
     x->done = false;
     x->n_out = 0;
+    progress_begin(&x->reading, "reading the prompt", x->n_ids);
     const struct batch_request r = {.ids = x->ids,
                                     .n_ids = x->n_ids,
                                     .most = a->n_predict,
                                     .seq = seq,
                                     .sampler = x->sampler,
+                                    .on_fed = on_fed,
                                     .on_token = on_token,
                                     .on_end = on_end,
                                     .user = x};
@@ -103,15 +115,38 @@ static void print_from(const struct text *t, size_t *printed)
 
 oato_status answer_print(struct answer *x, struct oato_error *err)
 {
-    if (x->thought.len > x->printed_thought && isatty(STDOUT_FILENO) == 1) {
-        fputs("\033[2m", stdout);
+    const enum terminal to = terminal_of(STDOUT_FILENO);
+    if (x->text.len > x->printed || x->thought.len > x->printed_thought)
+        progress_clear();
+    if (x->thought.len > x->printed_thought && to != TERMINAL_NONE) {
+        if (to < TERMINAL_STYLES && !x->printed_thought)
+            fputs("(thinking) ", stdout);
+        fputs(to < TERMINAL_STYLES ? "" : "\033[2m", stdout);
         print_from(&x->thought, &x->printed_thought);
-        fputs("\033[0m", stdout);
+        fputs(to < TERMINAL_STYLES ? "" : "\033[0m", stdout);
     }
     if (x->text.len > x->printed && !x->printed && x->printed_thought)
         fputs("\n\n", stdout);
     print_from(&x->text, &x->printed);
     return answer_check(x, err) ? err->status : stdout_check(err);
+}
+
+void answer_end_tell(const struct answer *x, const struct run_args *a, const char *more)
+{
+    struct engine_stats stats;
+    progress_clear();
+    if (!x->done || (x->why != BATCH_CONTEXT && x->why != BATCH_LIMIT))
+        return;
+    engine_get_stats(x->session->engine, &stats);
+    int32_t context = stats.context;
+    if (!a->open.engine.context && context > x->session->model->shape.context_length)
+        context = (int32_t)x->session->model->shape.context_length;
+    if (x->why == BATCH_CONTEXT)
+        fprintf(stderr,
+                "(cut: the context of %d tokens is full; -c N starts with a larger one%s)\n",
+                context, more);
+    else if (isatty(STDERR_FILENO) == 1)
+        fprintf(stderr, "(cut at -n %d)\n", a->n_predict);
 }
 
 static double per_second(uint64_t n, uint64_t ns)
@@ -140,5 +175,7 @@ void answer_times_print(const struct session *s)
         fprintf(stderr, "; up to %.1f MiB a step from the file, %.1f %% of the time waiting for it",
                 (double)stats.stored_bytes / (1 << 20),
                 100 - 100 * (double)stats.host_busy_ns / (double)stats.clock_ns);
+    if (s->sampling.temperature > 0)
+        fprintf(stderr, "; seed %llu", (unsigned long long)s->sampling.seed);
     fputc('\n', stderr);
 }

@@ -384,6 +384,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
 {
     struct run_args a = *given;
     struct bench b = {.args = &a};
+    a.open.sampling.temperature = 0; /* the most likely token alone is looked for */
     oato_status status = bench_sizes(&a, err);
     if (!status)
         status = bench_context(&a, err);

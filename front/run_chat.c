@@ -4,149 +4,19 @@
  * the context is full the oldest messages are dropped. At a terminal Ctrl-C ends an answer, not the
  * conversation. Everything but the answers goes to stderr.
  */
-#include "front/run.h"
+#include "front/chat.h"
 
-#include <limits.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <wchar.h>
-#ifdef OATO_LIBEDIT
-#include <editline/readline.h>
-#endif
 
-enum { MESSAGES_MAX = 1024 };
-
-struct chat {
-    struct session session;
-    const struct run_args *args;
-    struct chat_template *template;
-    struct chat_message messages[MESSAGES_MAX];
-    size_t n_messages;
-    struct answer answer;
-    struct constraint constraint; /* of each answer */
-    int32_t *tokens;              /* of the conversation; context + 1 */
-    int32_t n_cached, context;
-    int32_t seq;
-    bool terminal;
-    struct text_lines lines; /* of standard input */
-    oato_status refused;     /* a line of it, for this reason */
-    struct oato_error why;
-};
-
-/* ----------------------------------------------------------------------------- the terminal */
-
-/* The line editor handles UTF-8 only in a UTF-8 locale. */
+/* The line editor counts columns of characters, which only a UTF-8 locale knows. */
 static void locale_begin(void)
 {
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
-}
-
-/* True when Ctrl-C was pressed at a terminal; also clears it, so that the next one is caught. */
-static bool interrupt_take(const struct chat *c)
-{
-    if (!c->terminal || oato_interrupted != SIGINT)
-        return false;
-    oato_interrupted = 0;
-    interrupt_catch();
-    return true;
-}
-
-/* What the user sends, without its newline; of malloc. */
-struct line {
-    char *data; /* NULL: the end, or a signal */
-    size_t bytes;
-};
-
-static struct line line_plain(struct chat *c)
-{
-    struct text line;
-    text_init(&line);
-    c->refused = text_read_line(&c->lines, &line, &c->why);
-    if (c->refused) {
-        text_free(&line);
-        clearerr(stdin);
-        return (struct line){0};
-    }
-    return (struct line){line.data, line.len};
-}
-
-#ifdef OATO_LIBEDIT
-
-/* The next character typed. The editor's own function takes every signal for the end. */
-static int character_read(FILE *in)
-{
-    char bytes[MB_LEN_MAX];
-    size_t n = 0, is;
-    wchar_t c;
-    (void)in;
-    do {
-        const int byte = getc(stdin);
-        if (byte == EOF) {
-            clearerr(stdin);
-            return -1;
-        }
-        bytes[n++] = (char)byte;
-        is = mbrtowc(&c, bytes, n, &(mbstate_t){0});
-        if (is == (size_t)-1 && n > 1) { /* no character: its last byte may begin one */
-            bytes[0] = bytes[n - 1];
-            n = 1;
-            is = mbrtowc(&c, bytes, n, &(mbstate_t){0});
-        }
-        if (is == (size_t)-1)
-            n = 0;
-    } while (is > MB_LEN_MAX);
-    return (int)c;
-}
-
-/* The editor asks streams for their descriptors, which the program's have not. */
-static void editor_begin(void)
-{
-    setvbuf(stdin, NULL, _IONBF, 0); /* what was typed ahead stays with the terminal */
-    rl_instream = fdopen(STDIN_FILENO, "r");
-    rl_outstream = fdopen(STDOUT_FILENO, "w");
-    rl_getc_function = character_read;
-}
-
-static struct line line_edited(struct chat *c)
-{
-    (void)c;
-    struct line line = {.data = readline("> ")};
-    line.bytes = strlen(or_empty(line.data));
-    if (line.bytes)
-        add_history(line.data);
-    return line;
-}
-
-#else
-
-static void editor_begin(void)
-{
-}
-
-static struct line line_edited(struct chat *c)
-{
-    fputs("> ", stdout);
-    fflush(stdout);
-    return line_plain(c);
-}
-
-#endif
-
-/* The next line of the user. */
-static struct line line_read(struct chat *c)
-{
-    if (!c->terminal)
-        return line_plain(c);
-    struct line line = line_edited(c);
-    if (!line.data && interrupt_take(c)) { /* the first one counts as an empty line */
-        fputs("\n(Ctrl-C again, Ctrl-D or /bye ends the conversation)\n", stderr);
-        line = line_edited(c);
-    }
-    return line;
 }
 
 static void banner(const struct chat *c)
@@ -156,55 +26,44 @@ static void banner(const struct chat *c)
               slash ? slash + 1 : c->args->open.model, c->context, chat_template_name(c->template));
 }
 
-static void help(void)
-{
-    fputs("/clear  forget the conversation\n"
-          "/bye    end it, as /exit and Ctrl-D do\n"
-          "/help   this text\n"
-          "Ctrl-C  end the answer that is being written\n",
-          stderr);
-}
-
 /* ------------------------------------------------------------------------------ the messages */
 
-/* Removes n messages, starting with number `at`. */
-static void messages_drop(struct chat *c, size_t at, size_t n)
+void messages_drop(struct messages *m, size_t at, size_t n)
 {
     for (size_t i = at; i < at + n; i++)
-        free((char *)c->messages[i].content);
-    c->n_messages -= n;
-    memmove(&c->messages[at], &c->messages[at + n], (c->n_messages - at) * sizeof *c->messages);
+        free((char *)m->at[i].content);
+    m->n -= n;
+    memmove(&m->at[at], &m->at[at + n], (m->n - at) * sizeof *m->at);
+}
+
+size_t messages_system(const struct messages *m)
+{
+    return m->n > 0 && !strcmp(m->at[0].role, "system");
 }
 
 /* Drops the oldest question and its answer; false when only the last question is left. */
-static bool oldest_drop(struct chat *c)
+static bool oldest_drop(struct messages *m)
 {
-    const size_t first = c->args->system ? 1 : 0;
-    if (c->n_messages < first + 3)
+    const size_t first = messages_system(m);
+    if (m->n < first + 3)
         return false;
-    messages_drop(c, first, 2);
+    messages_drop(m, first, 2);
     return true;
 }
 
-static oato_status message_add(struct chat *c, const char *role, const char *content, size_t n,
-                               struct oato_error *err)
+oato_status message_add(struct messages *m, const char *role, const char *content, size_t n,
+                        struct oato_error *err)
 {
     char *copy = malloc(n + 1);
     if (!copy)
         return oato_fail_memory(err, n, "a message");
     memcpy(copy, or_empty(content), n);
-    struct chat_message *m = &c->messages[c->n_messages++];
-    m->role = role;
-    m->content = copy;
-    m->bytes = n;
+    copy[n] = 0;
+    struct chat_message *added = &m->at[m->n++];
+    added->role = role;
+    added->content = copy;
+    added->bytes = n;
     return OATO_OK;
-}
-
-static oato_status chat_clear(struct chat *c, struct oato_error *err)
-{
-    const char *system = c->args->system;
-    messages_drop(c, 0, c->n_messages);
-    return system ? message_add(c, "system", system, strlen(system), err) : OATO_OK;
 }
 
 static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
@@ -213,7 +72,7 @@ static oato_status conversation_encode(struct chat *c, int32_t **ids, size_t *n,
     struct text prompt;
     text_init(&prompt);
     oato_status status =
-        chat_template_apply(c->template, c->messages, c->n_messages, true, NULL, &prompt, err);
+        chat_template_apply(c->template, c->messages.at, c->messages.n, true, NULL, &prompt, err);
     if (!status)
         status = tokenizer_encode(c->session.tokenizer, prompt.data, prompt.len, TOKENIZE_PROMPT,
                                   ids, n, err);
@@ -234,8 +93,8 @@ static oato_status conversation_fit(struct chat *c, int32_t **ids, size_t *n, bo
         room = c->args->n_predict;
     oato_status status = conversation_encode(c, ids, n, err);
     while (!status &&
-           (*n + (size_t)room > (size_t)c->context || c->n_messages > MESSAGES_MAX - 4) &&
-           oldest_drop(c)) {
+           (*n + (size_t)room > (size_t)c->context || c->messages.n > MESSAGES_MAX - 4) &&
+           oldest_drop(&c->messages)) {
         forgotten += 2;
         free(*ids);
         *ids = NULL;
@@ -245,13 +104,17 @@ static oato_status conversation_fit(struct chat *c, int32_t **ids, size_t *n, bo
         fprintf(stderr,
                 "(the context of %d tokens is full: the oldest %zu messages are forgotten)\n",
                 c->context, forgotten);
-    *fits = status || *n <= (size_t)c->context;
-    if (!*fits)
+    /* what a template refuses is told in its words */
+    const bool refused = status == OATO_EFILE;
+    if (refused)
+        text_tell("(%s)\n", err->text);
+    *fits = !refused && *n <= (size_t)c->context;
+    if (!*fits && !refused)
         fprintf(stderr,
                 "(this message takes %zu tokens, the context has %d: send a shorter one, or start "
                 "with -c %zu or more)\n",
                 *n, c->context, (*n + (size_t)room + 255) / 256 * 256);
-    return status;
+    return refused ? OATO_OK : status;
 }
 
 /* --------------------------------------------------------------------------------- the turns */
@@ -284,7 +147,7 @@ static oato_status turn_run(struct chat *c, struct oato_error *err)
     /* at a terminal Ctrl-C cancels the request, which must leave the batch; all else leaves chat */
     while (!status && !x->done &&
            (!oato_interrupted || (c->terminal && oato_interrupted == SIGINT))) {
-        if (interrupt_take(c)) {
+        if (chat_interrupt(c)) {
             interrupted = true;
             batch_cancel(c->session.batch, x->id);
         }
@@ -292,84 +155,69 @@ static oato_status turn_run(struct chat *c, struct oato_error *err)
         if (!status)
             status = answer_print(x, err);
     }
-    interrupt_take(c); /* it came while the last token was made */
+    chat_interrupt(c); /* it came while the last token was made */
+    progress_clear();
     putchar('\n');
     if (!status)
         status = stdout_check(err);
     if (!status && c->terminal && interrupted)
         fputs("(interrupted)\n", stderr);
-    else if (!status && c->terminal && x->done && x->why == BATCH_LIMIT)
-        fprintf(stderr, "(cut at -n %d)\n", c->args->n_predict);
-    else if (!status && x->done && x->why == BATCH_CONTEXT)
-        fprintf(stderr, "(cut: the context of %d tokens is full)\n", c->context);
+    else if (!status)
+        answer_end_tell(x, c->args, "; the next message makes the oldest ones forgotten");
     c->n_cached = engine_seq_length(c->session.engine, c->seq);
     return status;
 }
 
-static oato_status turn(struct chat *c, const struct line *line, struct oato_error *err)
+oato_status chat_answer(struct chat *c, bool *answered, struct oato_error *err)
 {
     struct answer *x = &c->answer;
     int32_t *ids = NULL;
     size_t n = 0;
-    bool fits = false, answered = false;
-    oato_status status = message_add(c, "user", line->data, line->bytes, err);
-    if (!status)
-        status = conversation_fit(c, &ids, &n, &fits, err);
+    bool fits = false;
+    *answered = false;
+    oato_status status = conversation_fit(c, &ids, &n, &fits, err);
     if (!status && fits)
         status =
             constraint_begin(&c->constraint, c->session.tokenizer, x->sampler, &x->allowed, err);
     if (!status && fits)
         status = turn_begin(c, ids, (int32_t)n, err);
-    if (!status && fits) {
+    if (!status && fits)
         status = turn_run(c, err);
-        answered = x->text.len > 0;
-    }
     free(ids);
-    if (status)
+    if (status || !fits || !x->text.len)
         return status;
-    if (answered)
-        return message_add(c, "assistant", x->text.data, x->text.len, err);
-    messages_drop(c, c->n_messages - 1, 1); /* a question without an answer confuses models */
-    return OATO_OK;
+    *answered = true;
+    return message_add(&c->messages, "assistant", x->text.data, x->text.len, err);
 }
 
-/* Runs a line that is a slash command; *end is set by commands that end the conversation. False:
- * the line is a message. */
-static bool command(struct chat *c, const struct line *typed, bool *end, oato_status *status,
-                    struct oato_error *err)
+/* The first bytes of what is typed are not sent. */
+static oato_status turn(struct chat *c, size_t literal, struct oato_error *err)
 {
-    const char *line = typed->data;
-    if (strlen(line) < typed->bytes) /* with a zero byte it is none */
-        return false;
-    if (!strcmp(line, "/exit") || !strcmp(line, "/bye")) {
-        *end = true;
-    } else if (!strcmp(line, "/clear")) {
-        *status = chat_clear(c, err);
-    } else if (!strcmp(line, "/help")) {
-        help();
-    } else if (line[0] == '/' && !line[1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyz")]) {
-        text_tell("(there is no command %s; /help lists them)\n", line);
-    } else {
-        return false;
-    }
-    return true;
+    bool answered = false;
+    oato_status status =
+        message_add(&c->messages, "user", c->typed.data + literal, c->typed.len - literal, err);
+    if (!status)
+        status = chat_answer(c, &answered, err);
+    if (!status && !answered) /* a question without an answer confuses models */
+        messages_drop(&c->messages, c->messages.n - 1, 1);
+    return status;
 }
 
 static oato_status converse(struct chat *c, struct oato_error *err)
 {
-    oato_status status = chat_clear(c, err);
-    bool end = false;
+    const char *system = c->args->system;
+    oato_status status =
+        system ? message_add(&c->messages, "system", system, strlen(system), err) : OATO_OK;
     if (c->terminal)
         banner(c);
     /* Ctrl-C that comes when an answer has just ended was for that */
-    while (!status && !end && (!oato_interrupted || interrupt_take(c))) {
-        const struct line line = line_read(c);
-        if (!line.data)
+    while (!status && !c->end && (!oato_interrupted || chat_interrupt(c))) {
+        size_t literal = 0;
+        if (!chat_line(c))
             break;
-        interrupt_take(c);
-        if (line.bytes && !command(c, &line, &end, &status, err))
-            status = turn(c, &line, err);
-        free(line.data);
+        chat_interrupt(c);
+        if (c->typed.len && !chat_command(c, &literal, &status, err))
+            status = turn(c, literal, err);
     }
     if (!status && c->refused && c->refused != OATO_NEGATIVE && !oato_interrupted) {
         *err = c->why;
@@ -393,7 +241,7 @@ static oato_status chat_open(struct chat *c, struct oato_error *err)
         return status;
     const size_t tokens = (size_t)c->context + 1; /* the last generated token is not fed */
     c->tokens = malloc(tokens * sizeof *c->tokens);
-    c->answer.sampler = session_sampler(&c->session, &a->open);
+    c->answer.sampler = session_sampler(&c->session);
     return c->tokens && c->answer.sampler
                ? OATO_OK
                : oato_fail_memory(err, tokens * sizeof *c->tokens, "the conversation");
@@ -409,7 +257,7 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     c->lines = (struct text_lines){.from = stdin, .name = "standard input"};
     if (c->terminal) {
         locale_begin();
-        editor_begin();
+        c->editor = editor_open(isatty(STDOUT_FILENO) == 1 ? STDOUT_FILENO : STDERR_FILENO);
     }
     oato_status status = constraint_open(&c->constraint, a, err);
     if (!status)
@@ -423,7 +271,9 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
     }
     session_close(&c->session);
     chat_template_free(c->template);
-    messages_drop(c, 0, c->n_messages);
+    messages_drop(&c->messages, 0, c->messages.n);
+    editor_free(c->editor);
+    text_free(&c->typed);
     free(c->tokens);
     sampler_free(c->answer.sampler);
     grammar_state_free(c->answer.allowed);

@@ -59,7 +59,7 @@ static oato_status answer_open(struct session *s, const struct chat_template *te
     if (status)
         return status;
     x->n_ids = (int32_t)min_i64((int64_t)n_ids, INT32_MAX);
-    x->sampler = session_sampler(s, &a->open);
+    x->sampler = session_sampler(s);
     if (!x->sampler)
         return oato_fail_memory(err, 1 << 20, "the sampler");
     if (constraint_begin(c, s->tokenizer, x->sampler, &x->allowed, err))
@@ -134,9 +134,11 @@ static oato_status stream(struct stream *at, struct answer *answers, int32_t n,
     return stdout_check(err);
 }
 
-static oato_status answer_all(struct session *s, struct answer *answers, int32_t n, bool json,
+static oato_status answer_all(struct session *s, struct answer *answers, const struct run_args *a,
                               struct oato_error *err)
 {
+    const int32_t n = a->n_prompts;
+    const bool json = a->json;
     struct stream at = {.json = json};
     oato_status status = OATO_OK;
     while (!status && at.current < n && !oato_interrupted) {
@@ -146,12 +148,13 @@ static oato_status answer_all(struct session *s, struct answer *answers, int32_t
     }
     if ((status || oato_interrupted) && !json)
         putchar('\n');
-    bool full = false;
+    progress_clear();
+    const struct answer *cut = &answers[0]; /* one line tells it for all */
     for (int32_t i = 0; i < n; i++)
-        full = full || (answers[i].done && answers[i].why == BATCH_CONTEXT);
-    if (!status && full)
-        fprintf(stderr, "oato-run: the answer was cut off because the context is full; use -c N "
-                        "for a larger one\n");
+        if (answers[i].done && answers[i].why == BATCH_CONTEXT)
+            cut = &answers[i];
+    if (!status)
+        answer_end_tell(cut, a, "");
     if (!status)
         answer_times_print(s);
     return status;
@@ -232,7 +235,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
             answer_open(&s, template, &a, a.prompts[i], file.len ? file.len : strlen(a.prompts[i]),
                         &constraint, &answers[i], err);
     if (!status)
-        status = answer_all(&s, answers, a.n_prompts, a.json, err);
+        status = answer_all(&s, answers, &a, err);
 out:
     session_close(&s); /* unfinished answers belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {

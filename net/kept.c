@@ -209,11 +209,11 @@ oato_status kept_list(struct kept_models *out, struct oato_error *err)
     hub_files_free(&f);
     text_free(&root);
     if (status)
-        kept_free(out);
+        kept_models_free(out);
     return status;
 }
 
-void kept_free(struct kept_models *k)
+void kept_models_free(struct kept_models *k)
 {
     arena_free(&k->arena);
     memset(k, 0, sizeof *k);

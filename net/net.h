@@ -94,7 +94,7 @@ struct kept_models {
 /* Appends the folder's path: $OATO_CACHE/models, or models in cache_folder. */
 void kept_folder(struct text *out);
 oato_status kept_list(struct kept_models *out, struct oato_error *err);
-void kept_free(struct kept_models *k);
+void kept_models_free(struct kept_models *k);
 /* Appends the path of the first file of the model of that name; OATO_EUSAGE when it is not there,
  * or when several could be meant. */
 oato_status kept_find(const char *name, struct text *path, struct oato_error *err);

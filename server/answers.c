@@ -327,7 +327,7 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
     json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed));
 #define SETTING(kind, member, option, alias, arg, json, least, most, otherwise, help, more)        \
     json_add(t, JSON(json, o->member));
-    SAMPLING_OPTIONS(SETTING, 0)
+    SAMPLING_OPTIONS(SETTING)
 #undef SETTING
     json_add(t, JSON("adaptive_target", -1.0), JSON("adaptive_decay", 0.9),
              JSON("n_probs", o->top_logprobs), json_bool("post_sampling_probs", o->final_probs),

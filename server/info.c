@@ -11,7 +11,7 @@ enum MHD_Result route_props(struct exchange *x)
 {
     const struct server *s = x->server;
     const struct server_options *o = s->options;
-    struct ask ask = {.sampling = o->session.sampling, .most = o->n_predict};
+    struct ask ask = {.sampling = s->session.sampling, .most = o->n_predict};
     const char *const source = s->template ? chat_template_name(s->template) : "";
     struct text t;
     sampler_bound(&ask.sampling, s->context);

@@ -98,7 +98,7 @@ static const struct option_of table[] = {
      COUNT(max_tokens, -1, INT32_MAX)},
     {"predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
     {"n-predict", 0, "N", NULL, ALL, COUNT(n_predict, -1, INT32_MAX)},
-    SESSION_SAMPLING(0.8),
+    SESSION_SAMPLING,
     {"chat-template", 0, "NAME", "use this template, or Jinja text, instead of the model's", ALL,
      TEXT(session.chat_template)},
     {"chat-template-file", 0, "FILE", "the same from a file", ALL,
@@ -179,22 +179,21 @@ static oato_status plan_only(const struct session_args *a, struct oato_error *er
 
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
-    struct serve_args a = {
-        .server = {.host = "127.0.0.1",
-                   .cors_origins = "*",
-                   .port = 8080,
-                   .policy = "adaptive",
-                   .pooling = "last",
-                   .swap_mib = 4096,
-                   .n_predict = -1,
-                   .max_tokens = -1,
-                   .queue = 256,
-                   .connections = 1024,
-                   .idle_s = 60,
-                   .drain_s = 30,
-                   .body_kib = 4096,
-                   .session = {.sampling = {SAMPLING_DEFAULTS(0.8).seed = UINT64_MAX},
-                               .engine = {.seqs = 4}}}};
+    struct serve_args a = {.server = {.host = "127.0.0.1",
+                                      .cors_origins = "*",
+                                      .port = 8080,
+                                      .policy = "adaptive",
+                                      .pooling = "last",
+                                      .swap_mib = 4096,
+                                      .n_predict = -1,
+                                      .max_tokens = -1,
+                                      .queue = 256,
+                                      .connections = 1024,
+                                      .idle_s = 60,
+                                      .drain_s = 30,
+                                      .body_kib = 4096,
+                                      .session = {.sampling = {SAMPLING_OPEN.seed = UINT64_MAX},
+                                                  .engine = {.seqs = 4}}}};
     struct option_row rows[ARRAY_LEN(table) + ARRAY_LEN(answers) + LLAMA_OPTIONS];
     const size_t n = options_rows(table, ARRAY_LEN(table), ALL, rows);
     memcpy(rows + n, answers, sizeof answers);

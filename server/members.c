@@ -38,8 +38,8 @@ enum {
 
 const struct member members[] = {
     /* used: of several names of one thing the last one decides */
-    SAMPLING_OPTIONS(SAMPLED, 0){"max_completion_tokens", ANSWERS, WHOLE, .at = AT(most),
-                                 .least = -1, .most = MOST},
+    SAMPLING_OPTIONS(SAMPLED){"max_completion_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1,
+                              .most = MOST},
     {"max_tokens", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
     {"n_predict", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
     {"n", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},

@@ -48,7 +48,7 @@ json_t *openapi_make(const struct sampler_options *defaults)
     json_object_set_new(                                                                           \
         properties, json,                                                                          \
         number_describe((kind) == WHOLE, least, most, defaults->member, help more));
-        SAMPLING_OPTIONS(DESCRIBE, 0)
+        SAMPLING_OPTIONS(DESCRIBE)
 #undef DESCRIBE
     }
     return api;
@@ -56,7 +56,10 @@ json_t *openapi_make(const struct sampler_options *defaults)
 
 enum MHD_Result route_openapi(struct exchange *x)
 {
-    json_t *api = openapi_make(&x->server->options->session.sampling);
+    /* the model's file decides, too, what options are when nobody asks for them */
+    if (atomic_load(&x->server->state) == SERVER_LOADING)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    json_t *api = openapi_make(&x->server->session.sampling);
     char *text = api ? json_dumps(api, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     enum MHD_Result r = text ? reply(x, MHD_HTTP_OK, "application/json", text, strlen(text))
                              : reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "memory is short");

@@ -262,7 +262,7 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
 {
     *ask = (struct ask){.kind = kind,
                         .budget = *budget,
-                        .sampling = s->options->session.sampling,
+                        .sampling = s->session.sampling,
                         .most = s->options->n_predict,
                         .n = 1,
                         .verbose = s->options->verbose,

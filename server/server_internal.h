@@ -261,7 +261,8 @@ struct list {
 
 struct server {
     const struct server_options *options;
-    struct session session; /* of the engine thread; model and tokenizer are only read by others */
+    struct session
+        session; /* of the engine thread; model, tokenizer and sampling are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
     int32_t context; /* most positions of one request */

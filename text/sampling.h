@@ -7,14 +7,16 @@
 
 #include "text/sampler.h"
 
+#include <math.h>
+
 /* X(KIND, MEMBER, OPTION, ALIAS, ARG, JSON, LEAST, MOST, OTHERWISE, HELP, MORE): KIND is WHOLE
  * (int32_t) or NUMBER (float), MEMBER of struct sampler_options, OPTION and ALIAS on the command
  * line with a value ARG, JSON a member of requests. Between HELP and MORE stands what it is
- * OTHERWISE. TEMPERATURE is that of the program. */
+ * OTHERWISE: llama.cpp's default, for programs and requests alike. */
 /* A row is a line or two. */
 /* clang-format off */
-#define SAMPLING_OPTIONS(X, TEMPERATURE) \
-    X(NUMBER, temperature, "temp", "temperature", "T", "temperature", 0, 100, TEMPERATURE, \
+#define SAMPLING_OPTIONS(X) \
+    X(NUMBER, temperature, "temp", "temperature", "T", "temperature", 0, 100, 0.8, \
       "temperature", "; 0: the most likely token") \
     X(WHOLE, top_k, "top-k", "top-k", "K", "top_k", -1, INT32_MAX, 40, \
       "sample among the K most likely", "; 0: all") \
@@ -62,6 +64,27 @@
 #define SAMPLING_DEFAULT_OF(kind, member, option, alias, arg, json, least, most, otherwise, help,  \
                             more)                                                                  \
     .member = (otherwise),
-#define SAMPLING_DEFAULTS(temperature) SAMPLING_OPTIONS(SAMPLING_DEFAULT_OF, temperature)
+#define SAMPLING_DEFAULTS SAMPLING_OPTIONS(SAMPLING_DEFAULT_OF)
+
+/* What nobody has asked for yet, likewise: sampling_settle decides. */
+#define SAMPLING_OPEN_WHOLE  INT32_MIN
+#define SAMPLING_OPEN_NUMBER NAN
+#define SAMPLING_OPEN_OF(kind, member, option, alias, arg, json, least, most, otherwise, help,     \
+                         more)                                                                     \
+    .member = SAMPLING_OPEN_##kind,
+#define SAMPLING_OPEN SAMPLING_OPTIONS(SAMPLING_OPEN_OF)
+
+enum { SAMPLING_OF_GGUF = 11 };
+/* The keys of a GGUF file that recommend options, and whose: llama.cpp's, without "sequence", for
+ * the order of the cuts is fixed here. */
+extern const struct sampling_key {
+    const char *key, *option;
+} sampling_keys[SAMPLING_OF_GGUF];
+
+/* What is still open becomes what the model's file recommends, or else the default. A
+ * recommendation that is no number within the option's bounds is told and passed over. */
+void sampling_settle(struct sampler_options *o, const struct gguf *g, warn_fn warn, void *user);
+/* A seed that nobody has chosen, of 32 bits: short enough to be typed again. */
+uint64_t sampling_seed(void);
 
 #endif

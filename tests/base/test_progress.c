@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ static bool draw(int fd)
 static void a_terminal_shows_one_line(void **state)
 {
     (void)state;
+    setenv("TERM", "xterm", 1);
     int master, slave;
     char seen[512];
     size_t n = 0;
@@ -63,6 +65,7 @@ static void a_terminal_shows_one_line(void **state)
 static void a_warning_takes_the_place_of_the_line(void **state)
 {
     (void)state;
+    setenv("TERM", "xterm", 1);
     int master, slave, old = dup(STDERR_FILENO);
     char seen[512];
     size_t n = 0;
@@ -88,6 +91,53 @@ static void a_warning_takes_the_place_of_the_line(void **state)
     assert_non_null(strstr(seen, "at once"));
 }
 
+/* Lines, where nothing can be redrawn; styles only where they are not refused. */
+static void a_dumb_terminal_gets_text_only(void **state)
+{
+    static const struct {
+        const char *term, *no_color;
+        enum terminal is;
+    } cases[] = {{"dumb", "", TERMINAL_DUMB},
+                 {"", "", TERMINAL_DUMB},
+                 {"xterm", "1", TERMINAL_LINES},
+                 {"xterm", "", TERMINAL_STYLES}};
+    (void)state;
+    int master, slave, old = dup(STDERR_FILENO);
+    char seen[512];
+    size_t n = 0;
+    ssize_t more;
+    struct progress p;
+    if (openpty(&master, &slave, NULL, NULL, NULL))
+        skip();
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        setenv("TERM", cases[i].term, 1);
+        setenv("NO_COLOR", cases[i].no_color, 1);
+        assert_int_equal(terminal_of(slave), cases[i].is);
+        assert_int_equal(terminal_of(STDIN_FILENO) == TERMINAL_NONE, !isatty(STDIN_FILENO));
+    }
+    unsetenv("NO_COLOR");
+    setenv("TERM", "dumb", 1);
+    dup2(slave, STDERR_FILENO);
+    progress_begin(&p, "measuring", 2);
+    progress_update(&p, 1, "too soon");
+    p.begin_ns -= 20000000000u; /* as if 20 s had gone */
+    progress_update(&p, 1, "a note");
+    program_warn(NULL, "too hot");
+    progress_update(&p, 2, "just told");
+    progress_end(&p);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    close(slave);
+    while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
+        n += (size_t)more;
+    close(master);
+    seen[n] = 0;
+    assert_null(strchr(seen, '\033'));
+    assert_null(strstr(seen, "too soon"));
+    assert_null(strstr(seen, "just told"));
+    assert_non_null(strstr(seen, "measuring  50 %, 20 s left  a note\r\n"));
+}
+
 static void a_pipe_stays_silent(void **state)
 {
     (void)state;
@@ -109,9 +159,32 @@ static void the_clock_goes_forward(void **state)
     assert_true(b - a >= 2000000 && b - a < 10000000000u);
 }
 
+/* As in the background of a script, and under nohup. */
+static void an_ignored_interrupt_stays_ignored(void **state)
+{
+    (void)state;
+    int status;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        signal(SIGINT, SIG_IGN);
+        interrupt_catch();
+        raise(SIGINT);
+        raise(SIGINT);
+        if (oato_interrupted)
+            _exit(1);
+        raise(SIGTERM);
+        _exit(oato_interrupted == SIGTERM ? 0 : 2);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void the_second_interrupt_ends_the_process(void **state)
 {
     (void)state;
+    signal(SIGINT, SIG_DFL); /* whoever runs the tests may ignore it */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -158,8 +231,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_shows_one_line),
         cmocka_unit_test(a_warning_takes_the_place_of_the_line),
+        cmocka_unit_test(a_dumb_terminal_gets_text_only),
         cmocka_unit_test(a_pipe_stays_silent),
         cmocka_unit_test(the_clock_goes_forward),
+        cmocka_unit_test(an_ignored_interrupt_stays_ignored),
         cmocka_unit_test(the_second_interrupt_ends_the_process),
         cmocka_unit_test(a_deadline_ends_a_process_that_does_not_look),
     };

@@ -30,8 +30,9 @@ int run(struct text *out, struct text *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(args, sizeof args, fmt, ap);
     va_end(ap);
-    snprintf(command, sizeof command, "cd %s && '%s' %s >out.txt 2>err.txt </dev/null", run_dir,
-             OATO_RUN, args);
+    const bool picks = strstr(args, " -n ") && !strstr(args, "--temp") && strncmp(args, "bench", 5);
+    snprintf(command, sizeof command, "cd %s && '%s' %s %s >out.txt 2>err.txt </dev/null", run_dir,
+             OATO_RUN, args, picks ? "--temp 0" : "");
     int status = system(command);
     read_into(out, "out.txt");
     read_into(err, "err.txt");

@@ -22,7 +22,8 @@ extern char run_dir[];
 int run_setup(void **state);
 int run_teardown(void **state);
 
-/* Runs `oato-run ARGS`; out gets stdout, err stderr; returns the exit status. */
+/* Runs `oato-run ARGS`, with --temp 0 where tokens are picked and ARGS name no temperature; out
+ * gets stdout, err stderr; returns the exit status. */
 int run(struct text *out, struct text *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The file of the scratch directory, instead of what was in t. */

@@ -2,6 +2,7 @@
  * test_chat.c - a conversation with oato-run, at a terminal and through a pipe: every character
  * typed reaches the model, Ctrl-C ends an answer and not the talk, a full context is no end.
  */
+#include "tests/front/terminal.h"
 #include "tests/models/random_model.h"
 
 #include <poll.h>
@@ -16,77 +17,6 @@
 #include <cmocka.h>
 
 static char dir[] = "/tmp/oato-chat-XXXXXX";
-
-/* -------------------------------------------------------------------------------- a terminal */
-
-struct terminal {
-    pid_t child;
-    int fd;
-    struct text seen;
-    size_t at; /* what was waited for so far */
-};
-
-/* `oato-run ARGS` at a terminal of a host without a locale, in the scratch directory. */
-static void terminal_open(struct terminal *t, char *const args[])
-{
-    memset(t, 0, sizeof *t);
-    t->child = forkpty(&t->fd, NULL, NULL, NULL);
-    if (t->child < 0)
-        skip();
-    if (t->child == 0) {
-        unsetenv("LANG");
-        unsetenv("LC_ALL");
-        unsetenv("LC_CTYPE");
-        setenv("TERM", "dumb", 1);
-        if (!chdir(dir))
-            execv(OATO_RUN, args);
-        _exit(127);
-    }
-}
-
-/* Reads for at most that long; false at the end. */
-static bool terminal_read(struct terminal *t, int timeout_ms)
-{
-    char block[4096];
-    struct pollfd p = {.fd = t->fd, .events = POLLIN};
-    if (poll(&p, 1, timeout_ms) <= 0)
-        return true;
-    const ssize_t n = read(t->fd, block, sizeof block);
-    if (n > 0)
-        text_add(&t->seen, block, (size_t)n);
-    return n > 0;
-}
-
-static void wait_for(struct terminal *t, const char *what)
-{
-    const uint64_t end = now_ns() + 60000000000u;
-    const char *hit = NULL;
-    for (bool more = true; more && !hit && now_ns() < end;) {
-        hit = t->seen.data ? strstr(t->seen.data + t->at, what) : NULL;
-        more = hit || terminal_read(t, 200);
-    }
-    if (!hit)
-        fail_msg("no '%s' in: %s", what, t->seen.data ? t->seen.data + t->at : "");
-    else
-        t->at = (size_t)(hit - t->seen.data) + strlen(what);
-}
-
-static void type(struct terminal *t, const char *keys)
-{
-    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
-}
-
-/* Its exit status. */
-static int terminal_close(struct terminal *t)
-{
-    int status;
-    while (terminal_read(t, 60000))
-        continue;
-    assert_int_equal(waitpid(t->child, &status, 0), t->child);
-    close(t->fd);
-    text_free(&t->seen);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 /* ------------------------------------------------------------------------------------- tests */
 
@@ -108,8 +38,8 @@ static int talk(const char *lines, const char *args, struct text *out, struct te
 {
     char shell[2048];
     snprintf(shell, sizeof shell,
-             "cd %s && printf '%s' | '%s' chat tiny.gguf %s >out.txt 2>err.txt", dir, lines,
-             OATO_RUN, args);
+             "cd %s && printf '%s' | '%s' chat tiny.gguf --temp 0 %s >out.txt 2>err.txt", dir,
+             lines, OATO_RUN, args);
     const int status = system(shell);
     assert_true(WIFEXITED(status));
     read_into(out, "out.txt");
@@ -148,7 +78,7 @@ static int teardown(void **state)
 static void what_is_typed_reaches_the_model(void **state)
 {
     static const char line[] = "Gr\xc3\xbc\xc3\x9f Gott, \xe2\x98\x83 \xe6\x97\xa5\xe6\x9c\xac";
-    struct terminal t;
+    struct tty t;
     struct text out, err;
     char keys[64], answer[64];
     (void)state;
@@ -156,7 +86,8 @@ static void what_is_typed_reaches_the_model(void **state)
     text_init(&err);
     snprintf(keys, sizeof keys, "%s\\n", line);
     assert_int_equal(talk(keys, "-n 6", &out, &err), 0);
-    terminal_open(&t, (char *[]){"oato-run", "chat", "tiny.gguf", "-n", "6", NULL});
+    terminal_open(&t, dir, "xterm",
+                  (char *[]){"oato-run", "chat", "tiny.gguf", "-n", "6", "--temp", "0", NULL});
     wait_for(&t, "tiny.gguf, context 512 tokens, template of the model");
     wait_for(&t, "> ");
     snprintf(keys, sizeof keys, "%s\r", line);
@@ -177,24 +108,17 @@ static void what_is_typed_reaches_the_model(void **state)
     text_free(&err);
 }
 
-/* The prompt is there a moment before the editor waits for keys; nobody types within it. */
-static void wait_for_prompt(struct terminal *t)
-{
-    wait_for(t, "> ");
-    usleep(200000);
-}
-
 static void an_interrupt_ends_the_answer_only(void **state)
 {
-    struct terminal t;
+    struct tty t;
     (void)state;
-    terminal_open(&t,
+    terminal_open(&t, dir, "xterm",
                   (char *[]){"oato-run", "chat", "long.gguf", "-n", "-1", "-c", "300000", NULL});
     wait_for_prompt(&t);
     for (int i = 0; i < 2; i++) {
         type(&t, "Hello\r");
         wait_for(&t, "Hello");
-        wait_for(&t, "\n");
+        wait_for(&t, "\033[?2004l");   /* the line is done */
         while (t.seen.len < t.at + 20) /* it answers */
             assert_true(terminal_read(&t, 1000));
         type(&t, "\x03");
@@ -216,9 +140,9 @@ static void an_interrupt_ends_the_answer_only(void **state)
 
 static void a_terminate_signal_ends_the_talk(void **state)
 {
-    struct terminal t;
+    struct tty t;
     (void)state;
-    terminal_open(&t,
+    terminal_open(&t, dir, "xterm",
                   (char *[]){"oato-run", "chat", "long.gguf", "-n", "-1", "-c", "300000", NULL});
     wait_for(&t, "> ");
     type(&t, "Hello\r");
@@ -232,9 +156,9 @@ static void a_terminate_signal_ends_the_talk(void **state)
 /* What a newcomer sees of a model that was made to talk. */
 static void a_terminal_shows_loading_and_hints_at_chat(void **state)
 {
-    struct terminal t;
+    struct tty t;
     (void)state;
-    terminal_open(&t,
+    terminal_open(&t, dir, "xterm",
                   (char *[]){"oato-run", "tiny.gguf", "-p", "Hi", "-n", "2", "-c", "600", NULL});
     wait_for(&t, "the context of 600 tokens exceeds the 512");
     wait_for(&t, "loading ");
@@ -242,7 +166,8 @@ static void a_terminal_shows_loading_and_hints_at_chat(void **state)
     wait_for(&t, "without --chat it continues the prompt");
     wait_for(&t, "Hi");
     assert_int_equal(terminal_close(&t), 0);
-    terminal_open(&t, (char *[]){"oato-run", "tiny.gguf", "--chat", "-p", "Hi", "-n", "2", NULL});
+    terminal_open(&t, dir, "xterm",
+                  (char *[]){"oato-run", "tiny.gguf", "--chat", "-p", "Hi", "-n", "2", NULL});
     wait_for(&t, "decode");
     assert_null(strstr(t.seen.data, "without --chat it continues the prompt"));
     assert_null(strstr(t.seen.data, "exceeds the"));
@@ -252,7 +177,7 @@ static void a_terminal_shows_loading_and_hints_at_chat(void **state)
 /* A model whose prompts open the reasoning, which never ends. */
 static void reasoning_is_a_part_of_its_own(void **state)
 {
-    struct terminal t;
+    struct tty t;
     struct text out, err;
     char shell[1024];
     (void)state;
@@ -272,12 +197,123 @@ static void reasoning_is_a_part_of_its_own(void **state)
     assert_non_null(strstr(out.data, "\"tokens\":5,\"end\":\"limit\"}\n{"));
     read_into(&out, "pipe.txt");
     assert_string_equal(out.data, "\n\n");
-    terminal_open(&t, (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
+    terminal_open(&t, dir, "xterm",
+                  (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
     wait_for(&t, "\033[2m");
     wait_for(&t, "\033[0m");
     assert_int_equal(terminal_close(&t), 0);
+    terminal_open(&t, dir, "dumb",
+                  (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
+    wait_for(&t, "(thinking) ");
+    wait_for(&t, "(cut at -n 5)");
+    assert_null(strchr(t.seen.data, '\033'));
+    assert_int_equal(terminal_close(&t), 0);
     text_free(&out);
     text_free(&err);
+}
+
+/* A piped conversation of all commands; nothing of them reaches the model. */
+static void commands_are_not_messages(void **state)
+{
+    static const char *const told[] = {
+        "\"\"\"                   begins a message",
+        "temp               0 ",
+        "system             (none)",
+        "(--temp wants a number from 0 to 100, not 'warm')",
+        "(there is no option bogus; /set alone shows all)",
+        "(/set top-k wants a value",
+        "temp               0.5 ",
+        "top-k              7 ",
+        "system             Be short.",
+        "(the last question is forgotten; 2 messages are left)",
+        "3 messages; ",
+        " of 512 tokens of the context; KV cache 0.",
+        "(3 messages are in talk.json)",
+        "(there is nothing to undo)",
+        "(there is no question to answer again)",
+        "(1 messages are in short.json)",
+        "(3 messages of talk.json)",
+        "(bad.json: line 2: ",
+        "(none.json: No such file or directory)",
+        "(other.json: messages[0] has the role 'tool'",
+        "(tiny.gguf: ",
+        "(there is no command /bogus; /help lists them; //bogus or a space in front sends it",
+    };
+    struct text out, err;
+    (void)state;
+    text_init(&out);
+    text_init(&err);
+    char shell[256];
+    snprintf(shell, sizeof shell,
+             "cd %s && echo '{\"messages\":[{' >bad.json && echo "
+             "'[{\"role\":\"tool\",\"content\":\"\"}]' >other.json && cp tiny.gguf kept.gguf",
+             dir);
+    assert_int_equal(system(shell), 0);
+    assert_int_equal(talk("/help\\n/?\\n/set\\n/set temp warm\\n/set bogus 1\\n/set top-k\\n/set "
+                          "temp 0.5\\n/set top_k "
+                          "7\\n/set seed 3\\n/set system Be short.\\n/set "
+                          "show\\none\\ntwo\\n/undo\\n/regen\\n/stats"
+                          "\\n/save talk.json\\n/clear\\n/undo\\n/regen\\n/save short.json\\n/load "
+                          "talk.json\\n/load "
+                          "bad.json\\n/load none.json\\n/load other.json\\n/save "
+                          "tiny.gguf\\n/bogus\\n/bye\\nnever\\n",
+                          "-n 5", &out, &err),
+                     0);
+    const char *at = err.data;
+    for (size_t i = 0; i < ARRAY_LEN(told); i++) {
+        const char *hit = strstr(at, told[i]);
+        if (!hit)
+            fail_msg("no '%s' in: %s", told[i], at);
+        at = hit ? hit : at;
+    }
+    snprintf(shell, sizeof shell, "cd %s && cmp tiny.gguf kept.gguf", dir);
+    assert_int_equal(system(shell), 0);
+    int lines = 0; /* an answer each of one, two and one again */
+    for (size_t i = 0; i < out.len; i++)
+        lines += out.data[i] == '\n';
+    assert_true(lines >= 3);
+    read_into(&out, "talk.json");
+    assert_non_null(strstr(out.data,
+                           "{\"messages\":[{\"role\":\"system\",\"content\":\"Be short.\"},"
+                           "{\"role\":\"user\",\"content\":\"one\"},{\"role\":"
+                           "\"assistant\",\"content\":\""));
+    /* what is meant for the model reaches it, and what was loaded is gone on with */
+    assert_int_equal(
+        talk("//set\\n /undo\\n/usr/bin is a folder\\n\"\"\"a\\n\\nb\\n\"\"\"\\n/save x.json\\n",
+             "-n 2", &out, &err),
+        0);
+    read_into(&out, "x.json");
+    assert_non_null(strstr(out.data, "\"content\":\"/set\""));
+    assert_non_null(strstr(out.data, "\"content\":\" /undo\""));
+    assert_non_null(strstr(out.data, "\"content\":\"/usr/bin is a folder\""));
+    assert_non_null(strstr(out.data, "\"content\":\"a\\u000a\\u000ab\""));
+    text_free(&out);
+    text_free(&err);
+}
+
+/* Without --temp tokens are drawn by a seed of which the same text can be had again. */
+static void a_random_seed_is_told(void **state)
+{
+    struct text out, err, again;
+    char args[64];
+    unsigned long long seeds[2] = {0};
+    (void)state;
+    text_init(&out);
+    text_init(&err);
+    text_init(&again);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(talk("Hello\\n", "--temp 0.8 -n 12", i ? &again : &out, &err), 0);
+        const char *seed = strstr(err.data, "; seed ");
+        assert_non_null(seed);
+        seeds[i] = seed ? strtoull(seed + 7, NULL, 10) : 0;
+    }
+    assert_true(seeds[0] != seeds[1]);
+    snprintf(args, sizeof args, "--temp 0.8 -n 12 -s %llu", seeds[0]);
+    assert_int_equal(talk("Hello\\n", args, &again, &err), 0);
+    assert_string_equal(again.data, out.data);
+    text_free(&out);
+    text_free(&err);
+    text_free(&again);
 }
 
 static void a_full_context_forgets_the_oldest_messages(void **state)
@@ -318,6 +354,8 @@ int main(void)
         cmocka_unit_test(a_terminate_signal_ends_the_talk),
         cmocka_unit_test(a_terminal_shows_loading_and_hints_at_chat),
         cmocka_unit_test(reasoning_is_a_part_of_its_own),
+        cmocka_unit_test(commands_are_not_messages),
+        cmocka_unit_test(a_random_seed_is_told),
         cmocka_unit_test(a_full_context_forgets_the_oldest_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -16,8 +16,8 @@ static void generates_and_repeats_itself(void **state)
     assert_true(o->out.len > 6);
     assert_int_equal(lines(&o->err), 1); /* the timings */
     char *first = strdup(o->out.data);
-    assert_int_equal(run(&o->out, &o->err, "generate -m tiny.gguf -pHello -n12 --ignore-eos -t1"),
-                     0);
+    assert_int_equal(
+        run(&o->out, &o->err, "generate -m tiny.gguf -pHello -n12 --ignore-eos -t1 --temp 0"), 0);
     assert_string_equal(o->out.data, first);
     assert_int_equal(
         run(&o->out, &o->err, "tiny.gguf -p Hello -n 12 --ignore-eos --devices cpu,sim:vram=8MiB"),
@@ -57,7 +57,7 @@ static void the_context_ends_an_answer_well(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf -p Hello -c 64 -n 200 --ignore-eos"), 0);
     assert_memory_equal(o->out.data, "Hello", 5);
     assert_int_equal(o->out.data[o->out.len - 1], '\n');
-    assert_non_null(strstr(o->err.data, "the context is full; use -c N"));
+    assert_non_null(strstr(o->err.data, "is full; -c N starts with a larger one"));
     assert_non_null(strstr(o->err.data, "decode "));
     /* more prompts than the context holds at once: they take turns */
     assert_int_equal(
@@ -116,10 +116,10 @@ static void a_prompt_comes_from_anywhere(void **state)
     assert_int_equal(run(&o->out, &o->err, "tiny.gguf -f prompt.txt -n 8 --ignore-eos"), 0);
     assert_string_equal(o->out.data, first);
     for (int i = 0; i < 2; i++) {
-        snprintf(
-            shell, sizeof shell,
-            "cd %s && echo Hello there | '%s' tiny.gguf %s -n 8 --ignore-eos >out.txt 2>err.txt",
-            run_dir, OATO_RUN, i ? "-f -" : "");
+        snprintf(shell, sizeof shell,
+                 "cd %s && echo Hello there | '%s' tiny.gguf %s -n 8 --ignore-eos --temp 0 "
+                 ">out.txt 2>err.txt",
+                 run_dir, OATO_RUN, i ? "-f -" : "");
         assert_int_equal(system(shell), 0);
         read_into(&o->out, "out.txt");
         assert_string_equal(o->out.data, first);
@@ -280,7 +280,8 @@ static void common_options_of_others_are_taken(void **state)
             "--temperature 0 --kv F16"),
         0);
     assert_string_equal(o->out.data, first);
-    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -fa -p Hello --generate 6 -ub 64"), 0);
+    assert_int_equal(run(&o->out, &o->err, "tiny.gguf -fa -p Hello --generate 6 -ub 64 --temp 0"),
+                     0);
     assert_string_equal(o->out.data, first);
     free(first);
     assert_int_equal(run(&o->out, &o->err, "bench -m tiny.gguf -p 32 -n 4 -r 1 -fa 1"), 0);

@@ -121,7 +121,8 @@ static void candidates_cross_the_link_where_they_suffice(void **state)
     static const struct {
         const char *args, *key; /* NULL: whole rows */
     } rows[] = {
-        {"", "top_k/k512/n2"},
+        {"--temp 0", "top_k/k512/n2"},
+        {"", "top_k/k512/n80"},
         {"--temp 1", "top_k/k512/n80"},
         {"--top-k 20 --temp 1 --repeat-penalty 1.1 --repeat-last-n 30", "top_k/k512/n100"},
         {"--temp 1 --top-k 0", NULL},

@@ -475,7 +475,7 @@ def cuts(model):
 with tempfile.TemporaryDirectory() as folder:
     model = folder + "/tiny.gguf"
     subprocess.run([make, "--layers", "1", "--context", "65536", model], check=True, stdout=subprocess.DEVNULL)
-    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--no-display-prompt", "--deterministic", "-t", "1"],
+    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--no-display-prompt", "--deterministic", "-t", "1"],
                               capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
     expected = norm(expected)
     server = Server(model, "--deterministic", "--chat-template", "chatml", "-c", "65536")

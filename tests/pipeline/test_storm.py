@@ -83,7 +83,7 @@ def typed(folder):
     if not child:
         os.chdir(folder)
         args = ["oato-run", "chat", "m.gguf", "-n", "6", "--temp", "0", "-t", "2"]
-        os.execve(os.path.join(BIN, "oato-run"), args, {**storm_of(folder), "TERM": "dumb"})
+        os.execve(os.path.join(BIN, "oato-run"), args, {**storm_of(folder), "TERM": "xterm"})
     seen = b""
     for keys, wanted in [("", "> "), ("Gr\u00fc\u00df Gott\r", "(cut at -n 6)"), ("\x03", "Ctrl-C again"), ("/help\r", "/clear"), ("/bye\r", "decode")]:
         time.sleep(0.3)  # the prompt is there a moment before the editor waits for keys

@@ -49,6 +49,7 @@ static struct result run(const char *const *words, long file_limit, int interrup
             signal(SIGXFSZ, SIG_IGN);
             setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)file_limit, (rlim_t)file_limit});
         }
+        signal(SIGINT, SIG_DFL);                   /* whoever runs the tests may ignore it */
         setenv("GCOV_ERROR_FILE", "/dev/null", 1); /* its files are limited, too */
         execv(OATO_PROFILE_PROGRAM, argv);
         _exit(98);

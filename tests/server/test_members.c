@@ -224,7 +224,7 @@ static json_t *schema_of(const json_t *api, enum ask_kind kind)
 
 static void openapi_says_the_same(void **state)
 {
-    const struct sampler_options defaults = {SAMPLING_DEFAULTS(0.8)};
+    const struct sampler_options defaults = {SAMPLING_DEFAULTS};
     json_t *api = openapi_make(&defaults);
     (void)state;
     assert_non_null(api);

@@ -7,7 +7,9 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -467,7 +469,7 @@ static void samplers_share_their_scratch(void **state)
 static void what_is_negative_means_all(void **state)
 {
     (void)state;
-    struct sampler_options o = {SAMPLING_DEFAULTS(0.8)};
+    struct sampler_options o = {SAMPLING_DEFAULTS};
     sampler_bound(&o, 4096);
     assert_int_equal(o.top_k, 40);
     assert_int_equal(o.repeat_last, 64);
@@ -478,6 +480,68 @@ static void what_is_negative_means_all(void **state)
     assert_int_equal(o.dry.last, 4096);
     sampler_bound(&o, 512);
     assert_int_equal(o.repeat_last, 512);
+}
+
+static void count_line(void *user, const char *text)
+{
+    (void)text;
+    ++*(int *)user;
+}
+
+/* Keys of llama.cpp; what the user asks for is stronger, what makes no sense is told. */
+static void a_file_recommends_options(void **state)
+{
+    static const struct {
+        const char *key;
+        float value;
+    } keys[] = {{"temp", 0.25f},           {"top_k", 20},
+                {"top_p", 0.5f},           {"min_p", 2}, /* out of bounds */
+                {"xtc_probability", 0.5f}, {"xtc_threshold", 0.25f},
+                {"penalty_last_n", 32},    {"penalty_repeat", 1.5f},
+                {"mirostat", 1},           {"mirostat_tau", 4},
+                {"mirostat_eta", 0.5f}};
+    struct sampler_options o = {SAMPLING_OPEN.seed = 7}, none = {SAMPLING_OPEN.seed = 7};
+    const struct sampler_options plain = {SAMPLING_DEFAULTS.seed = 7};
+    struct gguf_writer *w = gguf_writer_create();
+    struct gguf *g = NULL, *empty = NULL;
+    struct oato_error err;
+    char path[] = "/tmp/oato-sampling-XXXXXX", key[64];
+    int warnings = 0;
+    (void)state;
+    close(mkstemp(path));
+    assert_int_equal(gguf_writer_save(w, path, &err), OATO_OK);
+    assert_int_equal(gguf_open(path, &empty, &err), OATO_OK);
+    unlink(path);
+    gguf_writer_free(w);
+    w = gguf_writer_create();
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        snprintf(key, sizeof key, "general.sampling.%s", keys[i].key);
+        gguf_writer_scalar(w, key, GGUF_F32, &keys[i].value);
+    }
+    assert_int_equal(gguf_writer_save(w, path, &err), OATO_OK);
+    assert_int_equal(gguf_open(path, &g, &err), OATO_OK);
+    unlink(path);
+    gguf_writer_free(w);
+    o.top_k = 5;
+    sampling_settle(&o, g, count_line, &warnings);
+    assert_int_equal(warnings, 1);
+    assert_float_equal(o.temperature, 0.25, 0);
+    assert_int_equal(o.top_k, 5);
+    assert_float_equal(o.top_p, 0.5, 0);
+    assert_float_equal(o.min_p, 0.05, 1e-6);
+    assert_float_equal(o.xtc_probability, 0.5, 0);
+    assert_float_equal(o.xtc_threshold, 0.25, 0);
+    assert_int_equal(o.repeat_last, 32);
+    assert_float_equal(o.repeat_penalty, 1.5, 0);
+    assert_int_equal(o.mirostat, 1);
+    assert_float_equal(o.mirostat_tau, 4, 0);
+    assert_float_equal(o.mirostat_eta, 0.5, 0);
+    assert_float_equal(o.typical_p, 1, 0);
+    sampling_settle(&none, empty, count_line, &warnings);
+    assert_memory_equal(&none, &plain, sizeof plain);
+    assert_int_equal(warnings, 1);
+    gguf_close(g);
+    gguf_close(empty);
 }
 
 int main(void)
@@ -498,6 +562,7 @@ int main(void)
         cmocka_unit_test(log_probabilities_are_those_of_the_plain_softmax),
         cmocka_unit_test(samplers_share_their_scratch),
         cmocka_unit_test(what_is_negative_means_all),
+        cmocka_unit_test(a_file_recommends_options),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
