@@ -146,8 +146,9 @@ void screen_draw(struct screen *s, const char *prompt, const struct text *was,
     }
     s->first = begin ? row_begin(s->width, prompt, data, text->len, begin) : 0;
     size_t until = end > last ? text->len : row_begin(s->width, prompt, data, text->len, end);
-    if (until < text->len && until && data[until - 1] == '\n')
+    if (until < text->len && until > s->first && data[until - 1] == '\n')
         until--;
+    until = until < s->first ? s->first : until;
     put_from(s, prompt, text, s->first, until, &t);
     const struct place to = place_of(s->width, prompt, data, s->first, at, text->len),
                        from = place_of(s->width, prompt, data, s->first, until, text->len);

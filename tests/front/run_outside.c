@@ -30,7 +30,8 @@ int run(struct text *out, struct text *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(args, sizeof args, fmt, ap);
     va_end(ap);
-    const bool picks = strstr(args, " -n ") && !strstr(args, "--temp") && strncmp(args, "bench", 5);
+    const bool picks =
+        strstr(args, " -n ") && !strstr(args, "--temp") && strncmp(args, "bench", 5) != 0;
     snprintf(command, sizeof command, "cd %s && '%s' %s %s >out.txt 2>err.txt </dev/null", run_dir,
              OATO_RUN, args, picks ? "--temp 0" : "");
     int status = system(command);
