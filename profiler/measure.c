@@ -36,7 +36,7 @@ struct run {
     struct storage_meter *storage;
     uint64_t end_ns;  /* options.seconds from the beginning; 0: no end */
     uint64_t late_ns; /* when a device's operators should have been timed; 0: no such time */
-    bool cut;         /* some of them were not */
+    bool cut;         /* not all of them were, or no whole layers */
 };
 
 /* ---------------------------------------------------------------------- the profile's head - */
@@ -430,6 +430,11 @@ static int32_t shown_context(const struct run *r)
     return 1;
 }
 
+static bool is_late(const struct run *r)
+{
+    return r->late_ns && now_ns() > r->late_ns;
+}
+
 static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_error *err)
 {
     oato_status status = OATO_OK;
@@ -437,7 +442,7 @@ static oato_status measure_cases(struct run *r, struct rig *rig, struct oato_err
     for (int32_t i = 0; i < r->set.n && !status; i++) {
         if (oato_interrupted)
             status = oato_fail(err, OATO_NEGATIVE, "interrupted");
-        else if (r->late_ns && now_ns() > r->late_ns)
+        else if (is_late(r))
             r->cut = true;
         else if (!r->o->only_new || !r->had[i])
             status = measure_case(r, rig, &r->set.cases[i], err);
@@ -490,14 +495,15 @@ static oato_status measure_passes(struct run *r, struct rig *rig, struct layers_
         r->passes.n++;
         oato_status status = measure_cases(r, rig, err);
         if (r->passes.n > least)
-            r->done = done; /* beyond what was expected */
+            r->done = done;            /* beyond what was expected */
+        r->cut = r->cut || is_late(r); /* whole layers take long, too */
         if (!status)
             status = put_rows(r, first, false, err);
         if (!status && r->passes.n > r->kept.passes[rig->index])
             r->kept.passes[rig->index] = r->passes.n;
         progress_update(&r->progress, r->done, "whole layers");
         time_by(r, rig, CLOCK_PASSES);
-        if (!status && !r->cut) /* else there are no rows to add up */
+        if (!status && !r->cut) /* else rows are missing, or time is */
             status = measure_layers(r, rig, t, err);
         time_by(r, rig, CLOCK_USUAL);
         if (status)
