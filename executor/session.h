@@ -49,8 +49,8 @@ struct session {
     struct batch *batch; /* only with SESSION_SAMPLES */
     /* Those of the arguments, and what the model's file recommends where they leave it open */
     struct sampler_options sampling;
-    bool done;           /* with dump_program or dry_run, and on ranks other than 0: that was all */
-    bool alone, runs;    /* the plan is for one process: rank 0 runs, and others wait for its end */
+    bool done;        /* with dump_program or dry_run, and on ranks other than 0: that was all */
+    bool alone, runs; /* the plan is for one process: rank 0 runs, and others wait for its end */
 };
 
 enum session_needs {

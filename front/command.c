@@ -255,7 +255,7 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     if (a.help)
         help(verb, rows);
     else if (a.version)
-        puts("oato-run " OATO_VERSION);
+        puts(chats ? "oato " OATO_VERSION : "oato-run " OATO_VERSION);
     else if (a.list_devices)
         device_list(stdout);
     if (a.help || a.version || a.list_devices)
@@ -264,8 +264,8 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     if (a.open.sampling.seed == UINT64_MAX)
         a.open.sampling.seed = sampling_seed();
     if (!a.open.model && !a.hf)
-        return oato_fail(err, OATO_EUSAGE,
-                         "no model given: oato-run [VERB] MODEL.gguf; see --help");
+        return oato_fail(err, OATO_EUSAGE, "no model given: %s MODEL.gguf; see --help",
+                         chats ? "oato" : "oato-run [VERB]");
     interrupt_catch();
     if (model_locate(&a.open.model, a.hf, program_warn, err))
         return err->status;

@@ -222,4 +222,26 @@ uint32_t weight_slot_find(struct lowering *l, int32_t device, const struct weigh
 /* Makes the program of each device that has records; buffers must have their offsets. */
 void programs_finish(struct lowering *l);
 
+/* ---------------------------------------------------------------------- staging rooms ----- */
+
+enum { STAGING_AHEAD = 4 }; /* pieces being copied or waiting to be read */
+
+struct staging_piece {
+    uint64_t begin, end;
+};
+
+/* Assigns pieces, which are filled and read in the order of their placing, to a buffer with room
+ * for two of the largest. Initialise with {.half = bytes of the largest}. */
+struct staging {
+    uint64_t half;
+    uint64_t placed; /* pieces so far */
+    uint64_t after;  /* how many of them must have been read before the last one is filled */
+    struct staging_piece piece[STAGING_AHEAD];
+};
+
+/* Returns the offset of the next piece (at most `half` bytes) in the 2 * half bytes of the buffer.
+ * The piece may be filled once the first *after pieces have been read; the piece placed just before
+ * it is never among them. */
+uint64_t staging_place(struct staging *s, uint64_t bytes, uint64_t *after);
+
 #endif

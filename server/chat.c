@@ -249,7 +249,7 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct budget *
     bool answer = true, goes_on = false;
     if (!s->template)
         return oato_fail(err, OATO_EUSAGE, "%.450s", s->no_template);
-    const bool named = strcmp(chat_template_name(s->template), "of the model") != 0;
+    const bool named = !chat_template_is_program(s->template);
     if (messages_mend(messages, err) || tools_check(o, &tools, err) ||
         json_flag(o, "continue_final_message", &goes_on, err) ||
         json_flag(o, "add_generation_prompt", &answer, err))

@@ -155,6 +155,11 @@ void chat_template_free(struct chat_template *c)
     free(c);
 }
 
+bool chat_template_is_program(const struct chat_template *c)
+{
+    return !c->format;
+}
+
 const char *chat_template_name(const struct chat_template *c)
 {
     return c->format ? c->format->name : c->own ? "of the model" : "as given";

@@ -22,7 +22,7 @@ int main(int argc, char **argv)
         engine_seq_create(s.engine, &seq, &err) ||
         engine_feed(s.engine, seq, ids, (int32_t)n, LOGITS_LAST, NULL, NULL, &err))
         goto out;
-    sampler = session_sampler(&s, &args);
+    sampler = session_sampler(&s);
     for (fputs(argv[2], stdout); sampler && left > 0; left--) {
         const char *bytes = "";
         size_t size = 0;

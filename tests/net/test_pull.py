@@ -307,7 +307,8 @@ check(oato("rm", REPO).returncode == 0 and files() == [], "and removes what is n
 fresh(**both)
 hub.pause = 0.01
 master, slave = pty.openpty()
-p = subprocess.Popen([OATO, "pull", REPO], stdout=subprocess.DEVNULL, stderr=slave, env=ENVIRONMENT)
+p = subprocess.Popen([OATO, "pull", REPO], stdout=subprocess.DEVNULL, stderr=slave,
+                     env=ENVIRONMENT | {"TERM": "xterm"})
 os.close(slave)
 shown = b""
 try:

@@ -335,7 +335,7 @@ MISTAKES = [line.split("|") for line in """
 2|is not overwritten|oato-run logits tiny.gguf --ids 1 -o tiny.gguf
 2|unknown activation|oato-run tiny.gguf -p x --ffn-activation frob
 4|the context holds only|oato-run tiny.gguf -f words.txt -c 64
-2|MODEL.gguf and -p PROFILE|oato-plan
+2|MODEL.gguf or --shape NAME, and -p PROFILE|oato-plan
 2|'shwo' is neither a verb nor a file; did you mean 'show'?|oato-plan shwo x.plan
 6|missing|oato-plan tiny.gguf -p missing -o x.plan
 3|not a profile|oato-plan tiny.gguf -p text -o x.plan

@@ -52,6 +52,11 @@ def manual(page):
     return page.read_text(encoding="utf-8").replace("\\-", "-")
 
 
+def verbs_of_page(text):
+    """Those that the page refers to."""
+    return set(re.findall(r"^\.Xr oato-([a-z]+) 1", text, re.M)) if ".Dt OATO 1" in text else set()
+
+
 class Documents(unittest.TestCase):
     maxDiff = None
 
@@ -83,6 +88,8 @@ class Documents(unittest.TestCase):
             text = manual(page)
             for other in re.findall(r"^The others are those of\n\.Xr ([a-z-]+) 1", text, re.M):
                 text += manual(page.parent / f"{other}.1")
+            for own in (page.parent / f"{page.stem}-{verb}.1" for verb in verbs_of_page(text)):
+                text += manual(own) if own.exists() else ""
             named = set(re.findall(r"(?:(?:Fl|,) -?|--)([a-z][a-z-]*)", text))
             self.assertEqual(options_of(command_of(BIN, page)) - named - {"help"}, set(), page.name)
 

@@ -2,7 +2,7 @@
  * test_staging.c - places for streamed weights: none is filled before what lies there has been
  * read, and there is always one that can be filled while the last is read.
  */
-#include "base/base.h"
+#include "lowering/lowering_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * last one took, the next finds a half without it: at least one is copied while the one before is
  * read. Small pieces lie beside each other, so more are.
  */
-#include "base/base.h"
+#include "lowering/lowering_internal.h"
 
 /* How many pieces must have been read before [begin, end) may be filled. */
 static uint64_t read_before(const struct staging *s, uint64_t begin, uint64_t end)
