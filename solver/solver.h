@@ -540,20 +540,6 @@ void report_plan_brief(const struct plan *p, struct text *out);
  * what is streamed is told apart from what is waited for. */
 void report_plan_as(const char *title, const struct plan *p, const struct problem *problem,
                     const struct model *m, bool json, struct text *out);
-/* What a plan takes for each point of a request, and what a plan for that point alone would. */
-struct regrets {
-    struct plan_request request;           /* with the plan's predictions */
-    uint64_t alone_ns[REQUEST_POINTS_MAX]; /* of the objective; 0: there is no plan */
-    bool timed_out;                        /* the time limit ended a search for these */
-};
-/* problem: the plan's. All plans are made by the time limit. */
-oato_status regrets_find(const struct plan *plan, const struct model *m,
-                         const struct problem *problem, const struct plan_request *q,
-                         double time_limit_s, struct regrets *out, struct oato_error *err);
-/* report_plan_as with the points of the regrets instead of the plan's. */
-void report_plan_regrets(const char *title, const struct plan *p, const struct problem *problem,
-                         const struct model *m, const struct regrets *r, bool json,
-                         struct text *out);
 /* What a model is called: by its name or, where it has no weights, by that of its file, since it
  * may be made of a shape alone. */
 const char *model_title(const struct plan *p, const struct model *m);
@@ -570,11 +556,6 @@ oato_status report_explain(const struct plan *p, const struct model *m,
 oato_status report_export(const struct plan *p, const struct model *m,
                           const struct export_options *o, bool json, struct text *out,
                           struct text *lost, struct oato_error *err);
-/* Speed against memory: plans for 0 to 100 % of the accelerators' budgets in `steps` steps, as CSV,
- * next to the whole-layers baseline (`layers`); svg (may be NULL) gets both as curves. */
-oato_status report_frontier(const struct model *m, const struct profile *profile,
-                            const struct planner_options *o, int32_t steps, bool json,
-                            struct text *out, struct text *svg, struct oato_error *err);
 /* Prices the plan again: OATO_NEGATIVE when it no longer fits, or is slower than predicted or than
  * today's best plan by more than max_slower (0.05 = 5 %). OATO_UNSURE when that cannot be told: the
  * profile's dispersion (the plan's time at the median of the rows minus that at their p10) is more
@@ -586,13 +567,6 @@ oato_status report_check(const struct plan *p, const struct model *m, const stru
 oato_status report_check_ranks(const struct plan *p, const struct model *m,
                                const struct rank_options *ranks, double max_slower, bool json,
                                struct text *out, struct oato_error *err);
-
-/* What clusters of one device up to so many hosts of the profile's would take, with sums of all
- * devices made in three ways. given->devices: the kind of device (NULL: the first
- * accelerator, else the host); budgets, solver and sparsity do not count. */
-oato_status report_cluster(const struct model *m, const struct profile *profile,
-                           const struct planner_options *given, const struct cluster_options *o,
-                           bool json, struct text *out, struct oato_error *err);
 
 /* ------------------------------------------------------------------------- simulation ----- */
 

@@ -9,6 +9,13 @@
 
 #include <string.h>
 
+/* What a plan takes for each point of a request, and what a plan for that point alone would. */
+struct regrets {
+    struct plan_request request;           /* with the plan's predictions */
+    uint64_t alone_ns[REQUEST_POINTS_MAX]; /* of the objective; 0: there is no plan */
+    bool timed_out;                        /* the time limit ended a search for these */
+};
+
 static inline double as_ms(double ns)
 {
     return ns / 1e6;
@@ -131,5 +138,26 @@ static inline bool name_within(const char *name, const char *prefix)
     const size_t n = strlen(prefix);
     return !strncmp(name, prefix, n) && (!name[n] || name[n] == '.');
 }
+
+/* problem: the plan's. All plans are made by the time limit. */
+oato_status regrets_find(const struct plan *plan, const struct model *m,
+                         const struct problem *problem, const struct plan_request *q,
+                         double time_limit_s, struct regrets *out, struct oato_error *err);
+/* report_plan_as with the points of the regrets instead of the plan's. */
+void report_plan_regrets(const char *title, const struct plan *p, const struct problem *problem,
+                         const struct model *m, const struct regrets *r, bool json,
+                         struct text *out);
+
+/* What clusters of one device up to so many hosts of the profile's would take, with sums of all
+ * devices made in three ways. given->devices: the kind of device (NULL: the first
+ * accelerator, else the host); budgets, solver and sparsity do not count. */
+oato_status report_cluster(const struct model *m, const struct profile *profile,
+                           const struct planner_options *given, const struct cluster_options *o,
+                           bool json, struct text *out, struct oato_error *err);
+/* Speed against memory: plans for 0 to 100 % of the accelerators' budgets in `steps` steps, as CSV,
+ * next to the whole-layers baseline (`layers`); svg (may be NULL) gets both as curves. */
+oato_status report_frontier(const struct model *m, const struct profile *profile,
+                            const struct planner_options *o, int32_t steps, bool json,
+                            struct text *out, struct text *svg, struct oato_error *err);
 
 #endif

@@ -1,5 +1,6 @@
 #include "tests/solver/ranks_fixture.h"
 
+#include "solver/report/report_internal.h"
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
 

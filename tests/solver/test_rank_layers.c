@@ -3,6 +3,7 @@
  * messages between them, each has as many as its speed and memory allow, and the better split is
  * taken; and clusters that are simulated.
  */
+#include "solver/report/report_internal.h"
 #include "tests/solver/plan_fixture.h"
 #include "tests/solver/ranks_fixture.h"
 

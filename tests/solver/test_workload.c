@@ -4,6 +4,7 @@
  * regrets are what plans for one point show.
  */
 #include "solver/planning_internal.h"
+#include "solver/report/report_internal.h"
 #include "tests/models/random_model.h"
 #include "tests/solver/plan_fixture.h"
 #include "tests/solver/solver_price.h"
