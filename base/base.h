@@ -565,5 +565,9 @@ void options_help(const struct option_row *rows, FILE *out);
 /* The nearest of n names by edit distance, or one that is a prefix of the word or has it as a
  * prefix; NULL when none is near. */
 const char *nearest_name(const char *word, const char *const *names, size_t n);
+/* Fails where the word, which no verb is, was likely meant for one of n verbs and not for a file.
+ */
+oato_status verb_check(const char *word, const char *const *verbs, size_t n,
+                       struct oato_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <string.h>
+#include <unistd.h>
 
 enum { NEAR = 3, WORD = 32, PREFIX = 4 };
 
@@ -47,6 +48,15 @@ const char *nearest_name(const char *word, const char *const *names, size_t n)
             best = names[i];
     }
     return best;
+}
+
+oato_status verb_check(const char *word, const char *const *verbs, size_t n, struct oato_error *err)
+{
+    const char *near =
+        strpbrk(word, "./-") || !access(word, F_OK) ? NULL : nearest_name(word, verbs, n);
+    return near ? oato_fail(err, OATO_EUSAGE,
+                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
+                : OATO_OK;
 }
 
 void options_init(struct options *o, const struct option_row *rows, int argc, char **argv)

@@ -7,6 +7,7 @@
 #include "front/run.h"
 #include "net/net.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -176,20 +177,6 @@ static const struct option_of table[] = {
     {"version", 0, NULL, "version", ALL, FLAG(version)},
 };
 
-/* A misspelt verb would be taken for a model. */
-static oato_status verb_check(const char *word, struct oato_error *err)
-{
-    const char *names[ARRAY_LEN(verbs)];
-    for (size_t i = 0; i < ARRAY_LEN(verbs); i++)
-        names[i] = verbs[i].name;
-    const char *near = strpbrk(word, "./-") || !access(word, F_OK)
-                           ? NULL
-                           : nearest_name(word, names, ARRAY_LEN(verbs));
-    return near ? oato_fail(err, OATO_EUSAGE,
-                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
-                : OATO_OK;
-}
-
 static void help(size_t verb, const struct option_row *rows)
 {
     printf("Usage: oato-run [VERB] MODEL.gguf [OPTIONS]\n");
@@ -232,13 +219,15 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     struct option_row rows[ARRAY_LEN(table) + LLAMA_OPTIONS];
     size_t verb = 0;
     int first = 1;
-    for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++) {
-        if (!strcmp(argv[1], verbs[i].name)) {
+    const char *names[ARRAY_LEN(verbs)];
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        names[i] = verbs[i].name;
+        if (argc > 1 && !strcmp(argv[1], names[i])) {
             verb = i;
             first = 2;
         }
     }
-    if (first == 1 && argc > 1 && verb_check(argv[1], err))
+    if (first == 1 && argc > 1 && verb_check(argv[1], names, ARRAY_LEN(names), err))
         return err->status;
     const size_t n = options_rows(table, ARRAY_LEN(table), verbs[verb].verb, rows);
     if (verbs[verb].verb & ENGINE)
@@ -269,6 +258,8 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
     interrupt_catch();
     if (model_locate(&a.open.model, a.hf, program_warn, err))
         return err->status;
+    if (access(a.open.model, F_OK)) /* before a prompt is asked for */
+        return oato_fail(err, OATO_EIO, "%s: %s", a.open.model, strerror(errno));
     outfile_keep(a.open.model);
     outfile_keep(a.open.plan);
     outfile_keep(a.open.neurons);

@@ -10,8 +10,8 @@ static const struct {
     front_command run; /* argv[0] is the verb */
     const char *help;
 } verbs[] = {
-    {"doctor", doctor_command, "say what this machine offers, and what would make it faster"},
     {"run", run_command, "continue or answer; all that oato-run does"},
+    {"doctor", doctor_command, "say what this machine offers, and what would make it faster"},
     {"pull", pull_command, "fetch a model, OWNER/REPO[:QUANT]"},
     {"ls", ls_command, "list the models that are here"},
     {"rm", rm_command, "remove some of them"},
@@ -35,9 +35,14 @@ static oato_status oato_command(int argc, char **argv, struct oato_error *err)
     for (size_t i = 0; argc > 1 && i < ARRAY_LEN(asks); i++)
         if (!strcmp(argv[1], asks[i]))
             return help(err);
-    for (size_t i = 0; argc > 1 && i < ARRAY_LEN(verbs); i++)
-        if (!strcmp(argv[1], verbs[i].name))
+    const char *names[ARRAY_LEN(verbs)];
+    for (size_t i = 0; i < ARRAY_LEN(verbs); i++) {
+        names[i] = verbs[i].name;
+        if (argc > 1 && !strcmp(argv[1], names[i]))
             return verbs[i].run(argc - 1, argv + 1, err);
+    }
+    if (argc > 1 && verb_check(argv[1], names, ARRAY_LEN(names), err))
+        return err->status;
     return model_command(argc, argv, err);
 }
 

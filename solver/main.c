@@ -516,20 +516,6 @@ static oato_status run_verb(const struct verb *v, struct command *c, struct text
     return v->run(c, out, err);
 }
 
-/* A misspelt verb would be taken for a model. */
-static oato_status verb_check(const char *word, struct oato_error *err)
-{
-    const char *names[ARRAY_LEN(verbs)];
-    size_t n = 0;
-    for (const struct verb *v = verbs; v->name; v++)
-        names[n++] = v->name;
-    const char *near =
-        strpbrk(word, "./-") || !access(word, F_OK) ? NULL : nearest_name(word, names, n);
-    return near ? oato_fail(err, OATO_EUSAGE,
-                            "'%s' is neither a verb nor a file; did you mean '%s'?", word, near)
-                : OATO_OK;
-}
-
 int main(int argc, char **argv)
 {
     struct command c = {
@@ -538,20 +524,23 @@ int main(int argc, char **argv)
         .ranks = {.bytes_per_s = GIGABIT, .latency_ns = LATENCY_NS, .wire = DT_F32}};
     struct oato_error err = {.status = OATO_OK};
     const struct verb *v = verbs;
+    const char *names[ARRAY_LEN(verbs)];
+    size_t n = 0;
     struct text out;
     program_begin("oato-plan");
     planner_options_init(&c.plan);
     c.plan.any_ubatch = true;
     c.open = OPEN_KV | OPEN_CONTEXT | OPEN_CACHE;
     while (v->name && (argc < 2 || strcmp(argv[1], v->name) != 0))
-        v++;
+        names[n++] = v++->name;
     int skip = v->name ? 2 : 1;
     /* without a name: which are there? */
     static char shape_option[] = "--shape", shape_list[] = "list";
     char *shapes[] = {shape_option, shape_list};
     const bool lists = argc == 2 && !strcmp(argv[1], shape_option);
     text_init(&out);
-    oato_status status = v->name || argc < 2 || lists ? OATO_OK : verb_check(argv[1], &err);
+    oato_status status =
+        v->name || argc < 2 || lists ? OATO_OK : verb_check(argv[1], names, n, &err);
     if (!status)
         status = lists ? read_command(v, 2, shapes, &c, &err)
                        : read_command(v, argc - skip, argv + skip, &c, &err);

@@ -314,6 +314,8 @@ MISTAKES = [line.split("|") for line in """
 2|unknown option '--frob'|oato-run --frob
 2|did you mean '--temp'?|oato-run tiny.gguf -p x --temprature 1
 2|'chatt' is neither a verb nor a file; did you mean 'chat'?|oato-run chatt tiny.gguf
+2|'pul' is neither a verb nor a file; did you mean 'pull'?|oato pul x/y
+6|gone.gguf: No such file|oato gone.gguf
 2|more than one model|oato-run tiny.gguf tiny.gguf
 6|missing.gguf|oato-run missing.gguf -p x
 6|dir: not a regular file|oato-run dir -p x
