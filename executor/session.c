@@ -111,7 +111,8 @@ static oato_status session_engine(struct session *s, const struct session_args *
         oato_status status = engine_open(s->model, s->has_plan ? &s->plan : NULL, options,
                                          program_warn, &progress, &s->engine, err);
         progress_end(&progress);
-        if ((status != OATO_EFIT && status != OATO_EDEVICE) || again || !s->has_plan || a->plan)
+        if ((status != OATO_EFIT && status != OATO_EDEVICE) || again || !s->has_plan || a->plan ||
+            !a->make_plan)
             return status;
         const struct oato_error failed = *err;
         options->neurons = a->engine.neurons;

@@ -128,14 +128,14 @@ void device_found(struct text *list, warn_fn warn, void *user)
         const struct device_ops *ops = device_registry[i];
         const int n = ops->simulated ? 0 : ops->probe();
         for (int index = 0; index < n; index++) {
-            struct oato_device *d;
+            struct oato_device *d = NULL;
             struct oato_error err;
             const struct device_options options = {.threads = 1};
             if (ops != &cpu_device_ops && ops->open(index, "", &options, &d, &err)) {
                 warn_line(warn, user, "%s:%d is not used: %s", ops->kind, index, err.text);
                 continue;
             }
-            if (ops != &cpu_device_ops)
+            if (d)
                 ops->close(d);
             text_printf(list, "%s%s:%d", list->len ? "," : "", ops->kind, index);
         }

@@ -18,7 +18,8 @@ folder = tempfile.TemporaryDirectory(prefix="oato-header-")
 hub = Hub(folder.name)
 temporary = folder.name + "/tmp"
 os.mkdir(temporary)
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": folder.name, "HF_ENDPOINT": hub.url, "SSL_CERT_FILE": hub.cert, "TMPDIR": temporary}
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": folder.name, "HF_ENDPOINT": hub.url, "SSL_CERT_FILE": hub.cert, "TMPDIR": temporary,
+               **{name: value for name, value in os.environ.items() if name.startswith(("ASAN_", "GCOV_"))}}
 
 
 def check(good, what, more=""):
