@@ -15,6 +15,36 @@
 
 #include <cmocka.h>
 
+/* A terminal as standard error. */
+struct screen {
+    int master, slave, old;
+    char seen[512];
+};
+
+static void screen_begin(struct screen *s)
+{
+    if (openpty(&s->master, &s->slave, NULL, NULL, NULL))
+        skip();
+    s->old = dup(STDERR_FILENO);
+    dup2(s->slave, STDERR_FILENO);
+}
+
+/* What was written; the old stderr comes back. */
+static const char *screen_end(struct screen *s)
+{
+    size_t n = 0;
+    ssize_t more;
+    dup2(s->old, STDERR_FILENO);
+    close(s->old);
+    close(s->slave);
+    /* it comes in pieces, then an error */
+    while ((more = read(s->master, s->seen + n, sizeof s->seen - 1 - n)) > 0)
+        n += (size_t)more;
+    close(s->master);
+    s->seen[n] = 0;
+    return s->seen;
+}
+
 /* Draws with stderr on fd; the old stderr comes back. False: a busy host took so long that the
  * second update was due, or another second had gone. */
 static bool draw(int fd)
@@ -38,23 +68,15 @@ static void a_terminal_shows_one_line(void **state)
 {
     (void)state;
     setenv("TERM", "xterm", 1);
-    int master, slave;
-    char seen[512];
-    size_t n = 0;
-    ssize_t more;
+    struct screen screen;
+    const char *seen = "";
     bool quick = false;
     for (int tries = 0; tries < 20 && !quick; tries++) {
-        if (openpty(&master, &slave, NULL, NULL, NULL))
-            skip();
-        quick = draw(slave);
-        close(slave);
-        n = 0; /* what was written comes in pieces, then an error */
-        while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
-            n += (size_t)more;
-        close(master);
+        screen_begin(&screen);
+        quick = draw(screen.slave);
+        seen = screen_end(&screen);
     }
     assert_true(quick);
-    seen[n] = 0;
     assert_non_null(strstr(seen, "measuring  25 %"));
     assert_non_null(strstr(seen, "9 s left"));
     assert_non_null(strstr(seen, "mul_mat"));
@@ -66,27 +88,16 @@ static void a_warning_takes_the_place_of_the_line(void **state)
 {
     (void)state;
     setenv("TERM", "xterm", 1);
-    int master, slave, old = dup(STDERR_FILENO);
-    char seen[512];
-    size_t n = 0;
-    ssize_t more;
+    struct screen screen;
     struct progress p;
-    if (openpty(&master, &slave, NULL, NULL, NULL))
-        skip();
-    dup2(slave, STDERR_FILENO);
+    screen_begin(&screen);
     program_begin("oato-test");
     progress_begin(&p, "measuring", 2);
     progress_update(&p, 1, "a note");
     program_warn(NULL, "too hot");
     progress_update(&p, 2, "at once");
     progress_end(&p);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    close(slave);
-    while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
-        n += (size_t)more;
-    close(master);
-    seen[n] = 0;
+    const char *seen = screen_end(&screen);
     assert_non_null(strstr(seen, "a note\r\033[Koato-test: warning: too hot\r\n"));
     assert_non_null(strstr(seen, "at once"));
 }
@@ -102,22 +113,17 @@ static void a_dumb_terminal_gets_text_only(void **state)
                  {"xterm", "1", TERMINAL_LINES},
                  {"xterm", "", TERMINAL_STYLES}};
     (void)state;
-    int master, slave, old = dup(STDERR_FILENO);
-    char seen[512];
-    size_t n = 0;
-    ssize_t more;
+    struct screen screen;
     struct progress p;
-    if (openpty(&master, &slave, NULL, NULL, NULL))
-        skip();
+    screen_begin(&screen);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         setenv("TERM", cases[i].term, 1);
         setenv("NO_COLOR", cases[i].no_color, 1);
-        assert_int_equal(terminal_of(slave), cases[i].is);
+        assert_int_equal(terminal_of(screen.slave), cases[i].is);
         assert_int_equal(terminal_of(STDIN_FILENO) == TERMINAL_NONE, !isatty(STDIN_FILENO));
     }
     unsetenv("NO_COLOR");
     setenv("TERM", "dumb", 1);
-    dup2(slave, STDERR_FILENO);
     progress_begin(&p, "measuring", 2);
     progress_update(&p, 1, "too soon");
     p.begin_ns -= 20000000000u; /* as if 20 s had gone */
@@ -125,13 +131,7 @@ static void a_dumb_terminal_gets_text_only(void **state)
     program_warn(NULL, "too hot");
     progress_update(&p, 2, "just told");
     progress_end(&p);
-    dup2(old, STDERR_FILENO);
-    close(old);
-    close(slave);
-    while ((more = read(master, seen + n, sizeof seen - 1 - n)) > 0)
-        n += (size_t)more;
-    close(master);
-    seen[n] = 0;
+    const char *seen = screen_end(&screen);
     assert_null(strchr(seen, '\033'));
     assert_null(strstr(seen, "too soon"));
     assert_null(strstr(seen, "just told"));

@@ -2,6 +2,7 @@
  * test_chat.c - a conversation with oato-run, at a terminal and through a pipe: every character
  * typed reaches the model, Ctrl-C ends an answer and not the talk, a full context is no end.
  */
+#include "tests/folder.h"
 #include "tests/front/terminal.h"
 #include "tests/models/random_model.h"
 
@@ -16,14 +17,12 @@
 
 #include <cmocka.h>
 
-static char dir[] = "/tmp/oato-chat-XXXXXX";
-
 /* ------------------------------------------------------------------------------------- tests */
 
 static void read_into(struct text *t, const char *name)
 {
     char path[256], block[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(path, sizeof path, "%s/%s", test_folder, name);
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     t->len = 0;
@@ -38,8 +37,8 @@ static int talk(const char *lines, const char *args, struct text *out, struct te
 {
     char shell[2048];
     snprintf(shell, sizeof shell,
-             "cd %s && printf '%s' | '%s' chat tiny.gguf --temp 0 %s >out.txt 2>err.txt", dir,
-             lines, OATO_RUN, args);
+             "cd %s && printf '%s' | '%s' chat tiny.gguf --temp 0 %s >out.txt 2>err.txt",
+             test_folder, lines, OATO_RUN, args);
     const int status = system(shell);
     assert_true(WIFEXITED(status));
     read_into(out, "out.txt");
@@ -52,27 +51,18 @@ static int setup(void **state)
     struct random_model m = random_model_default();
     struct oato_error err;
     char path[256];
-    (void)state;
     m.tokenizer = true;
     m.vocab = 512;
-    if (!mkdtemp(dir))
+    if (folder_create(state))
         return 1;
-    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    snprintf(path, sizeof path, "%s/tiny.gguf", test_folder);
     if (random_model_save(&m, path, &err))
         return 1;
     m.context = 1 << 20; /* whose answers take long */
     m.width = 256;
     m.ffn = 512;
-    snprintf(path, sizeof path, "%s/long.gguf", dir);
+    snprintf(path, sizeof path, "%s/long.gguf", test_folder);
     return random_model_save(&m, path, &err) ? 1 : 0;
-}
-
-static int teardown(void **state)
-{
-    char shell[64];
-    (void)state;
-    snprintf(shell, sizeof shell, "rm -r %s", dir);
-    return system(shell);
 }
 
 static void what_is_typed_reaches_the_model(void **state)
@@ -86,7 +76,7 @@ static void what_is_typed_reaches_the_model(void **state)
     text_init(&err);
     snprintf(keys, sizeof keys, "%s\\n", line);
     assert_int_equal(talk(keys, "-n 6", &out, &err), 0);
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "chat", "tiny.gguf", "-n", "6", "--temp", "0", NULL});
     wait_for(&t, "tiny.gguf, context 512 tokens, template of the model");
     wait_for(&t, "> ");
@@ -112,7 +102,7 @@ static void an_interrupt_ends_the_answer_only(void **state)
 {
     struct tty t;
     (void)state;
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "chat", "long.gguf", "-n", "-1", "-c", "300000", NULL});
     wait_for_prompt(&t);
     for (int i = 0; i < 2; i++) {
@@ -142,7 +132,7 @@ static void a_terminate_signal_ends_the_talk(void **state)
 {
     struct tty t;
     (void)state;
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "chat", "long.gguf", "-n", "-1", "-c", "300000", NULL});
     wait_for(&t, "> ");
     type(&t, "Hello\r");
@@ -158,7 +148,7 @@ static void a_terminal_shows_loading_and_hints_at_chat(void **state)
 {
     struct tty t;
     (void)state;
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "tiny.gguf", "-p", "Hi", "-n", "2", "-c", "600", NULL});
     wait_for(&t, "the context of 600 tokens exceeds the 512");
     wait_for(&t, "loading ");
@@ -166,7 +156,7 @@ static void a_terminal_shows_loading_and_hints_at_chat(void **state)
     wait_for(&t, "without --chat it continues the prompt");
     wait_for(&t, "Hi");
     assert_int_equal(terminal_close(&t), 0);
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "tiny.gguf", "--chat", "-p", "Hi", "-n", "2", NULL});
     wait_for(&t, "decode");
     assert_null(strstr(t.seen.data, "without --chat it continues the prompt"));
@@ -188,7 +178,7 @@ static void reasoning_is_a_part_of_its_own(void **state)
         "cd %s && sed 's/>assistant/>a <think>/' tiny.gguf >think.gguf && '%s' think.gguf --chat "
         "-p Hi -p Ho -n 5 --ignore-eos --json >out.txt 2>err.txt && printf 'Hi\nHo\n' | '%s' "
         "chat think.gguf -n 5 >pipe.txt 2>err.txt",
-        dir, OATO_RUN, OATO_RUN);
+        test_folder, OATO_RUN, OATO_RUN);
     assert_int_equal(system(shell), 0);
     read_into(&out, "out.txt");
     assert_memory_equal(out.data, "{\"text\":\"\",\"reasoning\":\"", 24);
@@ -197,12 +187,12 @@ static void reasoning_is_a_part_of_its_own(void **state)
     assert_non_null(strstr(out.data, "\"tokens\":5,\"end\":\"limit\"}\n{"));
     read_into(&out, "pipe.txt");
     assert_string_equal(out.data, "\n\n");
-    terminal_open(&t, dir, "xterm",
+    terminal_open(&t, test_folder, "xterm",
                   (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
     wait_for(&t, "\033[2m");
     wait_for(&t, "\033[0m");
     assert_int_equal(terminal_close(&t), 0);
-    terminal_open(&t, dir, "dumb",
+    terminal_open(&t, test_folder, "dumb",
                   (char *[]){"oato-run", "think.gguf", "--chat", "-p", "Hi", "-n", "5", NULL});
     wait_for(&t, "(thinking) ");
     wait_for(&t, "(cut at -n 5)");
@@ -247,7 +237,7 @@ static void commands_are_not_messages(void **state)
     snprintf(shell, sizeof shell,
              "cd %s && echo '{\"messages\":[{' >bad.json && echo "
              "'[{\"role\":\"tool\",\"content\":\"\"}]' >other.json && cp tiny.gguf kept.gguf",
-             dir);
+             test_folder);
     assert_int_equal(system(shell), 0);
     assert_int_equal(talk("/help\\n/?\\n/set\\n/set temp warm\\n/set bogus 1\\n/set top-k\\n/set "
                           "temp 0.5\\n/set top_k "
@@ -266,7 +256,7 @@ static void commands_are_not_messages(void **state)
             fail_msg("no '%s' in: %s", told[i], at);
         at = hit ? hit : at;
     }
-    snprintf(shell, sizeof shell, "cd %s && cmp tiny.gguf kept.gguf", dir);
+    snprintf(shell, sizeof shell, "cd %s && cmp tiny.gguf kept.gguf", test_folder);
     assert_int_equal(system(shell), 0);
     int lines = 0; /* an answer each of one, two and one again */
     for (size_t i = 0; i < out.len; i++)
@@ -358,5 +348,5 @@ int main(void)
         cmocka_unit_test(a_random_seed_is_told),
         cmocka_unit_test(a_full_context_forgets_the_oldest_messages),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, folder_remove);
 }

@@ -2,6 +2,7 @@
  * test_chat_lines.c - what is typed into oato-run chat: pasted text is one message, keys edit it,
  * a window may change its size meanwhile, and a terminal that cannot redraw gets text only.
  */
+#include "tests/folder.h"
 #include "tests/front/terminal.h"
 #include "tests/models/random_model.h"
 
@@ -11,7 +12,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/oato-lines-XXXXXX";
 static char *const chat[] = {"oato-run", "chat", "tiny.gguf", "-n", "4", "--temp", "0", NULL};
 
 static int setup(void **state)
@@ -19,22 +19,13 @@ static int setup(void **state)
     struct random_model m = random_model_default();
     struct oato_error err;
     char path[256];
-    (void)state;
     m.tokenizer = true;
     m.vocab = 512;
     m.context = 2048;
-    if (!mkdtemp(dir))
+    if (folder_create(state))
         return 1;
-    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    snprintf(path, sizeof path, "%s/tiny.gguf", test_folder);
     return random_model_save(&m, path, &err) ? 1 : 0;
-}
-
-static int teardown(void **state)
-{
-    char shell[64];
-    (void)state;
-    snprintf(shell, sizeof shell, "rm -r %s", dir);
-    return system(shell);
 }
 
 /* Saves the conversation and ends it: the message, of those of the user, must be that. */
@@ -44,7 +35,7 @@ static void expect_message(struct tty *t, size_t number, const char *content)
     wait_for_prompt(t);
     type(t, "/save talk.json\r");
     wait_for(t, "messages are in talk.json");
-    snprintf(path, sizeof path, "%s/talk.json", dir);
+    snprintf(path, sizeof path, "%s/talk.json", test_folder);
     json_t *talk = json_load_file(path, 0, NULL);
     const json_t *m = json_array_get(json_object_get(talk, "messages"), 2 * number);
     const char *is = json_string_value(json_object_get(m, "content"));
@@ -70,7 +61,7 @@ static void a_pasted_text_is_one_message(void **state)
     (void)state;
     text_init(&keys);
     text_init(&content);
-    terminal_open(&t, dir, "xterm", chat);
+    terminal_open(&t, test_folder, "xterm", chat);
     for (size_t k = 0; k < ARRAY_LEN(ends); k++) {
         keys.len = content.len = 0;
         text_printf(&keys, "\033[200~");
@@ -111,7 +102,7 @@ static void keys_edit_the_line(void **state)
     };
     struct tty t;
     (void)state;
-    terminal_open(&t, dir, "xterm", chat);
+    terminal_open(&t, test_folder, "xterm", chat);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         wait_for_prompt(&t);
         type(&t, rows[i].keys);
@@ -134,7 +125,7 @@ static void a_window_may_change_its_size(void **state)
     struct tty t;
     char keys[128];
     (void)state;
-    terminal_open(&t, dir, "xterm", chat);
+    terminal_open(&t, test_folder, "xterm", chat);
     wait_for_prompt(&t);
     memset(keys, 'x', 100);
     keys[100] = 0;
@@ -154,7 +145,7 @@ static void a_dumb_terminal_gets_text_only(void **state)
 {
     struct tty t;
     (void)state;
-    terminal_open(&t, dir, "dumb", chat);
+    terminal_open(&t, test_folder, "dumb", chat);
     wait_for_prompt(&t);
     type(&t, "\"\"\"Hello\r");
     wait_for(&t, ". ");
@@ -179,5 +170,5 @@ int main(void)
         cmocka_unit_test(a_window_may_change_its_size),
         cmocka_unit_test(a_dumb_terminal_gets_text_only),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, folder_remove);
 }
