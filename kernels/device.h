@@ -71,6 +71,7 @@ static inline void step_cores_give(const struct step *step)
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
+enum { DEVICE_ROWS = 8 };
 struct device_info {
     char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
     char kind[8];          /* "cpu", "sim", "cuda", "ascend" */
@@ -81,6 +82,10 @@ struct device_info {
     int32_t threads; /* 0: the device has no such number */
     char driver[48]; /* version of the driver that it needs; "": it needs none */
     bool is_host;    /* its memory is the host's: no copies to reach it */
+    bool spans;      /* it compiles runs of records as one function: lowering cuts program.spans */
+    /* Numbers of rows that its functions are compiled for, ascending, then 0: a step's rows are so
+     * many times the largest, and the rest takes the next one up. None: any number */
+    int32_t rows[DEVICE_ROWS];
     bool keeps; /* of weights that are streamed to it, a copy in its own layout stays in host memory
                    while there is room */
     uint64_t cache_bytes;                 /* its largest cache; 0: unknown */

@@ -100,9 +100,28 @@ struct program_peer {
     uint64_t arena_bytes;
 };
 
+/* A value in the arena, of a row class, that a span reads or leaves. */
+struct span_value {
+    uint64_t offset; /* bytes */
+    int32_t width;   /* elements of a row */
+    uint8_t rows;    /* enum row_class */
+};
+
+/* A run of records that a device which asks for spans (device_info.spans) compiles as one function:
+ * RECORD_RUNs of one row class, none with KV, state, experts or a list. Only the first one waits,
+ * only the last one signals. */
+struct program_span {
+    uint32_t begin, end; /* records [begin, end) */
+    uint32_t value;      /* number of its first value in program.span_values: n_in that it reads, */
+    uint16_t n_in, n_out; /* then n_out that something reads after it; all others die inside */
+};
+
 struct program {
     const struct program_record *records;
     uint32_t n_records;
+    const struct program_span *spans; /* ascending; records outside run one by one; NULL: none */
+    uint32_t n_spans;
+    const struct span_value *span_values;
     uint32_t n_signals;                     /* by how much one step raises the device's event */
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */
