@@ -130,7 +130,7 @@ static void save_larger_model(void)
     struct random_model m = random_model_default();
     struct oato_error err;
     char path[160];
-    m.layers = 8;
+    m.layers = 4;
     m.width = 1024;
     m.ffn = 4096;
     m.heads = 16;
@@ -145,7 +145,7 @@ static void save_larger_model(void)
 }
 
 #define LARGER                                                                                     \
-    "larger.gguf --hardware rtx3060-laptop --budget cuda:0=400MiB --prompt 64 -n 32 --ubatch 512 "
+    "larger.gguf --hardware rtx3060-laptop --budget cuda:0=200MiB --prompt 64 -n 32 --ubatch 512 "
 
 static void more_speed_is_less_context(void **state)
 {
