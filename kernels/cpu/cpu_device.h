@@ -11,7 +11,6 @@
 #include "kernels/job_queue.h"
 
 struct slab; /* of cpu_memory.c */
-struct cpu_weight;
 
 struct cpu_device {
     struct oato_device base;
@@ -20,7 +19,6 @@ struct cpu_device {
     struct cpu_pool *pool;
     struct crowd crowd;
     struct slab *slabs;
-    struct cpu_weight *weights;
     struct file_stream *stream;        /* NULL: nothing is streamed */
     struct kv_file *kv_file;           /* NULL: all KV is in memory */
     const char *scratch;               /* its folder; NULL: cache_folder's */

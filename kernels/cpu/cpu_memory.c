@@ -152,46 +152,10 @@ oato_status cpu_download(struct oato_device *base, void *to, const void *from, u
 
 /* -------------------------------------------------------------------------------- weights - */
 
-/* A weight of the device, in a list, and where its first row lies in the file. */
 struct cpu_weight {
     struct oato_weight weight; /* first: this is the handle */
-    const uint8_t *from;
-    bool staged; /* in memory that is not the device's to free */
-    struct cpu_weight *next;
+    bool staged;               /* in memory that is not the device's to free */
 };
-
-/* A tied embedding is looked up and multiplied with: once it is prepared as a matrix, lookups read
- * it there, and its pages of the file are needed no more. */
-static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
-                        const struct cpu_weight *m)
-{
-    if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
-        m->from && l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
-        l->weight.rows <= m->weight.rows && d->kernels->layout->row)
-        l->weight.rows_of = &m->weight;
-}
-
-static void weight_add(struct cpu_device *d, struct cpu_weight *w)
-{
-    for (struct cpu_weight *other = d->weights; other; other = other->next) {
-        lookup_link(d, other, w);
-        lookup_link(d, w, other);
-    }
-    w->next = d->weights;
-    d->weights = w;
-}
-
-static void weight_remove(struct cpu_device *d, const struct cpu_weight *w)
-{
-    for (struct cpu_weight **at = &d->weights; *at;) {
-        if ((*at)->weight.rows_of == &w->weight)
-            (*at)->weight.rows_of = NULL; /* to the file again */
-        if (*at == w)
-            *at = w->next;
-        else
-            at = &(*at)->next;
-    }
-}
 
 /* A weight that all threads prepare, by claims of rows. */
 struct prepare_job {
@@ -260,7 +224,6 @@ static struct cpu_weight *weight_new(const struct cpu_device *d, const struct we
     return w;
 }
 
-/* It is in no list: a look-up would find in its place what is there at that time. */
 oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
                       uint64_t offset, struct oato_weight **out, struct oato_error *err)
 {
@@ -288,9 +251,8 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
     if (!owner)
         return err->status;
     struct oato_weight *w = &owner->weight;
-    owner->from = s->list ? NULL : weight_source_row(s, 0);
     if (s->use == WEIGHT_LOOKUP) {
-        w->data = owner->from;
+        w->data = weight_source_row(s, 0); /* pages that were released come back with their rows */
     } else {
         w->bytes = cpu_source_bytes(d->kernels, s);
         oato_status status = memory_take(d, w->bytes, "a weight", err);
@@ -310,7 +272,6 @@ oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
         if (!s->prepared)
             prepare_all(d, s, w);
     }
-    weight_add(d, owner);
     *out = w;
     return OATO_OK;
 }
@@ -324,7 +285,6 @@ void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
         slab_free(d, w->data); /* no slab holds one that came prepared */
         d->used_bytes -= w->bytes;
     }
-    weight_remove(d, (struct cpu_weight *)w);
     free(w);
 }
 
