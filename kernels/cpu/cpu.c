@@ -171,7 +171,7 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
 
 static uint64_t cpu_stored_read(const struct oato_device *d)
 {
-    return file_stream_read(cpu_of(d)->stream) + kv_file_read(cpu_of(d)->kv_file);
+    return file_stream_read(cpu_of(d)->stream) + file_stream_read(cpu_of(d)->kv_file);
 }
 
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,

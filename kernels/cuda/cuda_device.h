@@ -13,7 +13,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_nccl.h"
-#include "kernels/file_stream.h"
+#include "kernels/core/file_stream.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>

@@ -7,7 +7,7 @@
 #define OATO_SIM_INTERNAL_H
 
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/file_stream.h"
+#include "kernels/core/file_stream.h"
 #include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
