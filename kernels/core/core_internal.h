@@ -27,8 +27,6 @@ struct oato_weight {
     int64_t rows, k;
     const uint8_t *data; /* prepared, or (WEIGHT_LOOKUP on the host) the GGUF's own rows */
     uint64_t bytes;      /* owned bytes behind data; 0 when borrowed */
-    /* WEIGHT_LOOKUP: a matrix prepared from the same rows, read instead of data; NULL: none */
-    const struct oato_weight *rows_of;
 };
 
 /* Row i of those that the source names. */
@@ -215,8 +213,6 @@ extern const uint16_t quants_iq1_grid[2048], quants_iq2_xxs_grid[256], quants_iq
     quants_iq2_s_grid[1024], quants_iq3_xxs_grid[256], quants_iq3_s_grid[512];
 /* Not of the format: groups of IQ1 as numbers to the base of 3, which are found faster. */
 extern const uint16_t quants_trits_grid[256];
-/* The number of a word of IQ1's codebook. */
-uint16_t quants_iq1_index(uint16_t word);
 /* By the code plus 8 where the bit is set. */
 extern const int8_t quants_iq1_values[16], quants_iq2_values[16], quants_iq3_xxs_values[16],
     quants_iq3_s_values[16];

@@ -160,14 +160,6 @@ static const struct codebook {
     [DT_IQ3_S] = {read_IQ3_S, quants_iq3_s_grid, quants_iq3_s_values, 4, 1},
 };
 
-uint16_t quants_iq1_index(uint16_t word)
-{
-    int low = 0; /* words are in rising order */
-    for (int step = 1024; step; step /= 2)
-        low += quants_iq1_grid[low + step - 1] < word ? step : 0;
-    return (uint16_t)(low & 2047);
-}
-
 void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_codes *c)
 {
     codebooks[dtype].read(block, c);

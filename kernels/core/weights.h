@@ -7,7 +7,7 @@
 #define OATO_CORE_WEIGHTS_H
 
 #include "kernels/core/core_internal.h"
-#include "kernels/file_stream.h"
+#include "kernels/core/file_stream.h"
 
 enum {
     LANE_BUFFERS = 3,

@@ -172,7 +172,7 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
 
 static uint64_t cpu_stored_read(const struct oato_device *d)
 {
-    return file_stream_read(weights_file(d)) + kv_file_read(cpu_of(d)->kv_file);
+    return file_stream_read(weights_file(d)) + file_stream_read(cpu_of(d)->kv_file);
 }
 
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,

@@ -6,7 +6,6 @@
 #define OATO_CPU_DEVICE_H
 
 #include "kernels/core/weights.h"
-#include "kernels/cpu/cpu_kv_file.h"
 #include "kernels/cpu/kernels_internal.h"
 #include "kernels/job_queue.h"
 
@@ -20,7 +19,7 @@ struct cpu_device {
     struct crowd crowd;
     struct slab *slabs;
     struct file_stream *stream;        /* NULL: nothing is streamed */
-    struct kv_file *kv_file;           /* NULL: all KV is in memory */
+    struct file_stream *kv_file;       /* NULL: all KV is in memory */
     const char *scratch;               /* its folder; NULL: cache_folder's */
     uint64_t used_bytes, budget_bytes; /* budget 0: no limit */
     uint8_t *workspace;                /* one for all programs: they never run at the same time */

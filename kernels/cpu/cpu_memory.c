@@ -189,7 +189,7 @@ void cpu_kv_free(struct oato_device *base, struct kv_cache *kv)
     struct cpu_device *d = cpu_of(base);
     if (!kv)
         return;
-    kv_file_close(d->kv_file);
+    file_stream_free(d->kv_file);
     d->kv_file = NULL;
     cpu_pages_return(d, kv->data, kv->bytes);
     free(kv);
@@ -210,7 +210,7 @@ oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape 
     }
     cpu_pool_spread(d->pool, data, kv->bytes);
     kv->data = data;
-    if (kv_file_open(kv, d->id, d->scratch, &d->kv_file, err)) {
+    if (file_stream_kv_open(kv, d->id, d->scratch, &d->kv_file, err)) {
         cpu_kv_free(base, kv);
         return err->status;
     }

@@ -110,7 +110,7 @@ static bool files_wait(struct running *x, const struct program_record *r)
 {
     const uint32_t needs = streamed_for(x, r), layers = kv_of(x, r).needs;
     return (!needs || file_stream_wait(x->device->stream, needs, &x->failed)) &&
-           (!layers || kv_file_wait(x->device->kv_file, layers, &x->failed));
+           (!layers || file_stream_wait(x->device->kv_file, layers, &x->failed));
 }
 
 /* Thread 0: everything that the record waits for. */
@@ -132,13 +132,15 @@ static bool record_wait(struct running *x, const struct program_record *r)
         if (event_ns > x->due_ns)
             x->due_ns = event_ns;
     }
-    const uint32_t needs = streamed_for(x, r);
+    const uint32_t needs = streamed_for(x, r), layers = kv_of(x, r).needs;
     if (streamed_before(x, r) && op_has_experts(&r->op))
         experts_choose(x, r);
-    if (needs || kv_of(x, r).needs) {
+    if (needs || layers) {
         cores_give(x);
         if (needs)
             file_stream_want(x->device->stream, needs);
+        if (layers)
+            file_stream_want(x->device->kv_file, layers);
         const bool arrived = files_wait(x, r);
         step_cores_take(x->step);
         if (!arrived)
@@ -157,7 +159,7 @@ static void record_signal(struct running *x, const struct program_record *r)
     if (used)
         file_stream_used(x->device->stream, used);
     if (kv_of(x, r).used)
-        kv_file_used(x->device->kv_file, kv_of(x, r).used);
+        file_stream_used(x->device->kv_file, kv_of(x, r).used);
     if (r->signal)
         timeline_raise(&x->device->queue.timeline, x->step->timeline_base[x->c->self] + r->signal,
                        clock_now(x));
@@ -332,7 +334,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         d->fail_record = injected ? 0 : d->fail_record - x.n_records;
     c->rope.step_serial = ++d->step_serial;
     file_stream_begin(d->stream);
-    kv_file_begin(d->kv_file, step);
+    file_stream_kv_begin(d->kv_file, step);
     if (x.virtual_clock)
         clock_begin(&x);
     x.due_ns = clock_now(&x);
@@ -357,7 +359,7 @@ static oato_status compute(struct cpu_device *d, struct compiled *c, const struc
         return err->status;
     }
     if (atomic_load(&x.failed)) {
-        const bool file = file_stream_failed(d->stream, err) || kv_file_failed(d->kv_file, err);
+        const bool file = file_stream_failed(d->stream, err) || file_stream_failed(d->kv_file, err);
         timeline_fail(&d->queue.timeline, file ? TIMELINE_DIED : TIMELINE_STRANDED);
         if (file)
             return err->status;
@@ -492,7 +494,7 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
     if (!status)
         status = file_stream_compile(d->stream, p, RECORD_RUN, &c->needs, err);
     if (!status)
-        status = kv_file_compile(d->kv_file, p, &c->kv, err);
+        status = file_stream_kv_compile(d->kv_file, p, &c->kv, err);
     if (status) {
         cpu_release(base, c);
         return status;

@@ -118,8 +118,6 @@ struct matrix_layout {
     uint64_t (*bytes)(int lanes, oato_dtype dtype, int64_t rows, int64_t k);
     void (*prepare)(int lanes, const struct weight_source *s, struct oato_weight *w, int64_t begin,
                     int64_t end);
-    /* A row of a prepared matrix with the bits of quants_row. NULL: rows cannot be read back. */
-    void (*row)(int lanes, const struct oato_weight *w, int64_t row, float *out);
     /* WEIGHT_ROWS: bytes from one row of k elements to the next, and their preparation. */
     uint64_t (*rows_stride)(oato_dtype dtype, int64_t k);
     void (*rows_prepare)(const struct weight_source *s, struct oato_weight *w, int64_t begin,

@@ -157,7 +157,7 @@ void lanes16_rows_prepare(const struct weight_source *s, struct oato_weight *w, 
 void lanes_rows_panel(int lanes, const struct oato_weight *w, const struct rows_list *rows,
                       struct oato_weight *panel);
 
-/* lanes_read.c */
+/* lanes_layout.c */
 extern const struct matrix_layout lanes8_layout, lanes16_layout;
 
 /* The packed input of products with float weights, class i14b32: int16 of 14 bits, zeros up to a

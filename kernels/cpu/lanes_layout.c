@@ -171,3 +171,20 @@ void lanes_bytes_pack(int64_t k, const float *x, uint8_t *out)
         to->total = total;
     }
 }
+
+/* --------------------------------------------------------------------------------- tables - */
+
+const struct matrix_layout lanes8_layout = {.id = "lanes8.5",
+                                            .lanes = 8,
+                                            .bytes = lanes_matrix_bytes,
+                                            .prepare = lanes_matrix_prepare,
+                                            .rows_stride = lanes_rows_stride,
+                                            .rows_prepare = lanes8_rows_prepare,
+                                            .rows_panel = lanes_rows_panel};
+const struct matrix_layout lanes16_layout = {.id = "lanes16.4",
+                                             .lanes = 16,
+                                             .bytes = lanes_matrix_bytes,
+                                             .prepare = lanes_matrix_prepare,
+                                             .rows_stride = lanes_rows_stride,
+                                             .rows_prepare = lanes16_rows_prepare,
+                                             .rows_panel = lanes_rows_panel};

@@ -188,10 +188,7 @@ static void embed_row(const struct run *x, int64_t t)
     float *y = output(x, 0) + t * k;
     size_t row = 0;
     dtype_row_bytes(w->dtype, k, &row);
-    if (w->rows_of)
-        x->k->layout->row(x->k->layout->lanes, w->rows_of, id, y);
-    else
-        quants_row(w->dtype, w->data + (size_t)id * row, k, y);
+    quants_row(w->dtype, w->data + (size_t)id * row, k, y);
     if (x->op->scale != 0)
         for (int64_t i = 0; i < k; i++)
             y[i] *= x->op->scale;

@@ -435,6 +435,17 @@ static void weights_are_prepared_alike_by_all_threads(void **state)
     assert_ptr_equal(w[1]->data, file.data + 64 * row);
     assert_int_equal(weight_bytes_of(d[1], DT_Q4_K, N, K, WEIGHT_LOOKUP), 0);
     weight_free(d[1], w[1]);
+    /* ... when they were prepared as a matrix, too, whichever came first */
+    for (int first = 0; first < 2; first++) {
+        for (int i = 0; i < 2; i++) {
+            s.use = i == first ? WEIGHT_MATRIX : WEIGHT_LOOKUP;
+            assert_int_equal(weight_prepare(d[1], &s, &w[i == first ? 0 : 1], &err), OATO_OK);
+        }
+        weight_free(d[1], w[0]);
+        assert_ptr_equal(w[1]->data, file.data + 64 * row);
+        assert_memory_equal(w[1]->data, data + 64 * row, row * (N - 64));
+        weight_free(d[1], w[1]);
+    }
     s.use = WEIGHT_LOOKUP;
     s.k = 100;
     assert_int_equal(weight_prepare(d[0], &s, &w[0], &err), OATO_EUSAGE);

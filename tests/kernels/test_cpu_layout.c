@@ -219,38 +219,6 @@ static void prepared_weights_are_as_the_layout_says(void **state)
     }
 }
 
-/* Bit for bit, so that a lookup may go where it likes. */
-static void rows_read_back_are_the_rows_of_the_file(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-        const struct cpu_kernels *kernels = kernels_named(isas[i]);
-        for (size_t t = 0; kernels && kernels->layout->row && t < ARRAY_LEN(matrix_types); t++) {
-            const oato_dtype dtype = matrix_types[t];
-            const int64_t k = 256 * random_in(1, 4), n = random_in(1, 150);
-            size_t bytes = 0;
-            assert_true(dtype_row_bytes(dtype, k, &bytes));
-            uint8_t *data = test_malloc(bytes * (size_t)n);
-            float *want = test_malloc((size_t)k * sizeof *want), *got = test_malloc((size_t)k * 4);
-            random_elements(dtype, data, k * n);
-            struct guarded g;
-            guarded_init(&g);
-            struct oato_weight *w =
-                weight_make(kernels, &g, dtype, data, n, k, 0, n, WEIGHT_MATRIX);
-            for (int64_t r = 0; r < n; r++) {
-                quants_row(dtype, data + (size_t)r * bytes, k, want);
-                kernels->layout->row(kernels->layout->lanes, w, r, got);
-                assert_memory_equal(want, got, (size_t)k * sizeof *want);
-            }
-            guarded_free(&g);
-            test_free(w);
-            test_free(data);
-            test_free(want);
-            test_free(got);
-        }
-    }
-}
-
 /* Files of prepared weights name the layout: whoever changes its bytes gives it a new id in the
  * tables of kernels ("lanes8.5", "lanes16.4") and then these hashes. */
 static void a_layout_with_other_bytes_has_another_id(void **state)
@@ -340,7 +308,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layout_with_other_bytes_has_another_id),
         cmocka_unit_test(prepared_weights_are_as_the_layout_says),
-        cmocka_unit_test(rows_read_back_are_the_rows_of_the_file),
     };
     seed_init();
     return cmocka_run_group_tests(tests, NULL, NULL);

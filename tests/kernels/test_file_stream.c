@@ -2,7 +2,7 @@
  * test_file_stream.c - weights go round a ring that is smaller than they are: what has arrived is
  * the file's, whenever a place comes free, and nobody waits for ever.
  */
-#include "kernels/file_stream.h"
+#include "kernels/core/file_stream.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
