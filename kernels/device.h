@@ -195,6 +195,10 @@ struct device_ops {
      * NUMERICS_LIBRARY the device finds and opens its library, if the operator can use one. */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
+    /* The types of the values in its arena, [OP_KIND_COUNT], unchanged while it is open; a device
+     * that has any F16 there runs CONVERT. Its classes of such operators say so: "f32-f16" has the
+     * bits of no other class. NULL, or returns NULL: all are float32, as a host's must be. */
+    const struct value_types *(*values)(const struct oato_device *d);
     /* True when decode runs these neighbours together, given the first and the last operator.
      * NULL: nothing is joined. */
     bool (*joins)(const struct oato_device *d, enum op_join join, const struct oato_op *first,
@@ -321,6 +325,10 @@ struct device_ops {
 struct oato_device {
     const struct device_ops *ops;
 };
+static inline const struct value_types *device_values(const struct oato_device *d)
+{
+    return d->ops->values ? d->ops->values(d) : NULL;
+}
 
 /* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
 #define DEVICE_KINDS(row) row(cpu) row(cuda) row(sim)

@@ -41,6 +41,7 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->timing_only = options->timing_only;
+    sim_values_fill(s->values);
     if (sim_queue_open(s, err))
         goto fail;
     *out = &s->base;
@@ -81,7 +82,14 @@ static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
                                 enum numerics_choice choice)
 {
-    return cpu_numerics(sim_of(d)->kernels, op, choice);
+    const struct sim_device *s = sim_of(d);
+    const char *class = cpu_numerics(s->kernels, op, choice);
+    return value_types_halve(device_values(d), op) ? sim_values_class(class) : class;
+}
+
+static const struct value_types *sim_values(const struct oato_device *d)
+{
+    return sim_of(d)->spec.halves ? sim_of(d)->values : NULL;
 }
 
 static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
@@ -378,7 +386,7 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
 static oato_status grow_buffers(struct sim_device *s, const struct program *p,
                                 struct oato_error *err)
 {
-    uint64_t workspace = p->workspace_bytes, floats = 0;
+    uint64_t workspace = p->workspace_bytes, floats = 0, wide = 0;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         struct op_size size = {.rows = program_rows(p, r->rows), .seqs = p->max_seqs};
@@ -386,10 +394,13 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
             continue;
         uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
         workspace = bytes > workspace ? bytes : workspace;
+        bytes = s->spec.halves ? sim_values_bytes(p, r) : 0;
+        wide = bytes > wide ? bytes : wide;
         if (r->op.kind == OP_ROPE) /* a pair takes two */
             floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
     }
-    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err))
+    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err) ||
+        sim_values_grow(s, wide, err))
         return err->status;
     return OATO_OK;
 }
@@ -457,7 +468,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     else if (p->arena)
         return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not in this device's memory",
                          s->id);
-    if (program_check(p, self, arena_bytes, err))
+    if (program_check(p, device_values(d), self, arena_bytes, err))
         return oato_fail_at(err, "%s", s->id);
     if (check_records(s, p, err) || grow_buffers(s, p, err))
         return err->status;
@@ -508,6 +519,7 @@ static void sim_close(struct oato_device *d)
     while (s->memory.blocks)
         sim_memory_free(&s->memory, s->memory.blocks);
     free(s->rope.cos_sin);
+    pages_free(s->wide, s->wide_bytes);
     free(s);
 }
 
@@ -547,6 +559,7 @@ const struct device_ops sim_device_ops = {
     .info = sim_info,
     .supports = sim_supports,
     .numerics = sim_numerics,
+    .values = sim_values,
     .prepared_bytes = sim_prepared_bytes,
     .source_bytes = sim_source_bytes,
     .workspace_bytes = sim_workspace_bytes,

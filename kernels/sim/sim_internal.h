@@ -1,7 +1,7 @@
 /*
  * sim_internal.h - shared by the files of kernels/sim: the declared speeds (sim_spec.c), the memory
- * whose addresses cannot be read (sim_memory.c), the queue with its virtual clock (sim_queue.c) and
- * the device made of them (sim.c).
+ * whose addresses cannot be read (sim_memory.c), values that are kept as F16 (sim_values.c), the
+ * queue with its virtual clock (sim_queue.c) and the device made of them (sim.c).
  */
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
@@ -18,6 +18,7 @@ struct sim_spec {
     double link_bytes_per_s, latency_s; /* per copy from or to the host */
     double launch_s;                    /* per operator */
     double peer_bytes_per_s; /* copies from another simulated device; 0: only through the host */
+    bool halves;             /* values are F16 in its arena */
 };
 
 /* "vram=64MiB,read=900GB/s,...", in any order; missing values get defaults. */
@@ -60,6 +61,24 @@ struct sim_weight {
     uint64_t ready_ns;     /* when they arrived, on the virtual clock */
 };
 
+/* ----------------------------------------------------------------------------- values ----- */
+
+/* [OP_KIND_COUNT]: F16, except what is merged or kept in a state. */
+void sim_values_fill(struct value_types *values);
+/* "u8b32-f16" for "u8b32", static text. */
+const char *sim_values_class(const char *class);
+/* Bytes of float32 copies of the record's values; 0: it needs none. */
+uint64_t sim_values_bytes(const struct program *p, const struct program_record *r);
+/* The record between float32 copies in `wide` of its values in the arena, of which the first has
+ * the inputs; and the outputs back to the arena, rounded. */
+struct program_record sim_values_widen(const struct program_record *r, const struct step *step,
+                                       const uint8_t *arena, uint8_t *wide);
+/* Room for copies of that many bytes, in s->wide. */
+struct sim_device;
+oato_status sim_values_grow(struct sim_device *s, uint64_t bytes, struct oato_error *err);
+void sim_values_round(const struct program_record *r, const struct program_record *copy,
+                      const struct step *step, uint8_t *arena, const uint8_t *wide);
+
 /* ----------------------------------------------------------------------------- device ----- */
 
 struct compiled {
@@ -87,6 +106,9 @@ struct sim_device {
      * queue is empty. */
     struct sim_block *workspace; /* NULL: none */
     struct rope_table rope;
+    uint8_t *wide; /* float32 copies of a record's values */
+    uint64_t wide_bytes;
+    struct value_types values[OP_KIND_COUNT];
     _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
     uint64_t stream_ns;         /* virtual: when the streaming copy engine becomes free */
     struct file_stream *stream; /* NULL: nothing is streamed from a file */

@@ -140,7 +140,8 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
                    const struct step *step)
 {
     const struct program *p = c->program;
-    struct program_record real = *r;
+    const bool widens = s->spec.halves && sim_values_bytes(p, r) && !s->timing_only;
+    struct program_record real = widens ? sim_values_widen(r, step, c->arena, s->wide) : *r;
     struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
@@ -155,7 +156,7 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
         clock_to(s, c->kv_ready_ns[r->kv_layer]);
     struct cpu_context context = {
         .kernels = s->kernels,
-        .arena = c->arena,
+        .arena = widens ? s->wide : c->arena,
         .weights = weights,
         .kv = p->kv ? &c->kv : NULL,
         .workspace = s->workspace ? s->workspace->real : NULL,
@@ -164,11 +165,13 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     };
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
-    const void *choice = s->timing_only || !r->op.expert_slots ? NULL : c->arena + r->in[1];
+    if (widens)
+        sim_values_round(r, &real, step, c->arena, s->wide);
+    const void *choice = s->timing_only || !r->op.expert_slots ? NULL : context.arena + real.in[1];
     const bool listed = r->op.sparse == SPARSE_PREDICT, gates = r->op.kind == OP_GATE_UP;
     const bool skips =
         !s->timing_only && (listed || (r->op.sparse == SPARSE_ABOVE && r->op.threshold >= 0));
-    const void *neurons = c->arena + (listed ? r->in[1] : gates ? r->out[0] : r->in[0]);
+    const void *neurons = context.arena + (listed ? real.in[1] : gates ? real.out[0] : real.in[0]);
     clock_add(s, run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
 }
 
