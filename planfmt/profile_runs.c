@@ -68,8 +68,9 @@ bool runs_text_read(int kind, const char *text, uint64_t *types, char bad[24])
 bool profile_put_values(struct profile *p, int32_t device, const struct value_types *values)
 {
     struct value_types *copy = values ? arena_alloc(&p->arena, OP_KIND_COUNT, sizeof *copy) : NULL;
-    if (copy)
-        memcpy(copy, values, OP_KIND_COUNT * sizeof *copy);
+    for (int kind = 0; copy && kind < OP_KIND_COUNT; kind++)
+        if (p->devices[device].runs && p->devices[device].runs[kind])
+            copy[kind] = values[kind];
     p->devices[device].values = copy;
     return copy || !values;
 }

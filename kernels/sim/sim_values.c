@@ -7,16 +7,22 @@
 #include "kernels/sim/sim_internal.h"
 
 #include "kernels/core/wire.h"
+#include "kernels/op_row.h"
 
 #include <string.h>
 
 void sim_values_fill(struct value_types *values)
 {
     static const uint8_t wide[] = {OP_MERGE, OP_MERGE_SUM, OP_EXPERT_SUM, OP_CONV,
-                                   OP_DELTA, OP_SSM,       OP_ACTIVE};
-    memset(values, DT_F16, OP_KIND_COUNT * sizeof *values);
-    for (size_t i = 0; i < ARRAY_LEN(wide); i++)
-        memset(&values[wide[i]], DT_F32, sizeof *values);
+                                   OP_DELTA, OP_SSM,       OP_ACTIVE,     OP_CONVERT};
+    memset(values, DT_F32, OP_KIND_COUNT * sizeof *values);
+    for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
+        const struct op_kind_row *row = op_kind_row(kind);
+        for (int i = 0; i < OP_INPUTS && !memchr(wide, kind, sizeof wide); i++)
+            values[kind].in[i] = row->in[i] ? DT_F16 : DT_F32;
+        for (int i = 0; i < OP_OUTPUTS && !memchr(wide, kind, sizeof wide); i++)
+            values[kind].out[i] = row->out[i] ? DT_F16 : DT_F32;
+    }
 }
 
 const char *sim_values_class(const char *class)
