@@ -22,7 +22,7 @@ enum record_kind {
      * made. Starts when the records before it are done and may overlap those after it; a record
      * that reads one of the weights waits for it. May be skipped in a step without rows.
      * Without weights: what the step's sequences had in the KV before it, from layer kv_from of the
-     * host's cache to the room kv_layer of this device's. */
+     * host's cache to the room kv_layer of this device's, in this device's layout. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
     RECORD_PUSH, /* this device's arena -> that of another, which it reaches */

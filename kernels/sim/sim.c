@@ -75,8 +75,13 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
 
 static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 {
-    (void)d;
-    return cpu_supports(op);
+    const bool keeps = op_has_kv(op) && sim_of(d)->spec.kv_rows;
+    return cpu_supports(op) && (!keeps || op->dtype == DT_F16);
+}
+
+static const struct kv_layout *sim_kv_layout(const struct oato_device *d)
+{
+    return sim_of(d)->spec.kv_rows ? &sim_kv_rows : NULL;
 }
 
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
@@ -340,7 +345,7 @@ static oato_status check_records(const struct sim_device *s, const struct progra
                                  "%s: record %" PRIu32 ": weight %" PRIu32
                                  " is streamed but already resident",
                                  s->id, i, r->weight[w]);
-        if (r->kind == RECORD_RUN && !cpu_supports(&r->op))
+        if (r->kind == RECORD_RUN && !sim_supports(&s->base, &r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
                              op_kind_name(r->op.kind));
     }
@@ -451,6 +456,7 @@ static oato_status make_rooms(struct compiled *c, struct oato_error *err)
 
 static void compiled_free(struct compiled *c)
 {
+    pages_free(c->shared.data, c->shared.bytes);
     free(c->kv_ready_ns);
     free(c->needs);
     free(c);
@@ -484,7 +490,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || make_rooms(c, err) ||
+    if (find_peers(s, c, err) || make_rooms(c, err) || sim_kv_open(s, c, err) ||
         file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);
         return err->status;
@@ -576,6 +582,7 @@ const struct device_ops sim_device_ops = {
     .weight_data = sim_weight_data,
     .kv_create = sim_kv_create,
     .kv_free = sim_kv_free,
+    .kv_layout = sim_kv_layout,
     .compile = sim_compile,
     .release = sim_release,
     .submit = sim_submit,

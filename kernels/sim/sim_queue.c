@@ -142,6 +142,7 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     const struct program *p = c->program;
     const bool widens = s->spec.halves && sim_values_bytes(p, r) && !s->timing_only;
     struct program_record real = widens ? sim_values_widen(r, step, c->arena, s->wide) : *r;
+    const bool shared = s->spec.kv_rows && op_has_kv(&r->op) && !s->timing_only;
     struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
@@ -158,13 +159,19 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
         .kernels = s->kernels,
         .arena = widens ? s->wide : c->arena,
         .weights = weights,
-        .kv = p->kv ? &c->kv : NULL,
+        .kv = shared  ? &c->shared
+              : p->kv ? &c->kv
+                      : NULL,
         .workspace = s->workspace ? s->workspace->real : NULL,
         .workspace_bytes = s->workspace ? s->workspace->bytes : 0,
         .rope = &s->rope,
     };
+    if (shared)
+        sim_kv_convert(&c->kv, &c->shared, r->kv_layer, step, true, false);
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
+    if (shared && r->op.kind == OP_KV_STORE)
+        sim_kv_convert(&c->shared, &c->kv, r->kv_layer, step, false, true);
     if (widens)
         sim_values_round(r, &real, step, c->arena, s->wide);
     const void *choice = s->timing_only || !r->op.expert_slots ? NULL : context.arena + real.in[1];
@@ -216,9 +223,12 @@ static uint64_t copy_history(const struct sim_device *s, const struct compiled *
     uint64_t bytes = 0;
     for (struct kv_history h = {0}; kv_history_next(to, r->kv_layer, step, &h);) {
         const uint64_t n = page * (uint64_t)h.n;
-        if (!s->timing_only)
-            memcpy(kv_block(to, r->kv_layer, h.page, 0, 0),
-                   kv_block(from, r->kv_from, h.page, 0, 0), n);
+        uint8_t *there = kv_block(to, r->kv_layer, h.page, 0, 0);
+        const uint8_t *here = kv_block(from, r->kv_from, h.page, 0, 0);
+        if (s->spec.kv_rows && !s->timing_only)
+            sim_kv_rows.from_shared(to, r->kv_layer, h.n, there, here);
+        else if (!s->timing_only)
+            memcpy(there, here, n);
         bytes += n;
     }
     return bytes;

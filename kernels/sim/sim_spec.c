@@ -34,6 +34,7 @@ static const struct {
     size_t offset; /* of the bool that it sets */
 } words[] = {
     {"values", "f16", offsetof(struct sim_spec, halves)},
+    {"kv", "rows", offsetof(struct sim_spec, kv_rows)},
 };
 
 /* A middling accelerator behind PCIe 4.0 x16. */
