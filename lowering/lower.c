@@ -339,9 +339,10 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     if (facts->supports && !facts->supports(facts->user, device, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE,
-                  "operator %s (%s) cannot run on %s, which the plan's profile did not say; run "
+                  "operator %s (%s) cannot run on %s, which the plan's profile did not say; %srun "
                   "oato-profile, then oato-plan again, or plan without that device (--devices)",
-                  o->name, oato_op_key(&r->record.op, NULL, key), facts->id[device]);
+                  o->name, oato_op_key(&r->record.op, NULL, key), facts->id[device],
+                  op_has_kv(&op) ? "use another type of KV (--kv), or " : "");
         return;
     }
     if (part.placed->streamed && !facts->streams[device]) {

@@ -152,7 +152,7 @@ static void other_types_are_refused(void **state)
     plan_rows(&p, m, &fused, 0);
     o.kv = DT_Q8_0;
     o.kv_given = true;
-    expect_refused(m, &p, &o, OATO_EFILE, "kv_store/Q8_0");
+    expect_refused(m, &p, &o, OATO_EFILE, "use another type of KV (--kv)");
     graph_free(&fused);
     plan_free(&p);
     model_close(m);

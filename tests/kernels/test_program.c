@@ -343,6 +343,40 @@ static void peers_are_those_that_are_reached(void **state)
     assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
 }
 
+/* Of a device that has F16 for norms. */
+static void types_are_those_of_the_device(void **state)
+{
+    struct fixture *f = *state;
+    struct value_types values[OP_KIND_COUNT] = {
+        [OP_RMS_NORM] = {.in = {DT_F16}, .out = {DT_F16}}, [OP_ROUTE] = {.out = {DT_F16}}};
+    struct program_record *r = &f->record[1];
+    fixture_fill(f);
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "input 0 of rms_norm is of type 0, but here it is F16"));
+    r->in_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "output 0 of rms_norm"));
+    r->out_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    r->out[0] = ARENA - 8 * WIDTH * 2; /* half the bytes */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    r->out[0] += 2;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "64 halves, is not inside"));
+    r->out[0] = 2;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
+    f->record[4].in_type[0] = DT_F16; /* links carry float32 */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "input 0 of a copy"));
+    f->record[4].in_type[0] = DT_F32;
+    *r = run("convert/F16/k64", 1, 1, 0); /* has types of its own, anywhere */
+    r->out_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
+    *r = run("route/e64/u4", 1, 1, 0); /* ids are exact */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+}
+
 static void sizes_come_from_the_step(void **state)
 {
     (void)state;
@@ -407,6 +441,7 @@ int main(void)
         cmocka_unit_test_prestate(history_goes_to_a_room_of_its_shape, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
         cmocka_unit_test_prestate(peers_are_those_that_are_reached, &fixture),
+        cmocka_unit_test_prestate(types_are_those_of_the_device, &fixture),
         cmocka_unit_test(sizes_come_from_the_step),
         cmocka_unit_test_prestate(each_record_prints_as_a_line, &fixture),
     };
