@@ -190,10 +190,19 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
     return step_cost(p, g, index, op, d, 1, s);
 }
 
+/* Whether the device runs it in a class that no other device has: where its values are F16. Such
+ * operators would have to be there whole and in both phases, so a deterministic plan has none. */
+static bool is_apart(const struct problem *p, int32_t d, const struct oato_op *op)
+{
+    return p->request.deterministic &&
+           value_types_halve(cost_device(p->cost, p->device[d]).values, op);
+}
+
 static struct op_price op_price(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share)
 {
-    struct op_price r = {.supported = cost_supports(p->cost, p->device[d], op)};
+    struct op_price r = {.supported =
+                             cost_supports(p->cost, p->device[d], op) && !is_apart(p, d, op)};
     if (!r.supported)
         return r;
     double prefill_ns = 0;
