@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 static const struct engine_options options = {
-    .threads = 2, .rows = STORY_CHUNK, .ubatch = STORY_CHUNK, .seqs = STORY_SEQS, .context = 1024};
+    .threads = 1, .rows = STORY_CHUNK, .ubatch = STORY_CHUNK, .seqs = STORY_SEQS, .context = 1024};
 
 /* All of the model on device 1 but, of layers in the mask, the KV, which is the host's and
  * streamed. */

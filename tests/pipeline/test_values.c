@@ -14,7 +14,7 @@
 #include <cmocka.h>
 // clang-format on
 
-enum { TOKENS = 40, PLANS = 6 };
+enum { TOKENS = 40, PLANS = 4 };
 /* Hundreds of milliseconds for what takes the processor one. */
 #define SPEC "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s"
 static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6;
@@ -82,7 +82,7 @@ static void compare(struct model *m, const char *name)
         uint64_t arena[2];
         plan_pair(p, fused, m, i);
         for (int half = 0; half < 2; half++) {
-            struct engine *e = open_engine(m, &p[half], (struct engine_options){0});
+            struct engine *e = open_engine(m, &p[half], (struct engine_options){.threads = 1});
             logits[half] = logits_of(e, ids, TOKENS);
             arena[half] = arena_of(e);
             engine_close(e);
@@ -150,7 +150,7 @@ static double engine_ns(const struct model *m, const struct plan *p)
     struct engine_stats stats;
     int32_t ids[TOKENS], seq;
     fill_ids(ids, TOKENS, m->shape.vocab, 5);
-    struct engine *e = open_engine(m, p, (struct engine_options){0});
+    struct engine *e = open_engine(m, p, (struct engine_options){.threads = 1});
     if (engine_seq_create(e, &seq, &err) ||
         engine_feed(e, seq, ids, TOKENS, LOGITS_LAST, NULL, NULL, &err))
         fail_msg("%s", err.text);
@@ -203,7 +203,7 @@ static void what_is_computed_with_both_is_not_deterministic(void **state)
         for (int32_t i = 0; i < fused.n_ops; i++)
             if (fused.ops[i].op.kind == OP_GATE_UP)
                 plan_add_moving(&p, fused.ops[i].name, fused.ops[i].op.n);
-        const struct engine_options options = {.deterministic = true};
+        const struct engine_options options = {.deterministic = true, .threads = 1};
         if (half)
             expect_refused(m, &p, &options, OATO_EFILE,
                            "would be computed both as f32 and as f32-f16");
@@ -215,12 +215,49 @@ static void what_is_computed_with_both_is_not_deterministic(void **state)
     model_close(m);
 }
 
+/* A machine on which everything is faster there: a plan goes there, unless it is deterministic. */
+static void a_deterministic_plan_has_none(void **state)
+{
+    (void)state;
+    struct model *m = tiny_model(DT_F32, 3);
+    for (int deterministic = 0; deterministic < 2; deterministic++) {
+        struct planner_options o;
+        struct oato_error err;
+        struct profile of;
+        struct plan like, p;
+        plan_begin(&like, m, 1, "");
+        machine(&of, &like);
+        for (int d = 0; d < 2; d++) {
+            of.devices[d].memory_bytes = of.devices[d].free_bytes = UINT64_C(1) << 28;
+            of.devices[d].read_bytes_per_s = of.devices[d].flops_per_s = d ? 1e12 : 1e7;
+            of.links[d].latency_ns = 10;
+            of.links[d].bytes_per_s = 1e12;
+        }
+        planner_options_init(&o);
+        o.request.prompt = o.request.ubatch = TOKENS;
+        o.request.generate = 1;
+        o.request.context = 64;
+        o.request.deterministic = deterministic;
+        if (planner_make(m, &of, &o, &p, NULL, &err))
+            fail_msg("%s", err.text);
+        int there = 0;
+        for (int32_t i = 0; i < p.n_parts; i++)
+            there += p.parts[i].device == 1;
+        assert_int_equal(there > 0, !deterministic);
+        plan_free(&p);
+        plan_free(&like);
+        profile_free(&of);
+    }
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_near_those_of_float32),
         cmocka_unit_test(the_clock_of_the_solver_has_the_conversions),
         cmocka_unit_test(what_is_computed_with_both_is_not_deterministic),
+        cmocka_unit_test(a_deterministic_plan_has_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
