@@ -258,6 +258,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
                                    .workspace_bytes = op_workspace};
     for (int to = 0; to < e->n_devices; to++) {
         facts.id[to] = e->device[to].info.id;
+        facts.values[to] = device_values(e->device[to].device);
         facts.streams[to] = e->device[to].device->ops->streams;
         facts.caches[to] = caches_possible(e, &e->device[to]);
         for (int from = 0; from < e->n_devices; from++)

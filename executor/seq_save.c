@@ -1,7 +1,8 @@
 /*
  * seq_save.c - sequences in host memory: what a sequence holds on every device is copied out, and
  * into the pages of a new sequence later. The copy is layer by layer, and within a layer in order
- * of positions, so that it does not depend on page ids. Pages that follow each other are one piece.
+ * of positions, so that it does not depend on page ids; nor, since pages are in the shared layout,
+ * on a device's own. Pages that follow each other are one piece.
  * A few copies that were freed are kept: memory that was used before takes the next one several
  * times faster. It is page-locked where a device copies faster with such memory.
  */
@@ -142,6 +143,29 @@ static oato_status piece_copy(struct copying *c, struct oato_device *d, struct k
                   : d->ops->upload(d, place.data, place.offset, host, place.bytes, &value, err);
 }
 
+/* The same for pages of a device that has a layout of its own. */
+static oato_status pages_convert(struct copying *c, const struct engine_device *d, int32_t layer,
+                                 int32_t n, struct kv_place place, struct oato_error *err)
+{
+    const struct kv_layout *own = device_kv_layout(d->device);
+    const struct device_ops *ops = d->device->ops;
+    uint8_t *shared = c->at, *pages = malloc(place.bytes ? place.bytes : 1);
+    oato_status status = OATO_OK;
+    if (!pages)
+        return oato_fail_memory(err, place.bytes, "pages of KV");
+    c->at += place.bytes;
+    if (c->out) {
+        status = ops->download(d->device, pages, place.data, place.offset, place.bytes, NULL, err);
+        if (!status)
+            own->to_shared(d->kv, layer, n, shared, pages);
+    } else {
+        own->from_shared(d->kv, layer, n, pages, shared);
+        status = ops->upload(d->device, place.data, place.offset, pages, place.bytes, NULL, err);
+    }
+    free(pages);
+    return status;
+}
+
 static oato_status layer_copy(struct copying *c, const struct engine_device *d, int32_t layer,
                               const struct kv_seq *s, struct oato_error *err)
 {
@@ -157,7 +181,8 @@ static oato_status layer_copy(struct copying *c, const struct engine_device *d, 
         struct kv_place place = kv_cache_place(d->kv, layer, t->pages[i]);
         end = run_end(t, i);
         place.bytes *= (uint64_t)(end - i);
-        status = piece_copy(c, d->device, place, err);
+        status = device_kv_layout(d->device) ? pages_convert(c, d, layer, end - i, place, err)
+                                             : piece_copy(c, d->device, place, err);
     }
     return status;
 }

@@ -197,6 +197,18 @@ struct kv_place {
 };
 struct kv_place kv_cache_place(const struct kv_cache *kv, int32_t layer, int32_t page);
 
+/* Another layout of KV pages than the shared one (core/core_internal.h), which takes as many bytes.
+ * Pages go from one device to another, to host memory and back in the shared layout. Both functions
+ * are pure: n pages of a layer of the cache, in host memory that does not overlap. Slots of state
+ * are the same everywhere. */
+struct kv_layout {
+    const char *id; /* static text of at most 31 bytes */
+    void (*from_shared)(const struct kv_cache *kv, int32_t layer, int32_t n, void *to,
+                        const void *from);
+    void (*to_shared)(const struct kv_cache *kv, int32_t layer, int32_t n, void *to,
+                      const void *from);
+};
+
 /* Hardware that the system's files show, whether it can be used or not. */
 struct device_sight {
     int32_t n;         /* pieces of it; 0: none, and the rest is empty */
@@ -230,6 +242,10 @@ struct device_ops {
      * NUMERICS_LIBRARY the device finds and opens its library, if the operator can use one. */
     const char *(*numerics)(const struct oato_device *d, const struct oato_op *op,
                             enum numerics_choice choice);
+    /* The types of the values in its arena, [OP_KIND_COUNT], unchanged while it is open; a device
+     * that has any F16 there runs CONVERT. Its classes of such operators say so: "f32-f16" has the
+     * bits of no other class. NULL, or returns NULL: all are float32, as a host's must be. */
+    const struct value_types *(*values)(const struct oato_device *d);
     /* True when decode runs these neighbours together, given the first and the last operator.
      * NULL: nothing is joined. */
     bool (*joins)(const struct oato_device *d, enum op_join join, const struct oato_op *first,
@@ -301,12 +317,16 @@ struct device_ops {
                           uint64_t signal, uint64_t begin_ns, struct oato_error *err);
 
     /* Pages [0, pages) for each of n layers whose shape does not say how many; dtype F16, F32 or,
-     * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. Both are NULL
-     * where nothing with KV or state is supported. */
+     * if head_dim is a multiple of 32, Q8_0, of which a device takes those that it `supports`
+     * KV_STORE and ATTENTION with. No block table is longer than `pages`. Both are NULL where
+     * nothing with KV or state is supported. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                              oato_dtype dtype, int32_t pages, struct kv_cache **out,
                              struct oato_error *err);
     void (*kv_free)(struct oato_device *d, struct kv_cache *kv);
+    /* The layout of its pages. A device that has one of its own converts what a RECORD_STREAM of KV
+     * copies. NULL, or returns NULL: the shared one, as the host's must be. */
+    const struct kv_layout *(*kv_layout)(const struct oato_device *d);
 
     /* The program and its tables are borrowed until release. self: this device's index in the
      * step's timeline tables. */
@@ -364,6 +384,14 @@ struct oato_device {
     const struct device_ops *ops;
     struct weight_store *weights; /* what core keeps of them; NULL: nothing so far */
 };
+static inline const struct kv_layout *device_kv_layout(const struct oato_device *d)
+{
+    return d->ops->kv_layout ? d->ops->kv_layout(d) : NULL;
+}
+static inline const struct value_types *device_values(const struct oato_device *d)
+{
+    return d->ops->values ? d->ops->values(d) : NULL;
+}
 
 /* ----------------------------------------------------------------------------- weights ---- */
 

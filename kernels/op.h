@@ -2,9 +2,10 @@
  * op.h - the operator: what the model lists, the profiler times, the solver places, the plan stores
  * and a device executes.
  *
- * Values are float32 matrices of `rows` x width, row after row; a row belongs to a token of the
- * step, or to a token whose logits are wanted. Weights are GGUF tensors of n rows of k elements:
- * y[row][j] = sum over i of x[row][i] * W[j][i].
+ * Values are float32 matrices of `rows` x width, row after row, or F16 where a device says so
+ * (struct value_types); a row belongs to a token of the step, or to a token whose logits are
+ * wanted. Weights are GGUF tensors of n rows of k elements: y[row][j] = sum over i of x[row][i] *
+ * W[j][i].
  *
  * Experts are matrices of one shape in one three-dimensional tensor, {k, n, experts}. Except for
  * routing it is treated as one matrix of experts * n rows; expert e has rows [e * n, (e + 1) * n).
@@ -102,6 +103,8 @@ enum op_kind {
     OP_MUL_MAT_T, /* in graphs: MUL_MAT with a weight that is kept transposed, k rows of n elements:
                      out[0] = sum over i of in[0][i] times row i, in rising i. Rows of elements that
                      are 0 are not read */
+    OP_CONVERT, /* made by lowering: out[0] = in[0], a value of the other type, as `dtype`: F16, or
+                   F32 of an F16; finite numbers beyond those of F16 become its largest */
     OP_KIND_COUNT
 };
 
@@ -342,6 +345,7 @@ enum { OP_KEY_SIZE = 96 };
  *   expert_down/Q4_0/k768/n2048/e128/u8      k in, n out of one expert
  *   expert_sum/n2048/e128/u8       n out, k = n
  *   kv_copy
+ *   convert/F16/k4096              type of the output; n = k
  *   active/k14336                  k elements in; n = k + 1
  *   top_k/k128256/n80              k logits in, n twice the candidates; first is not part of it
  *   conv/k2048/s3                  channels, state; n = k
@@ -395,6 +399,24 @@ bool op_divides(const struct oato_op *op, enum op_axis axis);
 /* Whether a part along the axis reads only its own columns of the inputs. */
 bool op_reads_columns(const struct oato_op *op, enum op_axis axis);
 int64_t op_axis_extent(const struct oato_op *op, enum op_axis axis);
+/* The types in which a device reads the inputs of a kind of operators from its arena and leaves
+ * their outputs there, an oato_dtype each: F32 or F16. Of a merge all inputs have the first one's.
+ */
+enum { OP_INPUTS = 3, OP_OUTPUTS = 3 };
+struct value_types {
+    uint8_t in[OP_INPUTS], out[OP_OUTPUTS];
+};
+/* Of the operator's i-th input or output by a device's table, [OP_KIND_COUNT]; NULL: F32. CONVERT
+ * has its own, and choices of experts, lists and candidates, whose ids must be exact, are always
+ * F32. */
+oato_dtype value_type_in(const struct value_types *device, const struct oato_op *op, int i);
+oato_dtype value_type_out(const struct value_types *device, const struct oato_op *op, int i);
+/* Whether it reads or leaves any value as F16. */
+bool value_types_halve(const struct value_types *device, const struct oato_op *op);
+static inline uint64_t value_type_bytes(oato_dtype type)
+{
+    return type == DT_F16 ? 2 : 4;
+}
 /* Whether a run's cost depends on op_size.seqs. */
 bool op_has_seqs(int kind);
 /* The neurons of which a sparse MUL_MAT or GATE_UP skips some: op_size.active of them are left. */

@@ -64,6 +64,42 @@ int32_t op_out_width(const struct oato_op *op, int i)
     return i < (int)ARRAY_LEN(row->out) ? (int32_t)op_width(op, row->out[i]) : 0;
 }
 
+/* Ids are whole numbers beyond what F16 has exactly. */
+static bool has_ids(const struct oato_op *op, enum width in)
+{
+    return in ? in == W_CHOICE || in == W_LISTED
+              : op->kind == OP_ROUTE || op->kind == OP_ACTIVE || op->kind == OP_TOP_K;
+}
+
+oato_dtype value_type_in(const struct value_types *device, const struct oato_op *op, int i)
+{
+    const struct op_kind_row *row = op_kind_row(op->kind);
+    const int at = row->merges ? 0 : i;
+    if (op->kind == OP_CONVERT)
+        return op->dtype == DT_F16 ? DT_F32 : DT_F16;
+    return !device || at >= OP_INPUTS || has_ids(op, (enum width)row->in[at])
+               ? DT_F32
+               : (oato_dtype)device[op->kind].in[at];
+}
+
+oato_dtype value_type_out(const struct value_types *device, const struct oato_op *op, int i)
+{
+    if (op->kind == OP_CONVERT)
+        return (oato_dtype)op->dtype;
+    return !device || i >= OP_OUTPUTS || has_ids(op, W_NONE) ? DT_F32
+                                                             : (oato_dtype)device[op->kind].out[i];
+}
+
+bool value_types_halve(const struct value_types *device, const struct oato_op *op)
+{
+    bool halves = false;
+    for (int i = 0; i < OP_INPUTS; i++)
+        halves = halves || value_type_in(device, op, i) == DT_F16;
+    for (int i = 0; i < OP_OUTPUTS; i++)
+        halves = halves || value_type_out(device, op, i) == DT_F16;
+    return halves;
+}
+
 int op_weight_count(const struct oato_op *op)
 {
     const struct op_kind_row *row = op_kind_row(op->kind);

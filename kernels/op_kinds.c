@@ -51,6 +51,11 @@ static bool attention_fits(const struct oato_op *op)
            (op->alibi == 0 || (op->first >= 0 && op->heads <= op->alibi_heads - op->first));
 }
 
+static bool convert_fits(const struct oato_op *op)
+{
+    return op->dtype == DT_F32 || op->dtype == DT_F16;
+}
+
 static bool sum_fits(const struct oato_op *op)
 {
     return sum_wire_ok((oato_dtype)op->dtype, op->n);
@@ -255,6 +260,8 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .flops = 4, .flops_of = W_K, .fits = gate_fits},
     [OP_ACTIVE] = {"active", false, {F_K}, .example = "k4096", .n = W_LIST, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .optional = 1, .flops = 1, .flops_of = W_K, .fits = list_fits},
+    [OP_CONVERT] = {"convert", true, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
+        .flops = 1, .flops_of = W_K, .fits = convert_fits},
     [OP_KV_COPY] = {"kv_copy", false, {F_END}, .example = ""},
     [OP_TOP_K] = {"top_k", false, {F_K, F_N}, .example = "k4096/n80", .in = {W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K, /* a comparison each */

@@ -2,10 +2,10 @@
  * program.h - what a device runs: a flat list of fixed-width records, made once per phase by
  * lowering, and the step descriptor that holds all that varies from step to step.
  *
- * A record names values by byte offset in the arena of its device, weights by index into the
- * program's weight table, and other devices' progress by (device, ordinal). Nothing in it is a
- * pointer except the weight table, so a device may run it as a CPU loop or a
- * CUDA graph, and it can be printed.
+ * A record names values by byte offset in the arena of its device and by type, weights by index
+ * into the program's weight table, and other devices' progress by (device, ordinal). Nothing in it
+ * is a pointer except the weight table, so a device may run it as a CPU loop or a CUDA graph, and
+ * it can be printed.
  */
 #ifndef OATO_PROGRAM_H
 #define OATO_PROGRAM_H
@@ -22,7 +22,7 @@ enum record_kind {
      * made. Starts when the records before it are done and may overlap those after it; a record
      * that reads one of the weights waits for it. May be skipped in a step without rows.
      * Without weights: what the step's sequences had in the KV before it, from layer kv_from of the
-     * host's cache to the room kv_layer of this device's. */
+     * host's cache to the room kv_layer of this device's, in this device's layout. */
     RECORD_STREAM,
     RECORD_PEER, /* arena of another, reachable device -> this device's arena */
     RECORD_PUSH, /* this device's arena -> that of another, which it reaches */
@@ -65,10 +65,13 @@ struct program_record {
     uint32_t signal;   /* 0, or: raise this device's event to base + signal when done */
     uint32_t weight[RECORD_WEIGHTS]; /* indices into program.weights; UINT32_MAX = absent */
     int32_t in_width[RECORD_INPUTS]; /* elements of a row of each input */
-    uint64_t in[RECORD_INPUTS];      /* byte offsets in the arena; UPLOAD: in[0] is the host's,
-                                        PEER: the other device's */
-    uint64_t out[RECORD_OUTPUTS];    /* byte offsets; DOWNLOAD: out[0] is the host's, PUSH: the
-                                        other device's */
+    /* oato_dtype of each value in this device's arena: F32, or F16 where the device has it so
+     * (device_ops.values). What is copied, streamed or exchanged is F32 */
+    uint8_t in_type[RECORD_INPUTS], out_type[RECORD_OUTPUTS];
+    uint64_t in[RECORD_INPUTS];   /* byte offsets in the arena; UPLOAD: in[0] is the host's,
+                                     PEER: the other device's */
+    uint64_t out[RECORD_OUTPUTS]; /* byte offsets; DOWNLOAD: out[0] is the host's, PUSH: the
+                                     other device's */
     struct record_wait wait[RECORD_WAITS]; /* all must hold before the record starts */
 };
 
@@ -105,6 +108,7 @@ struct span_value {
     uint64_t offset; /* bytes */
     int32_t width;   /* elements of a row */
     uint8_t rows;    /* enum row_class */
+    uint8_t type;    /* oato_dtype: F32 or F16 */
 };
 
 /* A run of records that a device which asks for spans (device_info.spans) compiles as one function:
@@ -188,10 +192,11 @@ struct step {
 };
 
 /* Checks a program before any device compiles it: valid operators and counts, offsets inside an
- * arena of arena_bytes, widths that match the operators, existing weights and signals, and signals
- * that rise and stay below TIMELINE_RING. self: the device's index in the engine. */
-oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
-                          struct oato_error *err);
+ * arena of arena_bytes, widths that match the operators, types that are the device's (`values` as
+ * of device_ops.values, NULL: float32), existing weights and signals, and signals that rise and
+ * stay below TIMELINE_RING. self: the device's index in the engine. */
+oato_status program_check(const struct program *p, const struct value_types *values, int self,
+                          uint64_t arena_bytes, struct oato_error *err);
 /* Rows of the class in the largest step that the program will be given. */
 static inline int32_t program_rows(const struct program *p, uint8_t rows)
 {

@@ -157,7 +157,8 @@ int32_t history_emit(struct lowering *l, int32_t index, int32_t device)
     const struct graph_op *store = store_of(l->graph, index);
     struct home inputs[GRAPH_INPUTS];
     for (int i = 0; i < store->n_in && !failed(l); i++)
-        inputs[i] = value_read(l, store->in[i], device);
+        inputs[i] = home_as(l, store->in[i], value_read(l, store->in[i], device),
+                            value_type_in(l->in->facts->values[device], &store->op, i));
     if (next >= 0)
         stream_emit(l, next, device);
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);

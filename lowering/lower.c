@@ -328,6 +328,8 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     inputs_read(l, o, part, inputs);
     if (op.sparse == SPARSE_PREDICT && !failed(l))
         list = list_read(l, o, part, &op, inputs[0]);
+    for (int i = 0; i < o->n_in; i++)
+        inputs[i] = home_as(l, o->in[i], inputs[i], value_type_in(facts->values[device], &op, i));
     const int32_t room =
         part.placed->kv_streamed && !failed(l) ? history_emit(l, index, device) : -1;
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
@@ -337,9 +339,10 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     if (facts->supports && !facts->supports(facts->user, device, &r->record.op)) {
         char key[OP_KEY_SIZE];
         oato_fail(l->err, OATO_EFILE,
-                  "operator %s (%s) cannot run on %s, which the plan's profile did not say; run "
+                  "operator %s (%s) cannot run on %s, which the plan's profile did not say; %srun "
                   "oato-profile, then oato-plan again, or plan without that device (--devices)",
-                  o->name, oato_op_key(&r->record.op, NULL, key), facts->id[device]);
+                  o->name, oato_op_key(&r->record.op, NULL, key), facts->id[device],
+                  op_has_kv(&op) ? "use another type of KV (--kv), or " : "");
         return;
     }
     if (part.placed->streamed && !facts->streams[device]) {
@@ -365,13 +368,12 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     if (list.buffer >= 0)
         record_reads(l, device, r, o->n_in, list, op.n + 1);
     weights_add(l, o, r, part);
-    r->record.n_out = (uint8_t)o->n_out;
     if (o->n_out)
         r->record.value = (uint32_t)o->out[0];
     for (int i = 0; i < o->n_out; i++) {
         width[i] = part.slots ? op_out_width(&r->record.op, i)
                               : columns_of(l, o, part, AXIS_ROWS, o->out[i]);
-        r->out[i] = buffer_add(l, device, width[i], l->graph->values[o->out[i]].rows, device);
+        record_makes(l, device, device, r, i, width[i], l->graph->values[o->out[i]].rows);
     }
     const int32_t record = record_done(l, device, r);
     for (int i = 0; i < o->n_out; i++)

@@ -145,6 +145,9 @@ struct lowering_facts {
     bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
     bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
     bool caches[DEVICES_MAX]; /* can replace experts beside steps; else there is no cache there */
+    /* The types of the values in each device's arena, [OP_KIND_COUNT]; NULL: float32, as the host's
+     * must be. Borrowed as long as the result. */
+    const struct value_types *values[DEVICES_MAX];
     const void *user;
     bool (*supports)(const void *user, int32_t device, const struct oato_op *op); /* NULL: all */
     /* The numerics of an operator, by phase and row class. NULL: NUMERICS_DECODE. */

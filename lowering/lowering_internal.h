@@ -46,6 +46,10 @@ enum value_parts {
 /* A place for activations in a device's arena. */
 struct buffer {
     int32_t device;                /* device whose arena holds it */
+    oato_dtype type;               /* F32 or F16 */
+    int32_t width;                 /* elements of a row */
+    uint8_t rows;                  /* enum row_class */
+    struct home other;             /* the same in the other type, if something reads that */
     uint64_t bytes, offset;        /* of it, aligned; offset is the result */
     int32_t def_queue, def_record; /* who writes it first */
     int32_t last_use[DEVICES_MAX]; /* per queue: last record that touches it, -1 none */
@@ -111,9 +115,12 @@ void record_wait(struct lowering *l, int32_t device, struct queued *r, int32_t o
 /* The record's i-th input is the buffer at h. */
 void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, struct home h,
                   int32_t width);
-/* Adds a buffer of `width` columns for each row of class `rows`, written by the last record of
- * `queue`. Returns its index. */
-int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue);
+/* The i-th output of the last record of the worker's queue, its last so far, is a new buffer on
+ * `device` of `width` columns for each row of class `rows`. */
+void record_makes(struct lowering *l, int32_t worker, int32_t device, struct queued *r, int i,
+                  int32_t width, int32_t rows);
+/* What is at h, of the value, in that type: as it is there, or converted once on that device. */
+struct home home_as(struct lowering *l, int32_t value, struct home h, oato_dtype type);
 /* Adds a record that runs op on n inputs and makes one output; all belong to `value`. */
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
                      const struct home *in, const int32_t *widths, int n);
@@ -154,7 +161,11 @@ int32_t rank_part_find(const struct lowering *l, int32_t value, int32_t begin, i
                        int32_t rank);
 /* One part of the value on a device. */
 struct home part_read(struct lowering *l, int32_t value, int32_t part, int32_t device);
-/* Columns [begin, end) of the value: a part with exactly these columns, or a slice of the whole. */
+/* The part with exactly these columns or members; -1: there is none. */
+int32_t part_find(const struct lowered_value *v, enum value_parts parts, int32_t begin,
+                  int32_t end);
+/* slices.c. Columns [begin, end) of the value: a part with exactly these columns, or a slice of the
+ * whole. */
 struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
                          int32_t device);
 /* The part of the value that neurons or experts [begin, end) made. */

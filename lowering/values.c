@@ -2,7 +2,8 @@
  * values.c - brings values to where they are read. A value that another device reads is copied
  * there once, by an upload or download record on the accelerator's queue, or by a peer record on
  * the queue of the accelerator that reads it. Parts are merged on each device that reads the whole
- * value. Column ranges that are not exactly one part are sliced from the whole.
+ * value. A device may have values as F16; what leaves it, or is read as float32, is converted there
+ * once.
  *
  * What a record must wait for is tracked as vector clocks (per record: the last record of every
  * other queue that is known complete), which make redundant waits unnecessary and later tell
@@ -76,7 +77,8 @@ int32_t record_done(struct lowering *l, int32_t device, struct queued *r)
     return q->n - 1;
 }
 
-int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t rows, int32_t queue)
+static int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, oato_dtype type,
+                          int32_t rows, int32_t queue)
 {
     struct buffer *p =
         room_for(l, l->buffers, l->n_buffers, &l->buffers_cap, sizeof *p, "activation buffers");
@@ -86,9 +88,13 @@ int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, int32_t ro
     struct buffer *b = &l->buffers[l->n_buffers];
     *b = (struct buffer){
         .device = device,
-        .bytes =
-            size_align((size_t)(rows ? l->max_rows : l->max_tokens) * (size_t)width * sizeof(float),
-                       BUFFER_ALIGN),
+        .type = type,
+        .width = width,
+        .rows = (uint8_t)rows,
+        .other = nowhere,
+        .bytes = size_align((size_t)(rows ? l->max_rows : l->max_tokens) * (size_t)width *
+                                value_type_bytes(type),
+                            BUFFER_ALIGN),
         .def_queue = queue,
         .def_record = l->queue[queue].n - 1,
     };
@@ -103,9 +109,21 @@ void record_reads(struct lowering *l, int32_t device, struct queued *r, int i, s
 {
     record_wait(l, device, r, h.queue, h.record);
     r->in[i] = h.buffer;
+    r->record.in_type[i] = (uint8_t)l->buffers[h.buffer].type;
     r->record.in_width[i] = width;
     r->record.n_in = (uint8_t)(i + 1);
     l->buffers[h.buffer].last_use[device] = l->queue[device].n - 1;
+}
+
+void record_makes(struct lowering *l, int32_t worker, int32_t device, struct queued *r, int i,
+                  int32_t width, int32_t rows)
+{
+    const oato_dtype type = r->record.kind == RECORD_RUN
+                                ? value_type_out(l->in->facts->values[device], &r->record.op, i)
+                                : DT_F32;
+    r->record.out_type[i] = (uint8_t)type;
+    r->out[i] = buffer_add(l, device, width, type, rows, worker);
+    r->record.n_out = (uint8_t)(i + 1);
 }
 
 static uint8_t rows_of(const struct lowering *l, int32_t value)
@@ -120,20 +138,41 @@ static struct home output_add(struct lowering *l, int32_t worker, int32_t device
 {
     r->record.value = (uint32_t)value;
     r->record.rows = rows_of(l, value);
-    r->record.n_out = 1;
-    r->out[0] = buffer_add(l, device, width, r->record.rows, worker);
+    record_makes(l, worker, device, r, 0, width, r->record.rows);
     return (struct home){r->out[0], worker, record_done(l, worker, r)};
+}
+
+struct home home_as(struct lowering *l, int32_t value, struct home h, oato_dtype type)
+{
+    if (failed(l) || h.buffer < 0 || l->buffers[h.buffer].type == type)
+        return h;
+    const struct buffer from = l->buffers[h.buffer];
+    struct queued *r = from.other.buffer < 0 ? record_add(l, from.device, RECORD_RUN) : NULL;
+    if (!r)
+        return from.other;
+    r->record.op = (struct oato_op){
+        .kind = OP_CONVERT, .dtype = (uint16_t)type, .k = from.width, .n = from.width};
+    r->record.value = (uint32_t)value;
+    r->record.rows = from.rows; /* whoever asks first */
+    record_reads(l, from.device, r, 0, h, from.width);
+    record_makes(l, from.device, from.device, r, 0, from.width, from.rows);
+    const struct home made = {r->out[0], from.device, record_done(l, from.device, r)};
+    l->buffers[h.buffer].other = made;
+    return made;
 }
 
 struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int32_t value,
                      const struct home *in, const int32_t *widths, int n)
 {
+    struct home typed[RECORD_INPUTS] = {{0}};
+    for (int i = 0; i < n; i++)
+        typed[i] = home_as(l, value, in[i], value_type_in(l->in->facts->values[device], &op, i));
     struct queued *r = failed(l) ? NULL : record_add(l, device, RECORD_RUN);
     if (!r)
         return nowhere;
     r->record.op = op;
     for (int i = 0; i < n; i++)
-        record_reads(l, device, r, i, in[i], widths[i]);
+        record_reads(l, device, r, i, typed[i], widths[i]);
     return output_add(l, device, device, r, value, op.n);
 }
 
@@ -150,10 +189,14 @@ static bool is_pushed(const struct lowering *l, int32_t value, int32_t from, int
     return here > 2 && l->in->facts->reaches[from][to];
 }
 
-/* Runs on the accelerator's queue; between two accelerators on the reader's, or the maker's. */
+/* Runs on the accelerator's queue; between two accelerators on the reader's, or the maker's. Links
+ * carry float32. */
 struct home copy_emit(struct lowering *l, int32_t value, int32_t part, int32_t width,
                       struct home from, int32_t to)
 {
+    from = home_as(l, value, from, DT_F32);
+    if (failed(l))
+        return from;
     const int32_t host = l->in->facts->host, from_device = l->buffers[from.buffer].device;
     const bool pushed = from_device != host && to != host && is_pushed(l, value, from_device, to);
     const int32_t worker = to == host || pushed ? from_device : to;
@@ -362,6 +405,7 @@ static struct home swap_emit(struct lowering *l, int32_t value, int32_t device, 
 {
     const int32_t width = l->graph->values[value].width;
     const bool receives = part_of_rank(&l->values[value], rank) >= 0;
+    own = home_as(l, value, own, DT_F32);
     struct queued *r =
         own.buffer >= 0 || receives ? pass_add(l, device, RECORD_SWAP, value, rank, width) : NULL;
     if (!r)
@@ -485,8 +529,7 @@ struct home value_read(struct lowering *l, int32_t value, int32_t device)
     return *h;
 }
 
-static int32_t part_find(const struct lowered_value *v, enum value_parts parts, int32_t begin,
-                         int32_t end)
+int32_t part_find(const struct lowered_value *v, enum value_parts parts, int32_t begin, int32_t end)
 {
     for (int32_t i = 0; v->parts == parts && i < v->n_parts; i++)
         if (v->part_begin[i] == begin && v->part_end[i] == end)
@@ -500,71 +543,6 @@ int32_t rank_part_find(const struct lowering *l, int32_t value, int32_t begin, i
     const struct lowered_value *v = &l->values[value];
     const int32_t part = part_find(v, PARTS_COLUMNS, begin, end);
     return part >= 0 && v->part_rank[part] == rank ? part : -1;
-}
-
-static struct slice *slice_add(struct lowering *l, struct slice s)
-{
-    struct slice *p =
-        room_for(l, l->slices, l->n_slices, &l->slices_cap, sizeof *p, "slices of values");
-    if (!p)
-        return NULL;
-    l->slices = p;
-    l->slices[l->n_slices] = s;
-    return &l->slices[l->n_slices++];
-}
-
-static struct slice *slice_find(const struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                                int32_t device)
-{
-    for (int32_t i = 0; i < l->n_slices; i++) {
-        struct slice *s = &l->slices[i];
-        if (s->value == value && s->begin == begin && s->end == end && s->device == device)
-            return s;
-    }
-    return NULL;
-}
-
-static bool whole_is_here(const struct lowering *l, int32_t value, int32_t device)
-{
-    const struct lowered_value *v = &l->values[value];
-    return v->n_parts > 1 || v->part[0][device].buffer >= 0;
-}
-
-/* Slices on the device that has the whole, so that only these columns are copied. */
-static struct home slice_fetch(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                               int32_t device)
-{
-    const struct slice *known = slice_find(l, value, begin, end, device);
-    const int32_t made = l->values[value].part_device[0], host = l->in->facts->host;
-    struct home h;
-    if (known || failed(l))
-        return known ? known->home : nowhere;
-    if (whole_is_here(l, value, device)) {
-        const struct oato_op op = {.kind = OP_SLICE,
-                                   .dtype = DT_F32,
-                                   .k = l->graph->values[value].width,
-                                   .n = end - begin,
-                                   .first = begin};
-        const struct home whole = value_read(l, value, device);
-        h = run_emit(l, device, op, value, &whole, &op.k, 1);
-    } else {
-        const bool reached = made == host || device == host || l->in->facts->reaches[device][made];
-        h = slice_fetch(l, value, begin, end, reached ? made : host);
-        if (!failed(l))
-            h = copy_emit(l, value, 0, end - begin, h, device);
-    }
-    return slice_add(l, (struct slice){value, begin, end, device, h}) ? h : nowhere;
-}
-
-struct home columns_read(struct lowering *l, int32_t value, int32_t begin, int32_t end,
-                         int32_t device)
-{
-    const int32_t part = part_find(&l->values[value], PARTS_COLUMNS, begin, end);
-    if (part >= 0 && l->values[value].part_device[part] >= 0)
-        return part_read(l, value, part, device);
-    if (!whole_is_here(l, value, device) && !slice_find(l, value, begin, end, device))
-        copy_count(l, end - begin);
-    return slice_fetch(l, value, begin, end, device);
 }
 
 struct home members_read(struct lowering *l, int32_t value, enum value_parts parts, int32_t begin,

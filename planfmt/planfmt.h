@@ -53,6 +53,7 @@ struct profile_device {
     uint64_t *runs;
     /* [OP_KIND_COUNT]: what each of these takes at most; NULL: nobody asked it */
     struct profile_workspace *workspaces;
+    struct value_types *values; /* [OP_KIND_COUNT], as of device_ops.values; NULL: float32 */
 };
 
 /* Whether the device runs operators of that kind and type, in ordinary shapes, by its own word. */
@@ -176,12 +177,13 @@ oato_status profile_save(const struct profile *p, const char *path, struct oato_
  * False: memory is short. */
 bool profile_put_runs(struct profile *p, int32_t device,
                       bool (*runs)(const void *user, const struct oato_op *op), const void *user);
-/* The same for what operators of each kind take in scratch memory, which is asked of sizes of few
- * rows. */
+/* The same for what operators of each kind take in scratch memory; it is asked of few rows. */
 bool profile_put_workspaces(struct profile *p, int32_t device,
                             uint64_t (*bytes)(const void *user, const struct oato_op *op,
                                               const struct op_size *size),
                             const void *user);
+/* Copies the device's table for what it runs; NULL: none. */
+bool profile_put_values(struct profile *p, int32_t device, const struct value_types *values);
 /* By these an operator's scratch memory for so many rows. Of an accelerator that nobody asked, as
  * in data sheets and in profiles that came before, as much as the roomiest that was; of a host 0.
  */

@@ -49,7 +49,8 @@ struct row_text {
 
 struct runs_text {
     char device[16], kind[24];
-    const char *types; /* "F32 F16"; "" of kinds without a type */
+    const char *types;  /* "F32 F16"; "" of kinds without a type */
+    const char *values; /* "F16 F16 > F16"; "" where all are F32 */
     struct profile_workspace workspace;
 };
 
@@ -79,7 +80,7 @@ extern const struct schema profile_head_schema, profile_machine_schema, profile_
 enum { DEVICE_ID };
 enum { LINK_FROM, LINK_TO, LINK_LATENCY, LINK_RATE };
 enum { ROW_DEVICE, ROW_OP };
-enum { RUNS_DEVICE, RUNS_KIND, RUNS_TYPES };
+enum { RUNS_DEVICE, RUNS_KIND, RUNS_TYPES, RUNS_VALUES };
 
 /* Whether the field, a bool, double or text, is true, above 0 or not empty in the structure. */
 bool field_is_set(const struct field *f, const void *base);
@@ -101,6 +102,11 @@ void runs_text_write(int kind, uint64_t types, struct text *out);
 /* False: bad has the first word that is none of the kind's types, or is there twice; "": types are
  * missing. */
 bool runs_text_read(int kind, const char *text, uint64_t *types, char bad[24]);
+
+/* The types of a kind's inputs, ">", those of its outputs; the last ones that are F32 are left out,
+ * "" is none but these. */
+void values_text_write(const struct value_types *v, struct text *out);
+bool values_text_read(const char *text, struct value_types *v);
 
 /* Texts of a row of sums to its way and type, and back. False: the row cannot be. */
 bool sum_text_read(struct sum_text *t);

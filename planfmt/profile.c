@@ -365,6 +365,10 @@ uint64_t profile_hash(const struct profile *p)
                 continue;
             in_text(&h, op_kind_name(kind));
             in_u64(&h, d->runs[kind]);
+            for (int v = 0; v < OP_INPUTS && d->values; v++)
+                in_u64(&h, d->values[kind].in[v]);
+            for (int v = 0; v < OP_OUTPUTS && d->values; v++)
+                in_u64(&h, d->values[kind].out[v]);
             if (!w)
                 continue;
             in_f64(&h, w->bytes);

@@ -53,7 +53,7 @@ static bool is_gone(const char *text)
 oato_status read_runs(struct reader *r)
 {
     struct profile *p = r->profile;
-    struct runs_text t = {.types = ""};
+    struct runs_text t = {.types = "", .values = ""};
     struct mapping_marks m;
     enum op_kind kind;
     int32_t device = 0;
@@ -73,6 +73,15 @@ oato_status read_runs(struct reader *r)
         return r->err->status;
     if (d->runs[kind])
         return fail_at(r, m.begin, "duplicate kind '%s' on '%s'", t.kind, t.device);
+    if (*t.values) {
+        d->values = array_of(r, d->values, OP_KIND_COUNT, sizeof *d->values);
+        if (!d->values)
+            return r->err->status;
+        if (!values_text_read(t.values, &d->values[kind]))
+            return fail_at(r, m.value[RUNS_VALUES],
+                           "values: '%.40s' is no list of F16 and F32, as in 'F16 F32 > F16'",
+                           t.values);
+    }
     const struct profile_workspace *w = &t.workspace;
     if (w->bytes > 0 || w->per_input > 0 || w->per_output > 0 || w->per_partial > 0) {
         d->workspaces = array_of(r, d->workspaces, OP_KIND_COUNT, sizeof *w);

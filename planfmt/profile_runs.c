@@ -63,6 +63,56 @@ bool runs_text_read(int kind, const char *text, uint64_t *types, char bad[24])
     return true;
 }
 
+/* ----------------------------------------------------------------------------------- values -- */
+
+bool profile_put_values(struct profile *p, int32_t device, const struct value_types *values)
+{
+    struct value_types *copy = values ? arena_alloc(&p->arena, OP_KIND_COUNT, sizeof *copy) : NULL;
+    for (int kind = 0; copy && kind < OP_KIND_COUNT; kind++)
+        if (p->devices[device].runs && p->devices[device].runs[kind])
+            copy[kind] = values[kind];
+    p->devices[device].values = copy;
+    return copy || !values;
+}
+
+/* How many are named. */
+static int named(const uint8_t *types, int n)
+{
+    while (n && types[n - 1] == DT_F32)
+        n--;
+    return n;
+}
+
+void values_text_write(const struct value_types *v, struct text *out)
+{
+    const int in = named(v->in, OP_INPUTS), made = named(v->out, OP_OUTPUTS);
+    for (int i = 0; i < in; i++)
+        text_printf(out, "%s ", dtype_name((oato_dtype)v->in[i]));
+    if (in || made)
+        text_printf(out, ">");
+    for (int i = 0; i < made; i++)
+        text_printf(out, " %s", dtype_name((oato_dtype)v->out[i]));
+}
+
+bool values_text_read(const char *text, struct value_types *v)
+{
+    uint8_t *at = v->in, *end = at + OP_INPUTS;
+    memset(v, DT_F32, sizeof *v);
+    for (; *text; text += strcspn(text, " "), text += strspn(text, " ")) {
+        const size_t n = strcspn(text, " ");
+        const bool half = n == 3 && !memcmp(text, "F16", n);
+        if (n == 1 && *text == '>' && end == v->in + OP_INPUTS) {
+            at = v->out;
+            end = at + OP_OUTPUTS;
+        } else if (at == end || (!half && (n != 3 || memcmp(text, "F32", n) != 0))) {
+            return false;
+        } else {
+            *at++ = half ? DT_F16 : DT_F32;
+        }
+    }
+    return end == v->out + OP_OUTPUTS;
+}
+
 /* -------------------------------------------------------------------------------- workspace -- */
 
 enum {

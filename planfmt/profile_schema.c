@@ -85,11 +85,12 @@ const struct schema profile_runs_schema = {"supports", {
     {"device", AT(runs_text, device), FIELD_CHARS, SIZE(runs_text, device), REQUIRED},
     {"kind", AT(runs_text, kind), FIELD_CHARS, SIZE(runs_text, kind), REQUIRED},
     {"types", AT(runs_text, types), FIELD_TEXT, NAME_BYTES, IF_SET},
+    {"values", AT(runs_text, values), FIELD_TEXT, NAME_BYTES, IF_SET},
     {"workspace_bytes", AT(runs_text, workspace.bytes), FIELD_F64, 0, IF_SET},
     {"workspace_per_input", AT(runs_text, workspace.per_input), FIELD_F64, 0, IF_SET},
     {"workspace_per_output", AT(runs_text, workspace.per_output), FIELD_F64, 0, IF_SET},
     {"workspace_per_partial", AT(runs_text, workspace.per_partial), FIELD_F64, 0, IF_SET},
-}, 7};
+}, 8};
 
 const struct schema profile_row_schema = {"operator", {
     {"device", AT(row_text, device), FIELD_CHARS, SIZE(row_text, device), REQUIRED},

@@ -258,7 +258,7 @@ static oato_status put_runs(struct writer *w, const struct profile *p, struct oa
     for (int32_t d = 0; d < p->n_devices; d++)
         for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT && p->devices[d].runs; kind++) {
             struct runs_text t = {.types = ""};
-            struct text types;
+            struct text types, values;
             if (!p->devices[d].runs[kind])
                 continue;
             if (!begun)
@@ -269,11 +269,16 @@ static oato_status put_runs(struct writer *w, const struct profile *p, struct oa
             snprintf(t.device, sizeof t.device, "%s", p->devices[d].id);
             snprintf(t.kind, sizeof t.kind, "%s", op_kind_name(kind));
             t.types = or_empty(types.data);
+            text_init(&values);
+            if (p->devices[d].values)
+                values_text_write(&p->devices[d].values[kind], &values);
+            t.values = or_empty(values.data);
             if (p->devices[d].workspaces)
                 t.workspace = p->devices[d].workspaces[kind];
-            failed = failed || types.failed;
+            failed = failed || types.failed || values.failed;
             put_mapping(w, &profile_runs_schema, &t, true);
             text_free(&types);
+            text_free(&values);
         }
     if (begun)
         end_list(w);

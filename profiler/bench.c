@@ -104,6 +104,7 @@ static oato_status write_input(const struct rig *r, const struct oato_op *op,
                                const struct op_point *at, void *arena, struct oato_error *err)
 {
     const size_t k = (size_t)op->k;
+    const oato_dtype type = value_type_in(device_values(r->device), op, 0);
     float *x = malloc(k * sizeof *x);
     oato_status status = OATO_OK;
     uint32_t random = 0x9e3779b9;
@@ -118,8 +119,7 @@ static oato_status write_input(const struct rig *r, const struct oato_op *op,
         x[i] = kept ? (float)(int32_t)(random | 1) / 2147483648.0f : 0;
     }
     for (size_t row = 0; row < (size_t)at->rows && !status; row++)
-        status = r->device->ops->upload(r->device, arena, row * k * sizeof *x, x, k * sizeof *x,
-                                        NULL, err);
+        status = rig_write(r, arena, row * k * value_type_bytes(type), x, k, type, err);
     free(x);
     return status;
 }
@@ -130,13 +130,18 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static struct oato_op gate_product(const struct oato_op *op)
+{
+    return (struct oato_op){.kind = OP_MUL_MAT, .dtype = op->dtype, .k = op->k, .n = op->n};
+}
+
 /* The products of one gate with what write_input writes. */
 static oato_status read_gate(const struct op_bench *b, int32_t copy, void *arena, float *gate,
                              struct oato_error *err)
 {
     const struct oato_op *op = &b->c->op;
     const struct rig *r = b->rig;
-    const struct oato_op product = {.kind = OP_MUL_MAT, .dtype = op->dtype, .k = op->k, .n = op->n};
+    const struct oato_op product = gate_product(op);
     const struct graph_op shape = {.n_in = 1, .n_out = 1, .n_weights = 1};
     const struct op_point at = {.rows = 1, .seqs = 1};
     const struct op_size size = {.rows = 1, .seqs = 1};
@@ -155,14 +160,14 @@ static oato_status read_gate(const struct op_bench *b, int32_t copy, void *arena
     oato_status status =
         rig_time(r, &p, records, 2, &at, &(struct rig_effort){1, 1, 0}, &times, err);
     if (!status)
-        status = r->device->ops->download(r->device, gate, arena, records[0].out[0],
-                                          (size_t)op->n * sizeof *gate, NULL, err);
+        status = rig_read(r, gate, arena, records[0].out[0], (size_t)op->n,
+                          (oato_dtype)records[0].out_type[0], err);
     return status;
 }
 
 static oato_status read_gates(struct op_bench *b, struct oato_error *err)
 {
-    const struct oato_op *op = &b->c->op;
+    const struct oato_op *op = &b->c->op, product = gate_product(op);
     const size_t n = (size_t)op->n;
     const int32_t distinct = b->copies < b->c->n_weights ? b->copies : b->c->n_weights;
     const uint64_t bytes = size_align((size_t)op->k * sizeof(float), 64) + n * sizeof(float);
@@ -173,7 +178,7 @@ static oato_status read_gates(struct op_bench *b, struct oato_error *err)
         return oato_fail_memory(err, (size_t)distinct * n * sizeof *b->gates, "gates");
     oato_status status = rig_alloc(b->rig, bytes, &arena, err);
     if (!status)
-        status = write_input(b->rig, op, &at, arena, err);
+        status = write_input(b->rig, &product, &at, arena, err);
     for (int32_t i = 0; i < distinct && !status; i++) {
         float *gate = b->gates + (size_t)i * n;
         status = read_gate(b, i, arena, gate, err);

@@ -181,6 +181,7 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
     const struct layers_facts user = {l, p, at};
     const struct lowering_facts facts = {.n_devices = 1,
                                          .id = {l->rig->info.id},
+                                         .values = {device_values(l->rig->device)},
                                          .user = &user,
                                          .numerics = op_numerics,
                                          .workspace_bytes = op_workspace};

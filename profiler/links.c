@@ -283,6 +283,7 @@ static oato_status link_sync(const struct rig *r, bool quick, double *sync_ns,
             records[i].n_waits = (uint8_t)waits;
             records[i].wait[0] = (struct record_wait){.device = 0, .ordinal = i + 1};
         }
+        rig_types(r, records, PINGS);
         status = ops->compile(r->device, &p, 1, &c, err);
         for (int run = 0; run < runs && !status; run++)
             status = ping_once(r, c, &s, host, waits, &total[waits][run], err);

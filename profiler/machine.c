@@ -210,5 +210,6 @@ bool device_describe(struct profile *p, const struct rig *rig)
     d->keeps = info->keeps;
     d->refills = weight_refills(rig->device);
     return profile_put_runs(p, rig->index, runs, rig->device) &&
+           profile_put_values(p, rig->index, device_values(rig->device)) &&
            (d->is_host || profile_put_workspaces(p, rig->index, workspace, rig->device));
 }

@@ -265,6 +265,19 @@ static oato_status measure_peers(struct run *r, struct oato_error *err)
     return status;
 }
 
+/* The model's operators, and what devices of this run need beside them. */
+static oato_status collect_cases(struct run *r, struct oato_error *err)
+{
+    const struct graph *g = &r->m->graph;
+    bool typed = false;
+    for (int i = 0; i < r->n_rigs; i++)
+        typed = typed || device_values(r->rig[i].device);
+    oato_status status = op_set_collect(g, r->o->kv, &r->set, err);
+    if (!status)
+        status = op_set_add_sparse(g, r->o->sparse, r->o->neurons, &r->set, err);
+    return status || !typed ? status : op_set_add_converts(g, &r->set, err);
+}
+
 /* Whether a device of the profile has rows of the operator, at any size. */
 static bool has_rows(const struct profile *p, int32_t device, const struct oato_op *op)
 {
@@ -347,9 +360,7 @@ oato_status profiler_measure(struct profile *p, const struct model *m,
     if (!status)
         status = storage_begin(o->storage, o->quick, &r.storage, warn, user, err);
     if (!status)
-        status = op_set_collect(&m->graph, o->kv, &r.set, err);
-    if (!status)
-        status = op_set_add_sparse(&m->graph, o->sparse, o->neurons, &r.set, err);
+        status = collect_cases(&r, err);
     r.end_ns = o->seconds > 0 ? begin + (uint64_t)(o->seconds * 1e9) : 0;
     r.had = status ? NULL : calloc((size_t)r.set.n + 1, sizeof *r.had);
     if (!status && !r.had)

@@ -209,6 +209,29 @@ oato_status op_set_add_sparse(const struct graph *g, bool asked, const struct ne
     return status == OATO_EUSAGE && (!asked || s->n > before) ? OATO_OK : status;
 }
 
+oato_status op_set_add_converts(const struct graph *g, struct op_set *s, struct oato_error *err)
+{
+    struct op_case *cases =
+        arena_alloc(&s->arena, (size_t)s->n + 2 * (size_t)g->n_values, sizeof *cases);
+    bool fits = cases;
+    if (fits)
+        memcpy(cases, s->cases, (size_t)s->n * sizeof *cases);
+    s->cases = fits ? cases : s->cases;
+    for (int32_t v = 0; v < g->n_values && fits; v++)
+        for (int back = 0; back < 2 && fits; back++) {
+            const int32_t width = g->values[v].width;
+            struct graph_op o = {
+                .op = {.kind = OP_CONVERT, .dtype = back ? DT_F32 : DT_F16, .k = width, .n = width},
+                .n_in = 1,
+                .n_out = 1};
+            struct op_case *c = collect(&o, &o.op, 1, s);
+            fits = c;
+            if (c && g->values[v].rows == ROWS_TOKENS)
+                c->logits_only = false;
+        }
+    return fits ? OATO_OK : oato_fail_memory(err, sizeof *cases, "the list of operators");
+}
+
 void op_set_free(struct op_set *s)
 {
     arena_free(&s->arena);

@@ -57,6 +57,10 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
     oato_op_key(&c->op, NULL, key);
     if (!n) /* a context too short for prompts */
         return OATO_OK;
+    if (c->op.kind == OP_CONVERT && !device_values(rig->device)) {
+        r->done += n; /* there is nothing to convert */
+        return OATO_OK;
+    }
     if (!rig->device->ops->supports(rig->device, &c->op)) {
         struct profile_row row = {
             .device = rig->index, .op = c->op, .size = op_point_size(&c->op, &points[0])};

@@ -39,6 +39,8 @@ oato_status op_set_collect(const struct graph *g, oato_dtype kv, struct op_set *
  * for or with predictors. OATO_EUSAGE: asked for, and nothing can skip. */
 oato_status op_set_add_sparse(const struct graph *g, bool asked, const struct neurons *n,
                               struct op_set *s, struct oato_error *err);
+/* Adds the conversions of the graph's values, for devices that do not have all as float32. */
+oato_status op_set_add_converts(const struct graph *g, struct op_set *s, struct oato_error *err);
 void op_set_free(struct op_set *s);
 
 /* A point at which a case is timed. */
@@ -125,6 +127,8 @@ struct rig_times {
 };
 oato_status rig_run(const struct rig *r, const struct program *p, struct rig_step *s,
                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err);
+/* Gives the values of records the types that the device has in its arena; rig_time does. */
+void rig_types(const struct rig *r, struct program_record *records, uint32_t n);
 /* The same for n records, which get these signals and become the program's, as a step at a point;
  * of the program only memory and weights are set before. */
 oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
@@ -145,6 +149,11 @@ static inline uint64_t rig_addition_bytes(int32_t width, int32_t rows)
 }
 /* Device memory filled with numbers in [-1, 1). */
 oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
+/* n values of that type in the device's memory, from and to float32. */
+oato_status rig_write(const struct rig *r, void *memory, uint64_t offset, const float *x, size_t n,
+                      oato_dtype type, struct oato_error *err);
+oato_status rig_read(const struct rig *r, float *x, const void *memory, uint64_t offset, size_t n,
+                     oato_dtype type, struct oato_error *err);
 /* Writes random uniform choices of experts, in the format of OP_ROUTE: n blocks for `rows` tokens
  * each, `stride` bytes apart from `offset` on. */
 oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,

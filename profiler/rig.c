@@ -161,6 +161,17 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
     return status;
 }
 
+void rig_types(const struct rig *r, struct program_record *records, uint32_t n)
+{
+    const struct value_types *values = device_values(r->device);
+    for (struct program_record *x = records; values && x < records + n; x++) {
+        for (int i = 0; i < x->n_in && x->kind == RECORD_RUN; i++)
+            x->in_type[i] = (uint8_t)value_type_in(values, &x->op, i);
+        for (int i = 0; i < x->n_out && x->kind == RECORD_RUN; i++)
+            x->out_type[i] = (uint8_t)value_type_out(values, &x->op, i);
+    }
+}
+
 oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
                      uint32_t n, const struct op_point *at, const struct rig_effort *effort,
                      struct rig_times *out, struct oato_error *err)
@@ -172,6 +183,7 @@ oato_status rig_time(const struct rig *r, struct program *p, struct program_reco
         return status;
     records[0].signal = 1;
     records[n - 1].signal = 2;
+    rig_types(r, records, n);
     p->records = records;
     p->n_records = n;
     p->n_signals = 2;
@@ -225,6 +237,11 @@ oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oa
     uint32_t random = 0x85ebca6b;
     for (int i = 0; i < CHUNK_FLOATS; i++)
         numbers[i] = (float)(int32_t)next_random(&random) / 2147483648.0f;
+    if (device_values(r->device)) /* two halves, which are a small float32 as well */
+        for (int i = 0; i < CHUNK_FLOATS; i++) {
+            const uint16_t halves[2] = {f32_to_f16(numbers[i]), f32_to_f16(numbers[i])};
+            memcpy(&numbers[i], halves, sizeof halves);
+        }
     oato_status status = ops->alloc(r->device, bytes, out, err);
     for (uint64_t at = 0; !status && at < bytes; at += CHUNK_FLOATS * sizeof *numbers) {
         uint64_t n = bytes - at;
@@ -236,6 +253,35 @@ oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oa
     if (status && *out) {
         ops->free(r->device, *out, bytes);
         *out = NULL;
+    }
+    return status;
+}
+
+oato_status rig_write(const struct rig *r, void *memory, uint64_t offset, const float *x, size_t n,
+                      oato_dtype type, struct oato_error *err)
+{
+    const struct device_ops *ops = r->device->ops;
+    uint16_t *half = type == DT_F16 ? malloc(n * sizeof *half) : NULL;
+    if (type == DT_F16 && !half)
+        return oato_fail_memory(err, n * sizeof *half, "values");
+    for (size_t i = 0; half && i < n; i++)
+        half[i] = f32_to_f16(x[i]);
+    const oato_status status = ops->upload(r->device, memory, offset, half ? (const void *)half : x,
+                                           n * value_type_bytes(type), NULL, err);
+    free(half);
+    return status;
+}
+
+oato_status rig_read(const struct rig *r, float *x, const void *memory, uint64_t offset, size_t n,
+                     oato_dtype type, struct oato_error *err)
+{
+    uint16_t *half = (uint16_t *)x;
+    const oato_status status = r->device->ops->download(r->device, x, memory, offset,
+                                                        n * value_type_bytes(type), NULL, err);
+    for (size_t i = n; type == DT_F16 && i-- > 0;) { /* the last one first: they are in x */
+        uint16_t h;
+        memcpy(&h, half + i, sizeof h);
+        x[i] = f16_to_f32(h);
     }
     return status;
 }

@@ -380,7 +380,8 @@ static struct cost_device device_cost(const void *context, int32_t device)
                             .refills = d->refills,
                             .keeps = d->keeps,
                             .record_ns = d->record_overhead_ns,
-                            .step_ns = d->step_overhead_ns};
+                            .step_ns = d->step_overhead_ns,
+                            .values = d->values};
     memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);
     return r;
 }

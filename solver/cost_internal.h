@@ -33,6 +33,7 @@ struct cost_device {
     bool is_host, data_sheet, refills, keeps; /* as in struct profile_device */
     double record_ns, step_ns;                /* of every record, and of every step */
     double join_ns[JOIN_COUNT];               /* what a join saves in a decode step */
+    const struct value_types *values;         /* as in struct profile_device */
 };
 
 /* How an engine runs a model on the devices of a machine: what it takes, in time and memory, and

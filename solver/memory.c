@@ -125,6 +125,7 @@ oato_status rank_facts(const struct plan *plan, const struct profile *profile,
         facts->id[n] = own->id;
         facts->streams[n] = true;
         facts->caches[n] = !own->is_host;
+        facts->values[n] = cost_device(cost, at).values;
         facts->host = facts->host < 0 && own->is_host ? n : facts->host;
     }
     if (facts->host < 0)

@@ -190,10 +190,19 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
     return step_cost(p, g, index, op, d, 1, s);
 }
 
+/* Whether the device runs it in a class that no other device has: where its values are F16. Such
+ * operators would have to be there whole and in both phases, so a deterministic plan has none. */
+static bool is_apart(const struct problem *p, int32_t d, const struct oato_op *op)
+{
+    return p->request.deterministic &&
+           value_types_halve(cost_device(p->cost, p->device[d]).values, op);
+}
+
 static struct op_price op_price(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share)
 {
-    struct op_price r = {.supported = cost_supports(p->cost, p->device[d], op)};
+    struct op_price r = {.supported =
+                             cost_supports(p->cost, p->device[d], op) && !is_apart(p, d, op)};
     if (!r.supported)
         return r;
     double prefill_ns = 0;
@@ -235,6 +244,23 @@ struct op_price request_share(const struct problem *p, int32_t index, int32_t d,
     return op_price(p, &p->graph, index, &p->graph.ops[index].op, d, share);
 }
 
+/* Links carry float32: what it takes to convert a value on the device that made or reads it. */
+static double convert_ns(const struct problem *p, int32_t d, const struct graph_value *v, bool made,
+                         int32_t rows)
+{
+    const struct graph *g = &p->graph;
+    const struct cost_device device = cost_device(p->cost, p->device[d]);
+    const struct oato_op op = {
+        .kind = OP_CONVERT, .dtype = made ? DT_F32 : DT_F16, .k = v->width, .n = v->width};
+    const struct op_size size = {.rows = rows, .seqs = 1};
+    bool half = made && value_type_out(device.values, &g->ops[v->producer].op, 0) == DT_F16;
+    for (int32_t i = v->producer + 1; i < g->n_ops && device.values && !made; i++)
+        for (int j = 0; j < g->ops[i].n_in; j++)
+            half = half || (g->values[g->ops[i].in[j]].producer == v->producer &&
+                            value_type_in(device.values, &g->ops[i].op, j) == DT_F16);
+    return half ? cost_of_op(p->cost, p->device[d], &op, &size).ns + device.record_ns : 0;
+}
+
 double request_copy_ns(const struct problem *p, const struct graph_value *v, int32_t from,
                        int32_t to, const struct request_step *s)
 {
@@ -243,7 +269,8 @@ double request_copy_ns(const struct problem *p, const struct graph_value *v, int
     if (from == to || !rows)
         return 0;
     return copy_cost(p->cost, p->device[from], p->device[to], p->device[worker],
-                     4.0 * rows * v->width);
+                     4.0 * rows * v->width) +
+           convert_ns(p, from, v, true, rows) + convert_ns(p, to, v, false, rows);
 }
 
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,

@@ -115,13 +115,15 @@ static double record_ns(struct stepping *x, int32_t d, double ns)
 }
 
 /* A record of its own where it was measured, else as many additions; of columns that are cut out,
- * one. */
+ * or converted, one. */
 static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
                                     const struct program_record *r)
 {
     const struct op_size size = {.rows = rows_of(x, r), .seqs = 1};
     const struct cost_source *cost = sim_rank_of(x->s, d)->cost;
-    if (cost_measured(cost, x->s->device[d], &r->op))
+    const enum cost_known known = cost_known(cost, x->s->device[d], &r->op);
+    if (known == COST_TIMED ||
+        (r->op.kind == OP_CONVERT && (known == COST_OTHER_SHAPES || known == COST_DATA_SHEET)))
         return cost_of_op(cost, x->s->device[d], &r->op, &size);
     const struct oato_op add = {.kind = OP_ADD, .dtype = DT_F32, .k = r->op.n, .n = r->op.n};
     struct op_cost c = cost_of_op(cost, x->s->device[d], &add, &size);

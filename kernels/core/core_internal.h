@@ -100,7 +100,8 @@ void columns_prepare(const struct weight_source *s, struct oato_weight *w, int64
 
 /* ---------------------------------------------------------------------------------- KV ---- */
 
-/* Paged KV of the layers on one device. A page of a layer has a block of K for each head and then,
+/* Paged KV of the layers on one device, in the layout that devices share, or that they bring pages
+ * to and from (struct kv_layout). A page of a layer has a block of K for each head and then,
  * if values do not lie in K, a block of V for each head, kv_block. K is dimension-major,
  * [head_dim][64]: scores of neighbouring positions are the lanes of a vector. V is position-major,
  * [64][v_dim]: dimensions of a result are the lanes. A Q8_0 block has its bytes in the same order,

@@ -39,6 +39,7 @@ struct op_size record_size(const struct program_record *r, const struct step *st
 
 struct check {
     const struct program *p;
+    const struct value_types *values;
     int self;
     uint64_t arena_bytes;
     uint32_t index; /* of the record being checked */
@@ -58,25 +59,46 @@ static oato_status refuse(const struct check *c, const char *fmt, ...)
     return oato_fail(c->err, OATO_EUSAGE, "program record %" PRIu32 ": %s", c->index, text);
 }
 
-/* A value of max_rows x width float32 lies inside an arena. */
+/* A value of max_rows x width elements lies inside an arena. */
 static oato_status check_inside(const struct check *c, uint64_t offset, int64_t width, uint8_t rows,
-                                uint64_t arena_bytes)
+                                oato_dtype type, uint64_t arena_bytes)
 {
     int32_t most = program_rows(c->p, rows);
     size_t bytes, end;
-    if (width <= 0 || offset % sizeof(float) || !size_mul((size_t)width, sizeof(float), &bytes) ||
+    if (width <= 0 || offset % value_type_bytes(type) ||
+        !size_mul((size_t)width, value_type_bytes(type), &bytes) ||
         !size_mul(bytes, (size_t)most, &bytes) || !size_add(bytes, offset, &end) ||
         end > arena_bytes)
         return refuse(c,
                       "value at offset %" PRIu64 ", %" PRId32 " rows of %" PRId64
-                      " floats, is not inside the arena of %" PRIu64 " bytes",
-                      offset, most, width, arena_bytes);
+                      " %s, is not inside the arena of %" PRIu64 " bytes",
+                      offset, most, width, type == DT_F16 ? "halves" : "floats", arena_bytes);
     return OATO_OK;
 }
 
 static oato_status check_value(const struct check *c, uint64_t offset, int64_t width, uint8_t rows)
 {
-    return check_inside(c, offset, width, rows, c->arena_bytes);
+    return check_inside(c, offset, width, rows, DT_F32, c->arena_bytes);
+}
+
+/* The record's types are those that the device has; all F32 unless it runs an operator. */
+static oato_status check_types(const struct check *c, const struct program_record *r)
+{
+    const bool runs = r->kind == RECORD_RUN;
+    for (int i = 0; i < RECORD_INPUTS + RECORD_OUTPUTS; i++) {
+        const bool in = i < RECORD_INPUTS;
+        const int at = in ? i : i - RECORD_INPUTS;
+        const bool used = at < (in ? r->n_in : r->n_out);
+        const int type = in ? r->in_type[at] : r->out_type[at];
+        const oato_dtype own = !runs || !used ? DT_F32
+                               : in           ? value_type_in(c->values, &r->op, at)
+                                              : value_type_out(c->values, &r->op, at);
+        if (type != (int)own)
+            return refuse(c, "%s %d of %s is of type %d, but here it is %s",
+                          in ? "input" : "output", at, runs ? op_kind_name(r->op.kind) : "a copy",
+                          type, dtype_name(own));
+    }
+    return OATO_OK;
 }
 
 static oato_status check_peer(const struct check *c, const struct program_record *r)
@@ -85,7 +107,7 @@ static oato_status check_peer(const struct check *c, const struct program_record
         !c->p->peers[r->peer].device)
         return refuse(c, "device %d is not reachable", r->peer);
     return check_inside(c, r->kind == RECORD_PUSH ? r->out[0] : r->in[0], r->in_width[0], r->rows,
-                        c->p->peers[r->peer].arena_bytes);
+                        DT_F32, c->p->peers[r->peer].arena_bytes);
 }
 
 static oato_status check_copy(const struct check *c, const struct program_record *r)
@@ -186,7 +208,8 @@ static oato_status check_inputs(const struct check *c, const struct program_reco
             return refuse(c, "%s takes inputs of width %" PRId64 ", not %" PRId32,
                           op_kind_name(r->op.kind), expected, r->in_width[i]);
         sum += r->in_width[i];
-        if (check_value(c, r->in[i], r->in_width[i], rows))
+        if (check_inside(c, r->in[i], r->in_width[i], rows, (oato_dtype)r->in_type[i],
+                         c->arena_bytes))
             return c->err->status;
     }
     const int32_t all = op_in_width(&r->op, 0) == OP_ANY ? r->op.n : r->op.k;
@@ -236,7 +259,8 @@ static oato_status check_run(const struct check *c, const struct program_record 
         return refuse(c, "%s has %d outputs instead of %d", op_kind_name(op->kind), r->n_out,
                       outputs);
     for (int i = 0; i < outputs; i++)
-        if (check_value(c, r->out[i], op_out_width(op, i), r->rows))
+        if (check_inside(c, r->out[i], op_out_width(op, i), r->rows, (oato_dtype)r->out_type[i],
+                         c->arena_bytes))
             return c->err->status;
     if (op->expert_first < 0 || op->experts_held < 0 ||
         op_experts_held(op) > op->experts - op->expert_first)
@@ -282,10 +306,10 @@ static oato_status check_events(const struct check *c, const struct program_reco
     return OATO_OK;
 }
 
-oato_status program_check(const struct program *p, int self, uint64_t arena_bytes,
-                          struct oato_error *err)
+oato_status program_check(const struct program *p, const struct value_types *values, int self,
+                          uint64_t arena_bytes, struct oato_error *err)
 {
-    struct check c = {p, self, arena_bytes, 0, err};
+    struct check c = {p, values, self, arena_bytes, 0, err};
     uint32_t signalled = 0;
     if (p->n_signals >= TIMELINE_RING)
         return oato_fail(err, OATO_EUSAGE, "program: %" PRIu32 " signals exceed the limit of %d",
@@ -306,7 +330,7 @@ oato_status program_check(const struct program *p, int self, uint64_t arena_byte
                 : r->kind >= RECORD_SEND   ? check_passed(&c, r)
                 : r->kind >= RECORD_REDUCE ? check_shared(&c, r)
                                            : check_copy(&c, r);
-        if (s || check_events(&c, r, &signalled))
+        if (s || check_types(&c, r) || check_events(&c, r, &signalled))
             return err->status;
     }
     return OATO_OK;
@@ -323,10 +347,13 @@ static void print_device(const struct program *p, int device, FILE *out)
         fprintf(out, "device%d", device);
 }
 
-static void print_values(const uint64_t *offset, int n, const char *lead, FILE *out)
+/* "@4096", or "@4096:F16". */
+static void print_values(const uint64_t *offset, const uint8_t *type, int n, const char *lead,
+                         FILE *out)
 {
     for (int i = 0; i < n; i++)
-        fprintf(out, "%s@%" PRIu64, i ? " " : lead, offset[i]);
+        fprintf(out, "%s@%" PRIu64 "%s%s", i ? " " : lead, offset[i], type[i] == DT_F32 ? "" : ":",
+                type[i] == DT_F32 ? "" : dtype_name((oato_dtype)type[i]));
 }
 
 /* "v12@4096": the first output is the graph's value, further ones have only a place. */
@@ -337,7 +364,7 @@ static void print_outputs(const struct program_record *r, FILE *out)
     fputs(" -> ", out);
     if (r->value != UINT32_MAX)
         fprintf(out, "v%" PRIu32, r->value);
-    print_values(r->out, r->n_out, "", out);
+    print_values(r->out, r->out_type, r->n_out, "", out);
 }
 
 static void print_record(const struct program *p, uint32_t index, FILE *out)
@@ -374,7 +401,7 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
         print_device(p, r->peer, out);
     }
     fputs(rows[r->rows], out);
-    print_values(r->in, r->n_in, "  ", out);
+    print_values(r->in, r->in_type, r->n_in, "  ", out);
     print_outputs(r, out);
     for (int i = 0; i < r->n_weights; i++)
         if (r->weight[i] != UINT32_MAX)

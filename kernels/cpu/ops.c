@@ -325,6 +325,16 @@ static void slice_row(const struct run *x, int64_t t)
                (size_t)to * sizeof(float));
 }
 
+/* Values as accelerators may have them; a host's own are float32. */
+static void convert_row(const struct run *x, int64_t t)
+{
+    const size_t n = (size_t)x->op->n, at = (size_t)t * n;
+    if (x->op->dtype == DT_F16)
+        wire_pack(DT_F16, x->c->arena + x->r->out[0] + at * 2, input(x, 0) + at, n);
+    else
+        wire_unpack(DT_F16, output(x, 0) + at, x->c->arena + x->r->in[0] + at * 2, n);
+}
+
 /* As hosts of a cluster sum what they send each other: core/wire.c. */
 static void merge_rounded(const struct run *x, int64_t t, float *y)
 {
@@ -475,6 +485,7 @@ static const struct {
     [OP_SSM] = {.run = run_state},
     [OP_HEAD_MUL_MAT] = {.run = run_heads},
     [OP_ACTIVE] = {.row = active_row},
+    [OP_CONVERT] = {.row = convert_row},
     [OP_MUL_MAT_T] = {.run = run_transposed},
 };
 

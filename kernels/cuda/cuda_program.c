@@ -279,7 +279,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
                          struct compiled **out, struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    if (program_check(p, self, UINT64_MAX, err))
+    if (program_check(p, NULL, self, UINT64_MAX, err))
         return oato_fail_at(err, "%s", d->id);
     if (check_records(d, p, err) || grow_workspace(d, p, err))
         return err->status;

@@ -39,6 +39,7 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->timing_only = options->timing_only;
+    sim_values_fill(s->values);
     if (sim_queue_open(s, err))
         goto fail;
     *out = &s->base;
@@ -72,14 +73,26 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
 
 static bool sim_supports(const struct oato_device *d, const struct oato_op *op)
 {
-    (void)d;
-    return cpu_supports(op);
+    const bool keeps = op_has_kv(op) && sim_of(d)->spec.kv_rows;
+    return cpu_supports(op) && (!keeps || op->dtype == DT_F16);
+}
+
+static const struct kv_layout *sim_kv_layout(const struct oato_device *d)
+{
+    return sim_of(d)->spec.kv_rows ? &sim_kv_rows : NULL;
 }
 
 static const char *sim_numerics(const struct oato_device *d, const struct oato_op *op,
                                 enum numerics_choice choice)
 {
-    return cpu_numerics(sim_of(d)->kernels, op, choice);
+    const struct sim_device *s = sim_of(d);
+    const char *class = cpu_numerics(s->kernels, op, choice);
+    return value_types_halve(device_values(d), op) ? sim_values_class(class) : class;
+}
+
+static const struct value_types *sim_values(const struct oato_device *d)
+{
+    return sim_of(d)->spec.halves ? sim_of(d)->values : NULL;
 }
 
 static uint64_t sim_bytes(const struct oato_device *d, const struct weight_source *source)
@@ -230,7 +243,7 @@ static oato_status check_records(const struct sim_device *s, const struct progra
                                  "%s: record %" PRIu32 ": weight %" PRIu32
                                  " is streamed but already resident",
                                  s->id, i, r->weight[w]);
-        if (r->kind == RECORD_RUN && !cpu_supports(&r->op))
+        if (r->kind == RECORD_RUN && !sim_supports(&s->base, &r->op))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
                              op_kind_name(r->op.kind));
     }
@@ -276,7 +289,7 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
 static oato_status grow_buffers(struct sim_device *s, const struct program *p,
                                 struct oato_error *err)
 {
-    uint64_t workspace = p->workspace_bytes, floats = 0;
+    uint64_t workspace = p->workspace_bytes, floats = 0, wide = 0;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         struct op_size size = {.rows = program_rows(p, r->rows), .seqs = p->max_seqs};
@@ -284,10 +297,13 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
             continue;
         uint64_t bytes = cpu_workspace_bytes(s->kernels, &r->op, &size, 1);
         workspace = bytes > workspace ? bytes : workspace;
+        bytes = s->spec.halves ? sim_values_bytes(p, r) : 0;
+        wide = bytes > wide ? bytes : wide;
         if (r->op.kind == OP_ROPE) /* a pair takes two */
             floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
     }
-    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err))
+    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err) ||
+        sim_values_grow(s, wide, err))
         return err->status;
     return OATO_OK;
 }
@@ -339,6 +355,7 @@ static oato_status make_rooms(struct compiled *c, struct oato_error *err)
 
 static void compiled_free(struct compiled *c)
 {
+    pages_free(c->shared.data, c->shared.bytes);
     free(c->kv_ready_ns);
     free(c->ready_ns);
     free(c->needs);
@@ -357,7 +374,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     else if (p->arena)
         return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not in this device's memory",
                          s->id);
-    if (program_check(p, self, arena_bytes, err))
+    if (program_check(p, device_values(d), self, arena_bytes, err))
         return oato_fail_at(err, "%s", s->id);
     if (check_records(s, p, err) || grow_buffers(s, p, err))
         return err->status;
@@ -373,7 +390,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || make_rooms(c, err) ||
+    if (find_peers(s, c, err) || make_rooms(c, err) || sim_kv_open(s, c, err) ||
         file_stream_compile(weights_file(d), p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);
         return err->status;
@@ -408,6 +425,7 @@ static void sim_close(struct oato_device *d)
     while (s->memory.blocks)
         sim_memory_free(&s->memory, s->memory.blocks);
     free(s->rope.cos_sin);
+    pages_free(s->wide, s->wide_bytes);
     free(s);
 }
 
@@ -447,6 +465,7 @@ const struct device_ops sim_device_ops = {
     .info = sim_info,
     .supports = sim_supports,
     .numerics = sim_numerics,
+    .values = sim_values,
     .workspace_bytes = sim_workspace_bytes,
     .alloc = sim_alloc,
     .free = sim_free,
@@ -462,6 +481,7 @@ const struct device_ops sim_device_ops = {
     .beside = sim_beside,
     .kv_create = sim_kv_create,
     .kv_free = sim_kv_free,
+    .kv_layout = sim_kv_layout,
     .compile = sim_compile,
     .release = sim_release,
     .submit = sim_submit,

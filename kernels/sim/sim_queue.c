@@ -140,7 +140,9 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
                    const struct step *step)
 {
     const struct program *p = c->program;
-    struct program_record real = *r;
+    const bool widens = s->spec.halves && sim_values_bytes(p, r) && !s->timing_only;
+    struct program_record real = widens ? sim_values_widen(r, step, c->arena, s->wide) : *r;
+    const bool shared = s->spec.kv_rows && op_has_kv(&r->op) && !s->timing_only;
     struct oato_weight *weights[RECORD_WEIGHTS] = {NULL};
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
@@ -153,20 +155,28 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
         clock_to(s, c->kv_ready_ns[r->kv_layer]);
     struct cpu_context context = {
         .kernels = s->kernels,
-        .arena = c->arena,
+        .arena = widens ? s->wide : c->arena,
         .weights = weights,
-        .kv = p->kv ? &c->kv : NULL,
+        .kv = shared  ? &c->shared
+              : p->kv ? &c->kv
+                      : NULL,
         .workspace = s->workspace ? s->workspace->real : NULL,
         .workspace_bytes = s->workspace ? s->workspace->bytes : 0,
         .rope = &s->rope,
     };
+    if (shared)
+        sim_kv_convert(&c->kv, &c->shared, r->kv_layer, step, true, false);
     if (!s->timing_only)
         cpu_run_alone(&context, &real, step);
-    const void *choice = s->timing_only || !r->op.expert_slots ? NULL : c->arena + r->in[1];
+    if (shared && r->op.kind == OP_KV_STORE)
+        sim_kv_convert(&c->shared, &c->kv, r->kv_layer, step, false, true);
+    if (widens)
+        sim_values_round(r, &real, step, c->arena, s->wide);
+    const void *choice = s->timing_only || !r->op.expert_slots ? NULL : context.arena + real.in[1];
     const bool listed = r->op.sparse == SPARSE_PREDICT, gates = r->op.kind == OP_GATE_UP;
     const bool skips =
         !s->timing_only && (listed || (r->op.sparse == SPARSE_ABOVE && r->op.threshold >= 0));
-    const void *neurons = c->arena + (listed ? r->in[1] : gates ? r->out[0] : r->in[0]);
+    const void *neurons = context.arena + (listed ? real.in[1] : gates ? real.out[0] : real.in[0]);
     clock_add(s, run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
 }
 
@@ -212,9 +222,12 @@ static uint64_t copy_history(const struct sim_device *s, const struct compiled *
     uint64_t bytes = 0;
     for (struct kv_history h = {0}; kv_history_next(to, r->kv_layer, step, &h);) {
         const uint64_t n = page * (uint64_t)h.n;
-        if (!s->timing_only)
-            memcpy(kv_block(to, r->kv_layer, h.page, 0, 0),
-                   kv_block(from, r->kv_from, h.page, 0, 0), n);
+        uint8_t *there = kv_block(to, r->kv_layer, h.page, 0, 0);
+        const uint8_t *here = kv_block(from, r->kv_from, h.page, 0, 0);
+        if (s->spec.kv_rows && !s->timing_only)
+            sim_kv_rows.from_shared(to, r->kv_layer, h.n, there, here);
+        else if (!s->timing_only)
+            memcpy(there, here, n);
         bytes += n;
     }
     return bytes;

@@ -28,6 +28,15 @@ static const struct spec_field fields[] = {
 };
 #undef FIELD
 
+/* Options that are words. */
+static const struct {
+    const char *name, *word;
+    size_t offset; /* of the bool that it sets */
+} words[] = {
+    {"values", "f16", offsetof(struct sim_spec, halves)},
+    {"kv", "rows", offsetof(struct sim_spec, kv_rows)},
+};
+
 /* A middling accelerator behind PCIe 4.0 x16. */
 static const struct sim_spec defaults = {
     .vram_bytes = 8.0 * (1 << 30),
@@ -44,6 +53,8 @@ static oato_status unknown_option(const char *option, struct oato_error *err)
     text_init(&known);
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
         text_printf(&known, "%s%s", i ? ", " : "", fields[i].name);
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        text_printf(&known, ", %s", words[i].name);
     oato_fail(err, OATO_EUSAGE, "sim: unknown option '%s'; known: %s (as in vram=64MiB)", option,
               or_empty(known.data));
     text_free(&known);
@@ -66,6 +77,15 @@ static oato_status parse_option(char *option, struct sim_spec *s, struct oato_er
                              "sim: %s='%s' must be a quantity in %s%s, at most %g", f->name, value,
                              f->unit, f->zero_allowed ? "" : " above 0", f->most);
         memcpy((char *)s + f->offset, &v, sizeof v);
+        return OATO_OK;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcmp(words[i].name, option) != 0)
+            continue;
+        if (!equals || strcmp(equals + 1, words[i].word) != 0)
+            return oato_fail(err, OATO_EUSAGE, "sim: %s='%s' can only be %s", option,
+                             equals ? equals + 1 : "", words[i].word);
+        memcpy((char *)s + words[i].offset, &(bool){true}, sizeof(bool));
         return OATO_OK;
     }
     return unknown_option(option, err);

@@ -194,10 +194,13 @@ struct program_record *rig_put(struct rig *g, const char *key, int n_in, const i
     for (int i = 0; i < n_in; i++) {
         r->in[i] = (uint64_t)in[i] * SLOT_BYTES;
         r->in_width[i] = r->op.kind == OP_MERGE ? r->op.n / n_in : r->op.k;
+        r->in_type[i] = (uint8_t)value_type_in(device_values(g->d), &r->op, i);
     }
     r->n_out = (uint8_t)n_out;
-    for (int i = 0; i < n_out; i++)
+    for (int i = 0; i < n_out; i++) {
         r->out[i] = (uint64_t)out[i] * SLOT_BYTES;
+        r->out_type[i] = (uint8_t)value_type_out(device_values(g->d), &r->op, i);
+    }
     r->n_weights = (uint8_t)(weights ? max_i64(1, op_weight_least(&r->op)) : 0);
     for (int i = 0; weights && i < r->n_weights; i++) /* as many as the kind's number */
         // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.Assign)

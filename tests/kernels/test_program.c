@@ -94,31 +94,31 @@ static void inputs_of_experts_have_widths_of_their_own(void **state)
         *r = run(rows[i].key, rows[i].choice ? 2 : 1, 1, rows[i].weights);
         r->in_width[0] = rows[i].in;
         r->in_width[1] = rows[i].choice;
-        if (program_check(&f->program, 1, ARENA, &f->err))
+        if (program_check(&f->program, NULL, 1, ARENA, &f->err))
             fail_msg("%s", f->err.text);
         r->in_width[rows[i].choice ? 1 : 0]++;
-        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
         assert_non_null(strstr(f->err.text, "takes inputs of width"));
         r->in_width[rows[i].choice ? 1 : 0]--;
         r->n_in++;
-        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
         r->n_in--;
         r->out[0] = ARENA - 64; /* its width counts too */
-        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     }
     struct oato_op *op = &f->record[1].op;
     f->record[1] = run(rows[1].key, 2, 1, 1);
     f->record[1].in_width[1] = 4;
     op->expert_first = 3;
     op->experts_held = 5;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
     op->expert_first = 4;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     assert_non_null(strstr(f->err.text, "5 experts from 4 on exceed the 8 there are"));
     op->experts_held = 0;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     op->expert_first = -1;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
 }
 
 static void stream(struct program_record *r, int n_weights)
@@ -133,19 +133,19 @@ static void a_sound_program_passes(void **state)
 {
     struct fixture *f = *state;
     fixture_fill(f);
-    if (program_check(&f->program, 1, ARENA, &f->err))
+    if (program_check(&f->program, NULL, 1, ARENA, &f->err))
         fail_msg("%s", f->err.text);
     f->record[2] = run("rope/h1/d64/r64/p0", 1, 1, 1); /* divisors are optional */
     f->record[2].weight[0] = UINT32_MAX;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
     stream(&f->record[2], 2);
     f->record[5].op = (struct oato_op){.kind = OP_MERGE_SUM, .k = 2 * WIDTH, .n = WIDTH};
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
 }
 
 static void check_refused(struct fixture *f, const char *reason)
 {
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     if (!strstr(f->err.text, reason))
         fail_msg("'%s' does not say '%s'", f->err.text, reason);
     fixture_fill(f);
@@ -169,7 +169,7 @@ static void what_lies_outside_the_arena_is_refused(void **state)
     check_refused(f, "negative");
     /* of the host's arena the device knows nothing */
     f->record[4].out[0] = ARENA;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
 }
 
 static void what_does_not_fit_the_operator_is_refused(void **state)
@@ -252,7 +252,7 @@ static void history_goes_to_a_room_of_its_shape(void **state)
     r->kv_layer = 0;
     f->program.kv = &own;
     f->program.host_kv = &host_kv;
-    if (program_check(&f->program, 1, ARENA, &f->err))
+    if (program_check(&f->program, NULL, 1, ARENA, &f->err))
         fail_msg("%s", f->err.text);
     static const struct {
         int32_t to, from;
@@ -264,15 +264,15 @@ static void history_goes_to_a_room_of_its_shape(void **state)
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         r->kv_layer = wrong[i].to;
         r->kv_from = wrong[i].from;
-        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
         assert_non_null(strstr(f->err.text, wrong[i].reason));
     }
     r->kv_layer = r->kv_from = 0;
     layers[0].pages = 4;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     layers[0].pages = 3;
     layers[0].filed = true;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
 }
 
 static void what_can_never_come_is_refused(void **state)
@@ -309,38 +309,72 @@ static void peers_are_those_that_are_reached(void **state)
     *r = run("add/k64", 1, 1, 0);
     r->kind = RECORD_PEER;
     r->peer = 2;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     assert_non_null(strstr(f->err.text, "device 2 is not reachable"));
     f->program.peers = peers;
-    if (program_check(&f->program, 1, ARENA, &f->err))
+    if (program_check(&f->program, NULL, 1, ARENA, &f->err))
         fail_msg("%s", f->err.text);
     static const uint8_t others[] = {0, 1, DEVICES_MAX}; /* 1: itself */
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         r->peer = others[i];
-        assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+        assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
         assert_non_null(strstr(f->err.text, "is not reachable"));
     }
     r->peer = 2;
     r->kind = RECORD_PUSH;
     r->out[0] = sizeof(float); /* behind the end of the other one's */
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     r->out[0] = 0;
     r->in[0] = value; /* anywhere in its own */
-    if (program_check(&f->program, 1, ARENA, &f->err))
+    if (program_check(&f->program, NULL, 1, ARENA, &f->err))
         fail_msg("%s", f->err.text);
     r->kind = RECORD_PEER;
     r->in[0] = sizeof(float);
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     assert_non_null(strstr(f->err.text, "is not inside the arena of 2048 bytes"));
     r->in[0] = 0;
     r->out[0] = ARENA;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
     assert_non_null(strstr(f->err.text, "is not inside the arena of 65536 bytes"));
     r->out[0] = 0;
     f->program.host_arena = NULL;
     f->program.n_records = 3; /* without the download */
     f->program.n_signals = 1;
-    assert_int_equal(program_check(&f->program, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
+}
+
+/* Of a device that has F16 for norms. */
+static void types_are_those_of_the_device(void **state)
+{
+    struct fixture *f = *state;
+    struct value_types values[OP_KIND_COUNT] = {
+        [OP_RMS_NORM] = {.in = {DT_F16}, .out = {DT_F16}}, [OP_ROUTE] = {.out = {DT_F16}}};
+    struct program_record *r = &f->record[1];
+    fixture_fill(f);
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "input 0 of rms_norm is of type 0, but here it is F16"));
+    r->in_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "output 0 of rms_norm"));
+    r->out_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    r->out[0] = ARENA - 8 * WIDTH * 2; /* half the bytes */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    r->out[0] += 2;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "64 halves, is not inside"));
+    r->out[0] = 2;
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
+    f->record[4].in_type[0] = DT_F16; /* links carry float32 */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_EUSAGE);
+    assert_non_null(strstr(f->err.text, "input 0 of a copy"));
+    f->record[4].in_type[0] = DT_F32;
+    *r = run("convert/F16/k64", 1, 1, 0); /* has types of its own, anywhere */
+    r->out_type[0] = DT_F16;
+    assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_OK);
+    *r = run("route/e64/u4", 1, 1, 0); /* ids are exact */
+    assert_int_equal(program_check(&f->program, values, 1, ARENA, &f->err), OATO_OK);
 }
 
 static void sizes_come_from_the_step(void **state)
@@ -407,6 +441,7 @@ int main(void)
         cmocka_unit_test_prestate(history_goes_to_a_room_of_its_shape, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
         cmocka_unit_test_prestate(peers_are_those_that_are_reached, &fixture),
+        cmocka_unit_test_prestate(types_are_those_of_the_device, &fixture),
         cmocka_unit_test(sizes_come_from_the_step),
         cmocka_unit_test_prestate(each_record_prints_as_a_line, &fixture),
     };

@@ -157,6 +157,8 @@ static void a_layer_has_the_bits_of_the_cpu(void **state)
         rig_run_layer("cpu", prompt, expected);
         rig_run_layer("sim:vram=8MiB", prompt, got);
         assert_memory_equal(expected, got, sizeof got);
+        rig_run_layer("sim:vram=8MiB,kv=rows", prompt, got);
+        assert_memory_equal(expected, got, sizeof got);
         for (int i = 0; i < RIG_VOCABULARY; i++) /* of the prompt's first row */
             assert_true(expected[i] != 0 && fabsf(expected[i]) < 1e6f);
     }

@@ -297,9 +297,50 @@ static void neurons_are_skipped_where_zeros_are_exact(void **state)
     model_close(m);
 }
 
+static void a_value_is_converted_once_where_something_else_is_wanted(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    const struct graph *g = &m->graph;
+    const int32_t norm = find_op(g, OP_RMS_NORM, 0);
+    struct value_types values[OP_KIND_COUNT] = {[OP_RMS_NORM] = {.in = {DT_F16}, .out = {DT_F16}}};
+    struct lowering_facts facts = two_devices;
+    struct oato_error err;
+    struct lowered low[2];
+    int converts[2] = {0};
+    for (int half = 0; half < 2; half++) { /* q, k and v read what the norm makes on the device */
+        struct placements p = on_the_host(g);
+        facts.values[DEVICE] = half ? values : NULL;
+        for (int phase = 0; phase < PHASE_COUNT; phase++)
+            for (int32_t i = norm; i < norm + 4; i++)
+                p.phase[phase][i].part[0].device = DEVICE;
+        const struct lowering_input in = input_of(g, &p, &facts);
+        assert_int_equal(lower_both(&in, &low[half], &err), OATO_OK);
+        const struct lowered_program *q = &low[half].device[DEVICE].phase[PHASE_PREFILL];
+        converts[half] = count_records(q, RECORD_RUN, OP_CONVERT);
+        for (uint32_t i = 0; i < q->n_records; i++) {
+            const struct program_record *r = &q->records[i];
+            const bool typed = half && r->kind == RECORD_RUN;
+            for (int j = 0; j < r->n_in; j++)
+                assert_int_equal(r->in_type[j], typed ? value_type_in(values, &r->op, j) : DT_F32);
+            for (int j = 0; j < r->n_out; j++)
+                assert_int_equal(r->out_type[j],
+                                 typed ? value_type_out(values, &r->op, j) : DT_F32);
+        }
+        placements_free(&p);
+    }
+    assert_int_equal(converts[0], 0);
+    assert_int_equal(converts[1], 2); /* what comes from the host; what all three read */
+    assert_int_equal(low[1].copies[PHASE_PREFILL], low[0].copies[PHASE_PREFILL]);
+    lowered_free(&low[0]);
+    lowered_free(&low[1]);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_value_is_converted_once_where_something_else_is_wanted),
         cmocka_unit_test(the_same_input_gives_the_same_records),
         cmocka_unit_test(heads_are_cut_out_of_whole_values),
         cmocka_unit_test(what_a_device_cannot_do_is_refused),

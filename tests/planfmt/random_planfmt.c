@@ -190,6 +190,11 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
         if (out->devices[i].runs && rng_range(r, 0, 1) &&
             !profile_put_workspaces(out, i, any_bytes, r))
             abort();
+        struct value_types values[OP_KIND_COUNT];
+        for (size_t j = 0; j < sizeof values; j++)
+            ((uint8_t *)values)[j] = rng_range(r, 0, 1) ? DT_F16 : DT_F32;
+        if (out->devices[i].runs && rng_range(r, 0, 1) && !profile_put_values(out, i, values))
+            abort();
         for (int32_t j = 0; j < i; j++) {
             out->links[out->n_links++] = any_link(r, i, j);
             out->links[out->n_links++] = any_link(r, j, i);

@@ -80,6 +80,9 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_int_equal(d->runs != NULL, e->runs != NULL);
         if (d->runs)
             assert_memory_equal(d->runs, e->runs, OP_KIND_COUNT * sizeof *d->runs);
+        assert_int_equal(d->values != NULL, e->values != NULL);
+        if (d->values)
+            assert_memory_equal(d->values, e->values, OP_KIND_COUNT * sizeof *d->values);
         assert_int_equal(d->workspaces != NULL, e->workspaces != NULL);
         if (d->workspaces)
             assert_memory_equal(d->workspaces, e->workspaces,

@@ -208,7 +208,7 @@ static oato_status toy_compile(struct oato_device *d, const struct program *p, i
                                struct compiled **out, struct oato_error *err)
 {
     struct toy *t = toy_of(d);
-    if (program_check(p, self, UINT64_MAX, err))
+    if (program_check(p, NULL, self, UINT64_MAX, err))
         return oato_fail_at(err, "%s", t->id);
     for (uint32_t i = 0; i < p->n_records; i++)
         if (p->records[i].kind == RECORD_RUN && !toy_supports(d, &p->records[i].op))
