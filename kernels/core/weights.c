@@ -171,11 +171,10 @@ void weight_rows_convert(struct oato_device *d, const struct weight_source *s, v
                            .in_place = by == CONVERT_IN_PLACE};
     const uint64_t bytes = d->ops->bytes(d, s);
     atomic_init(&c.next, 0);
-    if (by == CONVERT_ALONE || bytes < ALONE_BYTES)
-        conversion_share(&c, 1);
-    else if (d->ops->together)
+    const bool many = by != CONVERT_ALONE && bytes >= ALONE_BYTES;
+    if (many && d->ops->together)
         d->ops->together(d, conversion_share, &c);
-    else if (d->ops->lanes && bytes > ALONE_PIECE)
+    else if (many && d->ops->lanes && bytes > ALONE_PIECE)
         crew_run(&d->weights->crew, conversion_share, &c);
     else
         conversion_share(&c, 1);
