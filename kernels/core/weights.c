@@ -242,8 +242,10 @@ void weights_close(struct oato_device *d)
         return;
     file_stream_free(store->file);
     weight_refills_drop(d);
-    for (struct device_weight *w; (w = store->weights);)
+    for (struct device_weight *w = store->weights, *next; w; w = next) {
+        next = w->next;
         weight_delete(w);
+    }
     if (d->ops->lanes) {
         weight_lanes_close(d, &store->streams);
         crew_close(&store->crew);
