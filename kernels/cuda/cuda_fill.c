@@ -63,6 +63,7 @@ void cuda_piece_fill(void *user)
     struct cuda_crew *c = &p->weight->device->crew;
     /* a refill is in no hurry: the crew may be at work for a step, and so may all cores */
     const bool refill = p->streams == &p->weight->device->refills;
+    atomic_fetch_add(&p->weight->device->filled, 1);
     if (p->bytes <= ALONE_BYTES || !c->n || refill) {
         fill_rows(p, p->begin, p->end);
         return;

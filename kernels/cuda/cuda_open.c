@@ -131,7 +131,7 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     d->index = index;
     d->budget_bytes = options ? options->budget_bytes : 0;
     snprintf(d->id, sizeof d->id, "cuda:%d", index);
-    if (look_at(d, err))
+    if (cuda_limit_read(d, err) || look_at(d, err))
         goto no_context;
     cu_result result = cu->context_retain(&d->context, d->ordinal);
     if (result) {
@@ -174,6 +174,7 @@ void cuda_close(struct oato_device *base)
     struct cuda_device *d = cuda_of(base);
     if (!d)
         return;
+    cuda_limit_close(d);
     job_queue_cancel(&d->queue.base);
     while (d->programs) /* their graphs are of the queue's stream, */
         cuda_release(base, d->programs);

@@ -50,10 +50,10 @@ cu_result cuda_weight_send(const struct cuda_weight *w)
     return result;
 }
 
-cu_result cuda_streams_wait(const struct cuda_device *d, const struct cuda_streams *s)
+cu_result cuda_streams_wait(struct cuda_device *d, const struct cuda_streams *s)
 {
-    const cu_result filled = d->cu->stream_synchronize(s->fill);
-    const cu_result sent = d->cu->stream_synchronize(s->copy);
+    const cu_result filled = cuda_stream_finish(d, s->fill);
+    const cu_result sent = cuda_stream_finish(d, s->copy);
     return filled ? filled : sent;
 }
 
