@@ -182,7 +182,7 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 13 };
+enum { CUDA_MODULES = 14 };
 
 /* Memory shared by many weights: separate allocations would each be rounded up to the driver's
  * granule, 2 MiB. */

@@ -19,18 +19,18 @@ enum {
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
     cuda_image_attention[], cuda_image_attention_tile[], cuda_image_sample[], cuda_image_sparse[],
     cuda_image_batch[], cuda_image_measure[], cuda_image_state[], cuda_image_route[],
-    cuda_image_columns[], cuda_image_batch_float[];
+    cuda_image_columns[], cuda_image_batch_float[], cuda_image_planes_make[];
 static const unsigned char *const images[CUDA_MODULES] = {
-    cuda_image_rows,           cuda_image_matvec, cuda_image_matrix, cuda_image_attention,
-    cuda_image_attention_tile, cuda_image_sample, cuda_image_sparse, cuda_image_batch,
-    cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns,
-    cuda_image_batch_float};
+    cuda_image_rows,           cuda_image_matvec,     cuda_image_matrix, cuda_image_attention,
+    cuda_image_attention_tile, cuda_image_sample,     cuda_image_sparse, cuda_image_batch,
+    cuda_image_measure,        cuda_image_state,      cuda_image_route,  cuda_image_columns,
+    cuda_image_batch_float,    cuda_image_planes_make};
 
 /* A kernel of each image; all of an image are compiled alike. */
 static const char *const kernels[CUDA_MODULES] = {
     "rms_norm", "pack_q8",       "matrix_Q8_0", "attention_merge", "attention_tile_merge",
     "top_k",    "active_list",   "batch_Q8_0",  "measure_mark",    "conv",
-    "route",    "columns_merge", "batch_F16"};
+    "route",    "columns_merge", "batch_F16",   "planes_Q8_0"};
 
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)
