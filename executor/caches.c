@@ -22,19 +22,16 @@
 
 #define COUNT_MOST 1e18f /* then all counts are divided by it */
 
-/* The device brings rows of the file to its own layout. */
-static bool converts(const struct oato_device *d)
+/* The device takes the host's prepared bytes; else rows of the file are converted for it. */
+static bool takes_hosts(const struct engine *e, const struct oato_device *d)
 {
-    return d->ops->convert || !d->ops->layout || !d->ops->layout(d);
+    const char *has = weight_layout(e->device[e->host].device), *takes = weight_layout(d);
+    return has && takes && !strcmp(has, takes);
 }
 
 bool caches_possible(const struct engine *e, const struct engine_device *d)
 {
-    const struct oato_device *host = e->device[e->host].device, *other = d->device;
-    const char *has = host->ops->layout && host->ops->weight_data ? host->ops->layout(host) : NULL;
-    if (!other->ops->refill || converts(other))
-        return other->ops->refill && !e->deterministic;
-    return has && !strcmp(has, other->ops->layout(other));
+    return weight_refills(d->device) && (takes_hosts(e, d->device) || !e->deterministic);
 }
 
 static int32_t experts_of(const struct engine *e, const struct lowered_cache *c)
@@ -91,7 +88,7 @@ oato_status caches_init(struct engine *e, struct oato_error *err)
 static void arrival_note(const struct engine *e, struct expert_cache *x)
 {
     struct oato_device *d = e->device[x->lowered->device].device;
-    struct timeline *t = d->ops->transfers(d);
+    struct timeline *t = weight_transfers(d);
     uint64_t clock_ns = 0;
     if (x->coming < 0 || !timeline_reached(t, x->arrival) ||
         !timeline_wait(t, x->arrival, &clock_ns) || (t->simulated && clock_ns > e->end_ns))
@@ -116,10 +113,10 @@ static struct weight_source expert_source(const struct engine *e, const struct o
                                    .row_end = row + rows,
                                    .use = s->use,
                                    .file = s->tensor->file};
-    if (converts(other))
+    if (!takes_hosts(e, other))
         return source;
-    const uint8_t *data = host->device->ops->weight_data(host->device, host->weights[here]);
-    source.prepared = data + other->ops->prepared_bytes(other, source.dtype, nth * rows, k, s->use);
+    const uint8_t *data = weight_data(host->device, host->weights[here]);
+    source.prepared = data + weight_bytes_of(other, source.dtype, nth * rows, k, s->use);
     return source;
 }
 
@@ -129,16 +126,15 @@ static oato_status refill(struct engine *e, struct expert_cache *x, int32_t expe
 {
     const struct lowered_cache *c = x->lowered;
     const struct engine_device *other = &e->device[c->device];
-    const struct device_ops *ops = other->device->ops;
     for (int i = 0; i < c->n_weights; i++) {
         const int64_t rows = c->weight[i].rows;
         const struct weight_source source =
             expert_source(e, other->device, c->weight[i].here, expert - c->first, rows);
-        if (ops->refill(other->device, other->weights[c->weight[i].there], slot * rows, &source,
-                        e->end_ns, &x->arrival, err))
+        if (weight_refill(other->device, other->weights[c->weight[i].there], slot * rows, &source,
+                          e->end_ns, &x->arrival, err))
             return err->status;
         e->experts.bytes +=
-            ops->prepared_bytes(other->device, source.dtype, rows, source.k, source.use);
+            weight_bytes_of(other->device, source.dtype, rows, source.k, source.use);
     }
     e->experts.refills++;
     return OATO_OK;

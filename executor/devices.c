@@ -162,8 +162,7 @@ static oato_status devices_differ(const struct engine *e, int32_t i, const struc
     static const char again[] = "run oato-plan again, or drop --strict";
     const struct plan_device *p = &e->plan->devices[i];
     const struct plan_kernels *k = plan_kernels(e->plan, i);
-    const struct device_ops *ops = d->device->ops;
-    const char *layout = or_empty(ops->layout ? ops->layout(d->device) : NULL);
+    const char *layout = or_empty(weight_layout(d->device));
     if (!d->info.is_host && strcmp(p->model, d->info.model) != 0)
         return oato_fail(err, OATO_EFILE, "the plan was made for %s = %s, but here it is %s; %s",
                          p->id, p->model, d->info.model, again);

@@ -155,7 +155,7 @@ static void device_close(const struct engine *e, struct engine_device *d)
             ops->release(d->device, d->compiled[phase]);
     for (uint32_t i = 0; d->weights && i < d->lowered->n_slots; i++)
         if (d->weights[i])
-            ops->weight_free(d->device, d->weights[i]);
+            weight_free(d->device, d->weights[i]);
     if (d->kv)
         ops->kv_free(d->device, d->kv);
     if (d->arena)

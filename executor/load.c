@@ -236,8 +236,7 @@ static uint64_t slot_bytes(const void *user, int32_t device, const struct weight
                                          .row_end = rows,
                                          .use = s->use,
                                          .list = s->members};
-    return d->ops->source_bytes ? d->ops->source_bytes(d, &source)
-                                : d->ops->prepared_bytes(d, s->tensor->dtype, rows, k, s->use);
+    return weight_bytes(d, &source);
 }
 
 static uint64_t op_workspace(const void *user, int32_t device, const struct oato_op *op,
@@ -259,7 +258,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
                                    .workspace_bytes = op_workspace};
     for (int to = 0; to < e->n_devices; to++) {
         facts.id[to] = e->device[to].info.id;
-        facts.streams[to] = e->device[to].device->ops->stage;
+        facts.streams[to] = e->device[to].device->ops->streams;
         facts.caches[to] = caches_possible(e, &e->device[to]);
         for (int from = 0; from < e->n_devices; from++)
             facts.reaches[to][from] = e->device[to].peers[from].device;
@@ -387,7 +386,7 @@ static oato_status weights_prepare(const struct engine *e, struct engine_device 
         void *gathered;
         oato_status status = slot_source(s, d->kept[i], &source, &gathered, err);
         if (!status)
-            status = d->device->ops->prepare(d->device, &source, &d->weights[i], err);
+            status = weight_prepare(d->device, &source, &d->weights[i], err);
         free(gathered);
         if (status)
             return oato_fail_at(err, "%s: loading %s", d->info.id, s->tensor->name);
@@ -401,13 +400,11 @@ static const void *host_prepared(const struct engine *e, const struct engine_dev
                                  const struct weight_slot *s)
 {
     const struct engine_device *host = &e->device[e->host];
-    const struct device_ops *from = host->device->ops, *to = d->device->ops;
-    const char *has = from->layout && from->weight_data ? from->layout(host->device) : NULL;
-    const char *takes = to->layout ? to->layout(d->device) : NULL;
+    const char *has = weight_layout(host->device), *takes = weight_layout(d->device);
     const struct weight_slot *slots = host->lowered->slots;
     for (uint32_t i = 0; has && takes && !strcmp(has, takes) && i < host->lowered->n_slots; i++)
         if (!slots[i].streamed && !slots[i].spare && weight_slot_same(&slots[i], s))
-            return from->weight_data(host->device, host->weights[i]);
+            return weight_data(host->device, host->weights[i]);
     return NULL;
 }
 
@@ -431,8 +428,8 @@ static oato_status weights_stage(const struct engine *e, struct engine_device *d
             source.stored.slices = d->info.is_host ? slot_slices(d, s) : 0;
         }
         if (!status)
-            status = d->device->ops->stage(d->device, &source, d->staging, s->staging_offset,
-                                           &d->weights[i], err);
+            status = weight_stage(d->device, &source, d->staging, s->staging_offset, &d->weights[i],
+                                  err);
         if (status)
             return oato_fail_at(err, "%s: streaming %s", d->info.id, s->tensor->name);
     }
@@ -479,8 +476,8 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     const struct device_ops *ops = d->device->ops;
     const struct engine_device *host = &e->device[e->host];
     const bool stored = stored_bytes(d->lowered);
-    const bool keeps = ((e->options->prepared_cache && d->info.is_host) || stored) &&
-                       (ops->weight_data || ops->convert) && ops->layout && ops->layout(d->device);
+    const bool keeps =
+        ((e->options->prepared_cache && d->info.is_host) || stored) && weight_layout(d->device);
     const size_t n = (size_t)d->lowered->n_slots + 1;
     d->weights = calloc(n, sizeof(void *));
     d->kept = calloc(n, sizeof(void *));
@@ -497,8 +494,7 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
         prepared_map(e, d, false);
     if (stored && stored_open(e, d, err))
         return err->status;
-    if (ops->reserve)
-        ops->reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
+    weight_reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
     oato_status status = weights_prepare(e, d, err);
     if (!status && keeps && !d->prepared.data && prepared_save(e, d, err))
         warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err->text);

@@ -144,7 +144,7 @@ static bool prepared_make(const struct engine *e, const struct engine_device *d,
     h->version = VERSION;
     h->structure_hash = gguf_structure_hash(e->model->gguf);
     h->content_hash = gguf_content_hash(e->model->gguf);
-    snprintf(h->layout, sizeof h->layout, "%s", d->device->ops->layout(d->device));
+    snprintf(h->layout, sizeof h->layout, "%s", weight_layout(d->device));
     h->data = size_align(sizeof *h + h->n * sizeof *p->rows, ALIGN);
     h->bytes = h->data;
     for (uint32_t i = 0; i < h->n; i++) {
@@ -304,43 +304,35 @@ enum { SYNC_BYTES = 4 << 20 }; /* written before they must have left the memory 
 
 static const uint8_t zeros[ALIGN];
 
-/* A weight that a row of the table is written from: the device's, or one prepared for it. */
+/* A weight that a row of the table is written from: the device's, or converted for it. */
 struct written {
     const uint8_t *data;
-    struct oato_weight *own; /* NULL: the device's, */
-    void *converted;         /* or in no device's memory */
+    void *converted; /* NULL: in the device's memory */
     void *gathered;
 };
 
 static oato_status written_get(const struct engine_device *d, uint32_t slot, struct written *out,
                                struct oato_error *err)
 {
-    const struct device_ops *ops = d->device->ops;
     const struct weight_slot *s = &d->lowered->slots[slot];
     struct weight_source source;
     *out = (struct written){0};
-    oato_status status = OATO_OK;
-    if (!d->weights[slot]) {
-        slot_prefetch(s);
-        status = slot_source(s, NULL, &source, &out->gathered, err);
-    }
-    if (!status && ops->convert) {
-        out->data = out->converted = malloc(s->bytes);
-        return out->data ? ops->convert(d->device, &source, out->converted, err)
-                         : oato_fail_memory(err, s->bytes, s->tensor->name);
-    }
-    if (!status && !d->weights[slot])
-        status = ops->prepare(d->device, &source, &out->own, err);
-    if (!status)
-        out->data = ops->weight_data(d->device, out->own ? out->own : d->weights[slot]);
-    return status;
+    if (d->weights[slot])
+        out->data = weight_data(d->device, d->weights[slot]);
+    if (out->data)
+        return OATO_OK;
+    slot_prefetch(s);
+    if (slot_source(s, NULL, &source, &out->gathered, err))
+        return err->status;
+    out->data = out->converted = pages_alloc(s->bytes);
+    return out->data ? weight_convert(d->device, &source, out->converted, err)
+                     : oato_fail_memory(err, s->bytes, s->tensor->name);
 }
 
-static void written_free(const struct engine_device *d, struct written *w)
+static void written_free(struct written *w, uint64_t bytes)
 {
-    if (w->own)
-        d->device->ops->weight_free(d->device, w->own);
-    free(w->converted);
+    if (w->converted)
+        pages_free(w->converted, bytes);
     free(w->gathered);
 }
 
@@ -377,7 +369,7 @@ static oato_status row_write(struct prepared *p, const struct engine_device *d, 
         n = r->bytes - at < SYNC_BYTES ? r->bytes - at : SYNC_BYTES;
         status = outfile_write(f, w.data + at, n, err);
         /* else the memory holds all of it, and may keep the pages */
-        p->unsynced += w.own || w.converted ? n : 0;
+        p->unsynced += w.converted ? n : 0;
         if (p->unsynced < SYNC_BYTES)
             continue;
         pages_drop(f);
@@ -385,7 +377,7 @@ static oato_status row_write(struct prepared *p, const struct engine_device *d, 
     }
     if (!status)
         status = outfile_write(f, zeros, size_align(r->bytes, ALIGN) - r->bytes, err);
-    written_free(d, &w);
+    written_free(&w, r->bytes);
     return status;
 }
 

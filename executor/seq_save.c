@@ -26,7 +26,8 @@ static bool data_alloc(struct engine *e, struct engine_saved *s, uint64_t bytes)
     s->room = bytes;
     for (int32_t i = 0; i < e->n_devices && !s->data; i++) {
         struct oato_device *d = e->device[i].device;
-        if (e->device[i].kv && d->ops->host_alloc && (s->data = d->ops->host_alloc(d, bytes)))
+        if (e->device[i].kv && d->ops->host_alloc &&
+            (s->data = d->ops->host_alloc(d, bytes, false)))
             s->pinned_by = d;
     }
     if (!s->data)

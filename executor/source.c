@@ -103,7 +103,7 @@ uint32_t slot_slices(const struct engine_device *d, const struct weight_slot *s)
     const int64_t rows = s->tensor->ne[1], held = (s->end - s->begin) / rows;
     if (s->tensor->ne[2] < 2 || s->members || s->use != WEIGHT_MATRIX)
         return 0;
-    const uint64_t each = d->device->ops->prepared_bytes(d->device, s->tensor->dtype, rows,
-                                                         s->col_end - s->col_begin, s->use);
+    const uint64_t each =
+        weight_bytes_of(d->device, s->tensor->dtype, rows, s->col_end - s->col_begin, s->use);
     return each % READ_ALIGN || each * (uint64_t)held != s->bytes ? 0 : (uint32_t)held;
 }

@@ -22,8 +22,8 @@ static uint64_t weights_bytes(const struct oato_device *device, const struct gra
     for (int i = 0; i < o->n_weights; i++) {
         int64_t rows, k;
         if (o->weight[i] && op_weight_shape(&o->op, i, &rows, &k))
-            bytes += device->ops->prepared_bytes(device, o->weight[i]->dtype, rows, k,
-                                                 op_weight_use_at(&o->op, i));
+            bytes +=
+                weight_bytes_of(device, o->weight[i]->dtype, rows, k, op_weight_use_at(&o->op, i));
     }
     return bytes;
 }

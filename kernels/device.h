@@ -103,8 +103,8 @@ enum device_clock {
 /* Rows [row_begin, row_end) of a tensor of n rows x k elements in the GGUF's format, or of some of
  * its columns. */
 struct weight_source {
-    const void *data; /* first row of the tensor (row 0), host memory, read during prepare only,
-                         except WEIGHT_LOOKUP on a host device, which may keep the pointer */
+    const void *data; /* first row of the tensor (row 0), host memory, read while it is prepared
+                         only, except WEIGHT_LOOKUP on a host device, which keeps the pointer */
     oato_dtype dtype;
     int64_t k, n, row_begin, row_end;
     uint64_t row_stride; /* bytes from one row to the next; 0: they lie one behind the other. Larger
@@ -117,10 +117,10 @@ struct weight_source {
      * ascending numbers counted from `data` on; then row_stride is set. Other uses (not
      * WEIGHT_LOOKUP): row i of the source is row list[i] of the tensor, and n is their number */
     const int32_t *list;
-    const void *prepared; /* these rows as weight_data returned them on a device of the same layout,
-                             64-byte aligned; read through this pointer until weight_free, instead
-                             of preparing. NULL: prepare the rows */
-    /* device_ops.stage: where these prepared bytes lie in a file, up to a multiple of READ_ALIGN,
+    const void *prepared; /* these rows as weight_data or weight_convert gave them on a device of
+                             the same layout, 64-byte aligned; read through this pointer until
+                             weight_free, instead of converting. NULL: convert the rows */
+    /* weight_stage: where these prepared bytes lie in a file, up to a multiple of READ_ALIGN,
      * and the hash of all that. Read until weight_free. file NULL: nowhere. A device that is no
      * host copies them from ring + ring_offset in host memory, where they arrive at every step; the
      * ring is all its weights'. slices, on a host device: of so many equal ones, multiples of
@@ -135,6 +135,41 @@ struct weight_source {
 };
 /* Bytes from one row of the source to the next; 0 when k is no number of whole blocks. */
 uint64_t weight_source_stride(const struct weight_source *source);
+
+/* Row r of a prepared weight is the bytes [offset + r * row_bytes, + row_bytes) of each plane. */
+enum { WEIGHT_PLANES = 4 };
+struct weight_plane {
+    uint64_t offset, row_bytes;
+};
+
+/* Queues of copies to a device's memory beside the one that computes. What is put into a lane is
+ * done in order, and no call waits for it. Lane NULL is the computing queue. A mark is a place in
+ * a lane for which another one can wait. From one thread at a time: the device's own, or another
+ * one while that is idle. */
+struct lane;
+struct lane_mark;
+struct lane_ops {
+    oato_status (*open)(struct oato_device *d, struct lane **out, struct oato_error *err);
+    void (*close)(struct oato_device *d, struct lane *lane);
+    oato_status (*mark_open)(struct oato_device *d, struct lane_mark **out, struct oato_error *err);
+    void (*mark_close)(struct oato_device *d, struct lane_mark *mark);
+    /* Host memory, page-locked where possible, to device memory. */
+    oato_status (*copy)(struct oato_device *d, struct lane *lane, void *to, uint64_t offset,
+                        const void *from, uint64_t bytes, struct oato_error *err);
+    /* A function of the host, on a thread of the driver's, which may not use the device. */
+    oato_status (*call)(struct oato_device *d, struct lane *lane, void (*function)(void *user),
+                        void *user, struct oato_error *err);
+    oato_status (*mark)(struct oato_device *d, struct lane *lane, struct lane_mark *mark,
+                        struct oato_error *err);
+    /* What is put into the lane after this waits until the place marked last is passed. */
+    oato_status (*wait)(struct oato_device *d, struct lane *lane, struct lane_mark *mark,
+                        struct oato_error *err);
+    /* Whether it is passed; one that was never put anywhere is. */
+    oato_status (*passed)(struct oato_device *d, struct lane_mark *mark, bool *out,
+                          struct oato_error *err);
+    /* Returns when all is done that was put into the lane. */
+    oato_status (*drain)(struct oato_device *d, struct lane *lane, struct oato_error *err);
+};
 
 struct device_options {
     int32_t threads;    /* cpu: 0 = physical cores less kept_cores */
@@ -199,11 +234,6 @@ struct device_ops {
      * NULL: nothing is joined. */
     bool (*joins)(const struct oato_device *d, enum op_join join, const struct oato_op *first,
                   const struct oato_op *last);
-    /* Bytes of rows x k elements once prepared. */
-    uint64_t (*prepared_bytes)(const struct oato_device *d, oato_dtype dtype, int64_t rows,
-                               int64_t k, enum weight_use use);
-    /* The same for a source, which may have a list. NULL: prepared_bytes is right for all. */
-    uint64_t (*source_bytes)(const struct oato_device *d, const struct weight_source *source);
     /* Scratch memory that one run needs; a program needs the maximum over its records. */
     uint64_t (*workspace_bytes)(const struct oato_device *d, const struct oato_op *op,
                                 const struct op_size *size);
@@ -211,9 +241,9 @@ struct device_ops {
     oato_status (*alloc)(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
     void (*free)(struct oato_device *d, void *p, uint64_t bytes);
     /* Host memory that uploads and downloads are fastest with (page-locked), of any device of this
-     * kind. NULL when there is none to spare: memory from malloc then serves as well, but slower.
-     * Both are NULL where that makes no difference. */
-    void *(*host_alloc)(struct oato_device *d, uint64_t bytes);
+     * kind. NULL when there is none to spare (must: none at all): memory from malloc then serves as
+     * well, but slower. Both are NULL where that makes no difference. */
+    void *(*host_alloc)(struct oato_device *d, uint64_t bytes, bool must);
     void (*host_free)(struct oato_device *d, void *p);
     /* Queued after what was submitted before; done when the event reaches *value. With value NULL
      * the call returns when done. offset is in bytes from a pointer that alloc returned. */
@@ -222,44 +252,51 @@ struct device_ops {
     oato_status (*download)(struct oato_device *d, void *to, const void *from, uint64_t offset,
                             uint64_t bytes, uint64_t *value, struct oato_error *err);
 
-    /* Announces that `weights` weights of `bytes` prepared bytes in total will be prepared next, so
-     * that the device may allocate for all of them at once. NULL: each is allocated by itself. */
-    void (*reserve)(struct oato_device *d, uint64_t bytes, uint32_t weights);
-    oato_status (*prepare)(struct oato_device *d, const struct weight_source *source,
-                           struct oato_weight **out, struct oato_error *err);
-    /* A streamed weight: it stays in host memory, and each RECORD_STREAM that names it copies it to
-     * staging + offset (memory from alloc, at least prepared_bytes), where it is valid until
-     * something else is streamed there. The copy's source is source->prepared, in this device's
-     * layout, or else the rows in the file, converted on arrival; either is read until weight_free.
-     * On a host device, and where source->stored names one, it stays in a file instead, and may be
-     * read from there before its record, as soon as its place is free. Weights are staged in the
-     * order of their records, which is the same in all programs. NULL: this device cannot stream
-     * weights. */
-    oato_status (*stage)(struct oato_device *d, const struct weight_source *source, void *staging,
-                         uint64_t offset, struct oato_weight **out, struct oato_error *err);
-    /* Replaces rows [row, row + the source's) of a resident matrix, multiples of 64, beside the
-     * steps that are submitted after it, which must not read them until the transfer queue's event
-     * has reached *value. A device with the host's layout id copies the source's prepared bytes;
-     * another one converts its rows, neighbours in the file. Either is read until then. begin_ns:
-     * on the devices' clock, for simulated devices. Between steps, by a device with a program whose
-     * experts lie in a cache. NULL: this device cannot. */
-    oato_status (*refill)(struct oato_device *d, struct oato_weight *w, int64_t row,
-                          const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
-                          struct oato_error *err);
-    struct timeline *(*transfers)(struct oato_device *d); /* of the queue of refill; with it only */
-    void (*weight_free)(struct oato_device *d, struct oato_weight *w);
+    /* ---- weights: bytes, convert and place; what is done with weights is above all of these,
+     * see weight_prepare and its neighbours below ---- */
+
     /* The id of the layout of prepared weights, static text of at most 31 bytes. Devices with the
      * same id can use each other's prepared bytes, so it must change whenever the layout does. May
-     * be NULL or return NULL: the layout has no id. */
+     * be NULL or return NULL: the layout has no id, and weights are not kept in files. */
     const char *(*layout)(const struct oato_device *d);
-    /* The prepared bytes of w (prepared_bytes of them) in host memory, to save in a file or to
-     * stream from. NULL: they cannot be read. */
-    const void *(*weight_data)(const struct oato_device *d, const struct oato_weight *w);
+    /* Bytes of the source's rows once prepared; data is not read. 0: it has no such layout; of a
+     * WEIGHT_LOOKUP, on a host device: its rows are read where they are. */
+    uint64_t (*bytes)(const struct oato_device *d, const struct weight_source *source);
+    /* Rows [row_begin + begin, row_begin + end) of the source, in host memory, to their places in
+     * the prepared weight `to`, and nothing else. Pure; any thread, any rows from a multiple of
+     * 64 on (with planes: any rows), several threads at a time. */
+    void (*convert)(const struct oato_device *d, const struct weight_source *source, int64_t begin,
+                    int64_t end, void *to);
+    /* Room for a weight of so many bytes, counted against the budget. there: its prepared bytes in
+     * host memory, or NULL; a host device gives *out == there instead of room. NULL: as alloc. */
+    oato_status (*place)(struct oato_device *d, uint64_t bytes, const void *there, void **out,
+                         struct oato_error *err);
+    void (*unplace)(struct oato_device *d, void *p, uint64_t bytes);
+    /* Where the host reads and writes memory of the device (of place, or alloc), so that rows are
+     * converted in place; NULL: nowhere, or these bytes are outside of it. The function is NULL
+     * where only copies reach it: what is converted is uploaded. */
+    void *(*reach)(const struct oato_device *d, const void *p, uint64_t offset, uint64_t bytes);
+    /* Runs share(arg, threads) on all threads that the device has for conversions, and returns when
+     * all of them have. NULL: the caller's thread is the only one. */
+    void (*together)(struct oato_device *d, void (*share)(void *arg, int threads), void *arg);
+    /* It runs RECORD_STREAMs of weights (core/weights.h has what they do). */
+    bool streams;
 
-    /* The prepared bytes of a source (source_bytes of them) in host memory, to save in a file.
-     * NULL: weight_data has those of a prepared weight. */
-    oato_status (*convert)(struct oato_device *d, const struct weight_source *source, void *to,
-                           struct oato_error *err);
+    /* Only of devices whose memory copies reach beside steps: */
+
+    /* Sets all WEIGHT_PLANES planes of the source's rows once prepared (unused ones with rows of no
+     * bytes) and returns true; weights are then converted and sent a piece at a time. False: each
+     * row is spread over all of the weight, which goes as a whole. */
+    bool (*planes)(const struct oato_device *d, const struct weight_source *source,
+                   struct weight_plane plane[WEIGHT_PLANES]);
+    const struct lane_ops *lanes; /* NULL: weights are sent by upload, and none is streamed */
+    uint32_t weight_align; /* of weights in one allocation for all, and of staging; 0: each is
+                              placed by itself */
+    /* Simulated devices, instead of lanes: host memory to memory that `reach` has given, from
+     * begin_ns on at the earliest on the devices' clock, beside the steps that follow. Raises
+     * weight_transfers to `signal`. */
+    oato_status (*beside)(struct oato_device *d, void *to, const void *from, uint64_t bytes,
+                          uint64_t signal, uint64_t begin_ns, struct oato_error *err);
 
     /* Pages [0, pages) for each of n layers whose shape does not say how many; dtype F16, F32 or,
      * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. */
@@ -317,10 +354,57 @@ struct device_ops {
     oato_status (*inject_error)(struct oato_device *d, const char *what, struct oato_error *err);
 };
 
+struct weight_store; /* core/weights.h */
+
 /* Every device structure starts with this. */
 struct oato_device {
     const struct device_ops *ops;
+    struct weight_store *weights; /* what core keeps of them; NULL: nothing so far */
 };
+
+/* ----------------------------------------------------------------------------- weights ---- */
+
+/* core/weights.c: what is done with weights, the same for every device. */
+
+/* Bytes of the source's rows, or of the first rows of a matrix without a list, once prepared. */
+uint64_t weight_bytes(const struct oato_device *d, const struct weight_source *source);
+uint64_t weight_bytes_of(const struct oato_device *d, oato_dtype dtype, int64_t rows, int64_t k,
+                         enum weight_use use);
+/* Announces that `weights` weights of `bytes` bytes in total will be prepared next, so that there
+ * may be one allocation for all of them. */
+void weight_reserve(struct oato_device *d, uint64_t bytes, uint32_t weights);
+/* Converts the rows into room of the device's; freed by weight_free. */
+oato_status weight_prepare(struct oato_device *d, const struct weight_source *source,
+                           struct oato_weight **out, struct oato_error *err);
+/* A streamed weight: it stays in host memory, and each RECORD_STREAM that names it copies it to
+ * staging + offset (memory from alloc, at least weight_bytes), where it is valid until something
+ * else is streamed there. The copy's source is source->prepared, in this device's layout, or else
+ * the rows in the file, converted on the way; either is read until weight_free. On a host device,
+ * and where source->stored names one, it stays in a file instead, and may be read from there before
+ * its record, as soon as its place is free. Weights are staged in the order of their records, which
+ * is the same in all programs. Not where device_ops.streams is false. */
+oato_status weight_stage(struct oato_device *d, const struct weight_source *source, void *staging,
+                         uint64_t offset, struct oato_weight **out, struct oato_error *err);
+/* Whether weight_refill can: replaces rows [row, row + the source's) of a resident matrix
+ * (multiples of 64, except on devices with planes) beside the steps that are submitted after it,
+ * which must not read them until the event of weight_transfers has reached *value. The source's
+ * rows, or its prepared bytes on a device without lanes, are read until then. begin_ns: on the
+ * devices' clock, for simulated devices. Between steps, by a device with a program whose experts
+ * lie in a cache. */
+bool weight_refills(const struct oato_device *d);
+oato_status weight_refill(struct oato_device *d, struct oato_weight *w, int64_t row,
+                          const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
+                          struct oato_error *err);
+struct timeline *weight_transfers(struct oato_device *d); /* after a refill */
+/* Waits for what may still use it. NULL: nothing. */
+void weight_free(struct oato_device *d, struct oato_weight *w);
+/* The prepared bytes of w in host memory; NULL: only copies reach them. */
+const void *weight_data(const struct oato_device *d, const struct oato_weight *w);
+/* The prepared bytes of a source to host memory, weight_bytes of them, 64-byte aligned. */
+oato_status weight_convert(struct oato_device *d, const struct weight_source *source, void *to,
+                           struct oato_error *err);
+/* The layout's id; NULL: it has none. */
+const char *weight_layout(const struct oato_device *d);
 
 /* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
 #define DEVICE_KINDS(row) row(cpu) row(cuda) row(sim)

@@ -67,7 +67,7 @@ static oato_status add_copy(struct op_bench *b, struct oato_error *err)
     }
     for (int i = 0; i < GRAPH_WEIGHTS; i++) {
         if (w[i])
-            b->rig->device->ops->weight_free(b->rig->device, w[i]);
+            weight_free(b->rig->device, w[i]);
         w[i] = NULL;
     }
     return status;
@@ -193,7 +193,7 @@ void bench_close(struct op_bench *b)
     free(b->gates);
     for (int32_t i = 0; i < b->n_prepared * GRAPH_WEIGHTS; i++)
         if (b->weights[i])
-            b->rig->device->ops->weight_free(b->rig->device, b->weights[i]);
+            weight_free(b->rig->device, b->weights[i]);
     free(b->weights);
     free(b);
 }

@@ -46,7 +46,7 @@ void layers_close(struct layers *l)
     if (!l)
         return;
     for (uint32_t i = 0; l->weights && i < l->n_prepared; i++)
-        l->rig->device->ops->weight_free(l->rig->device, l->weights[i]);
+        weight_free(l->rig->device, l->weights[i]);
     free(l->weights);
     graph_free(&l->graph);
     free(l);

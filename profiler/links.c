@@ -131,7 +131,7 @@ static void streamed_free(const struct rig *r, struct streamed *s)
     const struct device_ops *ops = r->device->ops;
     for (int i = 0; i < STREAM_WEIGHTS; i++)
         if (s->weight[i])
-            ops->weight_free(r->device, s->weight[i]);
+            weight_free(r->device, s->weight[i]);
     if (s->staging)
         ops->free(r->device, s->staging, s->staging_bytes);
     if (s->file)
@@ -153,7 +153,7 @@ static oato_status streamed_create(const struct rig *r, oato_dtype dtype, int32_
     if (!s->file)
         return oato_fail_memory(err, s->file_bytes, "weights to stream");
     memset(s->file, 0x2c, s->file_bytes); /* small normal numbers in every element type */
-    s->staging_bytes = ops->prepared_bytes(r->device, dtype, rows, STREAM_K, WEIGHT_MATRIX);
+    s->staging_bytes = weight_bytes_of(r->device, dtype, rows, STREAM_K, WEIGHT_MATRIX);
     oato_status status = ops->alloc(r->device, s->staging_bytes, &s->staging, err);
     for (int i = 0; i < STREAM_WEIGHTS && !status; i++) {
         const struct weight_source source = {.data = s->file + (size_t)i * s->bytes,
@@ -162,7 +162,7 @@ static oato_status streamed_create(const struct rig *r, oato_dtype dtype, int32_
                                              .n = rows,
                                              .row_end = rows,
                                              .use = WEIGHT_MATRIX};
-        status = ops->stage(r->device, &source, s->staging, 0, &s->weight[i], err);
+        status = weight_stage(r->device, &source, s->staging, 0, &s->weight[i], err);
     }
     return status;
 }
@@ -197,7 +197,7 @@ static oato_status stream_rate(const struct rig *r, bool quick, double *bytes_pe
     static const oato_dtype dtypes[] = {DT_Q8_0, DT_Q4_K}; /* blocks of 32, and of 256 */
     oato_status status = OATO_OK;
     *bytes_per_s = 0;
-    for (size_t i = 0; i < ARRAY_LEN(dtypes) && r->device->ops->stage && !status; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(dtypes) && r->device->ops->streams && !status; i++) {
         const struct oato_op op = {
             .kind = OP_MUL_MAT, .dtype = (uint16_t)dtypes[i], .k = STREAM_K, .n = STREAM_K};
         double rate = 0;

@@ -208,7 +208,7 @@ bool device_describe(struct profile *p, const struct rig *rig)
     d->threads = info->threads;
     d->is_host = info->is_host;
     d->keeps = info->keeps;
-    d->refills = rig->device->ops->refill;
+    d->refills = weight_refills(rig->device);
     return profile_put_runs(p, rig->index, runs, rig->device) &&
            (d->is_host || profile_put_workspaces(p, rig->index, workspace, rig->device));
 }

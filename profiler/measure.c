@@ -148,10 +148,9 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
         i = p->n_devices++;
     }
     struct profile_device *d = &p->devices[i];
-    const struct device_ops *ops = rig->device->ops;
     rig->index = i;
     if (!device_describe(p, rig) || !set_string(p, &d->isa, info->isa) ||
-        !set_string(p, &d->layout, or_empty(ops->layout ? ops->layout(rig->device) : NULL)) ||
+        !set_string(p, &d->layout, or_empty(weight_layout(rig->device))) ||
         !set_string(p, &d->id, info->id) || !set_string(p, &d->kind, info->kind) ||
         !set_string(p, &d->model, info->model) || !set_string(p, &d->spec, spec) ||
         (info->is_host && !set_string(p, &p->machine.kernel_isa, info->isa)))

@@ -345,7 +345,7 @@ oato_status rig_prepare(const struct rig *r, const struct oato_op *op, int i,
                                    .use = op_weight_use_at(op, i)};
     op_weight_shape(op, i, &source.n, &source.k);
     source.row_end = source.n;
-    return r->device->ops->prepare(r->device, &source, out, err);
+    return weight_prepare(r->device, &source, out, err);
 }
 
 uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
@@ -355,8 +355,8 @@ uint64_t rig_prepared_bytes(const struct rig *r, const struct oato_op *op,
     for (int i = 0; i < n; i++) {
         int64_t rows, k;
         if (weights[i] && (!i || weights[i] != weights[i - 1]) && op_weight_shape(op, i, &rows, &k))
-            bytes += r->device->ops->prepared_bytes(r->device, weights[i]->dtype, rows, k,
-                                                    op_weight_use_at(op, i));
+            bytes +=
+                weight_bytes_of(r->device, weights[i]->dtype, rows, k, op_weight_use_at(op, i));
     }
     return bytes;
 }

@@ -68,7 +68,7 @@ static void cpu_close(struct oato_device *base)
     if (d->aside)
         job_queue_close(&d->queue);
     cpu_pool_free(d->pool);
-    file_stream_free(d->stream);
+    weights_close(base);
     cpu_pages_return(d, d->workspace, d->workspace_bytes);
     cpu_slabs_free(d);
     free(d);
@@ -125,16 +125,23 @@ static const char *numerics(const struct oato_device *d, const struct oato_op *o
     return cpu_numerics(cpu_of(d)->kernels, op, choice);
 }
 
-static uint64_t prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
-                               int64_t k, enum weight_use use)
+static uint64_t bytes(const struct oato_device *d, const struct weight_source *source)
 {
-    return use == WEIGHT_LOOKUP ? 0 /* stays in the file */
-                                : cpu_prepared_bytes(cpu_of(d)->kernels, dtype, rows, k, use);
+    return source->use == WEIGHT_LOOKUP ? 0 /* stays in the file */
+                                        : cpu_source_bytes(cpu_of(d)->kernels, source);
 }
 
-static uint64_t source_bytes(const struct oato_device *d, const struct weight_source *source)
+static void convert(const struct oato_device *d, const struct weight_source *source, int64_t begin,
+                    int64_t end, void *to)
 {
-    return source->use == WEIGHT_LOOKUP ? 0 : cpu_source_bytes(cpu_of(d)->kernels, source);
+    cpu_convert_rows(cpu_of(d)->kernels, source, begin, end, to);
+}
+
+/* All its memory is the host's. */
+static void *reach(const struct oato_device *d, const void *p, uint64_t offset, uint64_t n)
+{
+    (void)d, (void)n;
+    return (uint8_t *)(uintptr_t)p + offset;
 }
 
 static uint64_t workspace_bytes(const struct oato_device *d, const struct oato_op *op,
@@ -146,12 +153,6 @@ static uint64_t workspace_bytes(const struct oato_device *d, const struct oato_o
 static const char *layout(const struct oato_device *d)
 {
     return cpu_of(d)->kernels->layout->id;
-}
-
-static const void *weight_data(const struct oato_device *d, const struct oato_weight *w)
-{
-    (void)d;
-    return w->data;
 }
 
 static struct timeline *cpu_timeline(struct oato_device *d)
@@ -171,7 +172,7 @@ static uint64_t cpu_waited_ns(const struct oato_device *d)
 
 static uint64_t cpu_stored_read(const struct oato_device *d)
 {
-    return file_stream_read(cpu_of(d)->stream) + kv_file_read(cpu_of(d)->kv_file);
+    return file_stream_read(weights_file(d)) + kv_file_read(cpu_of(d)->kv_file);
 }
 
 static oato_status cpu_inject_error(struct oato_device *base, const char *what,
@@ -189,18 +190,19 @@ const struct device_ops cpu_device_ops = {
     .info = cpu_info,
     .supports = supports,
     .numerics = numerics,
-    .prepared_bytes = prepared_bytes,
-    .source_bytes = source_bytes,
     .workspace_bytes = workspace_bytes,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_upload,
     .download = cpu_download,
-    .prepare = cpu_prepare,
-    .stage = cpu_stage,
-    .weight_free = cpu_weight_free,
     .layout = layout,
-    .weight_data = weight_data,
+    .bytes = bytes,
+    .convert = convert,
+    .place = cpu_weight_place,
+    .unplace = cpu_weight_unplace,
+    .reach = reach,
+    .together = cpu_together,
+    .streams = true,
     .kv_create = cpu_kv_create,
     .kv_free = cpu_kv_free,
     .compile = cpu_compile,

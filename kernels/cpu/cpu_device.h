@@ -5,13 +5,12 @@
 #ifndef OATO_CPU_DEVICE_H
 #define OATO_CPU_DEVICE_H
 
+#include "kernels/core/weights.h"
 #include "kernels/cpu/cpu_kv_file.h"
 #include "kernels/cpu/kernels_internal.h"
-#include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
 struct slab; /* of cpu_memory.c */
-struct cpu_weight;
 
 struct cpu_device {
     struct oato_device base;
@@ -20,7 +19,6 @@ struct cpu_device {
     struct cpu_pool *pool;
     struct crowd crowd;
     struct slab *slabs;
-    struct cpu_weight *weights;
     struct file_stream *stream;        /* NULL: nothing is streamed */
     struct kv_file *kv_file;           /* NULL: all KV is in memory */
     const char *scratch;               /* its folder; NULL: cache_folder's */
@@ -52,11 +50,10 @@ oato_status cpu_upload(struct oato_device *base, void *to, uint64_t offset, cons
                        uint64_t bytes, uint64_t *value, struct oato_error *err);
 oato_status cpu_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
                          uint64_t bytes, uint64_t *value, struct oato_error *err);
-oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
-                        struct oato_weight **out, struct oato_error *err);
-oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
-                      uint64_t offset, struct oato_weight **out, struct oato_error *err);
-void cpu_weight_free(struct oato_device *base, struct oato_weight *w);
+oato_status cpu_weight_place(struct oato_device *base, uint64_t bytes, const void *there,
+                             void **out, struct oato_error *err);
+void cpu_weight_unplace(struct oato_device *base, void *p, uint64_t bytes);
+void cpu_together(struct oato_device *base, void (*share)(void *arg, int threads), void *arg);
 oato_status cpu_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
                           struct oato_error *err);

@@ -31,11 +31,9 @@ uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_sourc
 uint64_t cpu_workspace_bytes(const struct cpu_kernels *k, const struct oato_op *op,
                              const struct op_size *size, int n_threads);
 
-/* Fills w->data (already allocated, w->bytes = cpu_prepared_bytes) for source rows
- * [row_begin + begin, row_begin + end): callers may divide the rows among threads at multiples
- * of 64. */
-void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
-                      struct oato_weight *w, int64_t begin, int64_t end);
+/* See device_ops.convert. */
+void cpu_convert_rows(const struct cpu_kernels *k, const struct weight_source *source,
+                      int64_t begin, int64_t end, void *to);
 
 /* Cosines and sines of the step's tokens, kept from one ROPE record to the next. */
 struct rope_table {

@@ -1,22 +1,14 @@
 /*
- * cpu_memory.c - memory of the cpu device: pages counted against the budget, weights prepared by
- * all threads into large common allocations, and the KV cache. A copied weight leaves the file's
- * pages to the kernel, so that the peak of memory stays near the size of the model.
+ * cpu_memory.c - memory of the cpu device: pages counted against the budget, weights in large
+ * common allocations, and the KV cache.
  */
 #include "kernels/cpu/cpu_device.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Of address space: the end that no weight fills is never touched and costs no memory. */
 #define SLAB_BYTES ((uint64_t)256 << 20)
-/* Of a file are copied by a thread, then leave the resident set. */
-#define RELEASE_BYTES ((int64_t)512 << 10)
-/* Threads claim pieces of this size: the page that two of them share at their border is seldom
- * cleared twice. */
-#define CLAIM_BYTES ((int64_t)2 << 20)
-
 /* Weights lie together in large allocations, so that they get huge pages. */
 struct slab {
     struct slab *next;
@@ -152,180 +144,44 @@ oato_status cpu_download(struct oato_device *base, void *to, const void *from, u
 
 /* -------------------------------------------------------------------------------- weights - */
 
-/* A weight of the device, in a list, and where its first row lies in the file. */
-struct cpu_weight {
-    struct oato_weight weight; /* first: this is the handle */
-    const uint8_t *from;
-    bool staged; /* in memory that is not the device's to free */
-    struct cpu_weight *next;
+/* What came prepared stays where it is. */
+oato_status cpu_weight_place(struct oato_device *base, uint64_t bytes, const void *there,
+                             void **out, struct oato_error *err)
+{
+    struct cpu_device *d = cpu_of(base);
+    if (memory_take(d, bytes, "a weight", err))
+        return err->status;
+    *out = there ? (void *)(uintptr_t)there : slab_alloc(d, bytes);
+    if (*out)
+        return OATO_OK;
+    d->used_bytes -= bytes;
+    return oato_fail_memory(err, bytes, "a weight");
+}
+
+void cpu_weight_unplace(struct oato_device *base, void *p, uint64_t bytes)
+{
+    slab_free(cpu_of(base), p); /* no slab holds one that came prepared */
+    cpu_of(base)->used_bytes -= bytes;
+}
+
+struct shares {
+    void (*share)(void *arg, int threads);
+    void *arg;
+    int threads;
 };
 
-/* A tied embedding is looked up and multiplied with: once it is prepared as a matrix, lookups read
- * it there, and its pages of the file are needed no more. */
-static void lookup_link(const struct cpu_device *d, struct cpu_weight *l,
-                        const struct cpu_weight *m)
+static void run_share(void *arg, int thread)
 {
-    if (l->weight.use == WEIGHT_LOOKUP && m->weight.use == WEIGHT_MATRIX && l->from == m->from &&
-        m->from && l->weight.dtype == m->weight.dtype && l->weight.k == m->weight.k &&
-        l->weight.rows <= m->weight.rows && d->kernels->layout->row)
-        l->weight.rows_of = &m->weight;
-}
-
-static void weight_add(struct cpu_device *d, struct cpu_weight *w)
-{
-    for (struct cpu_weight *other = d->weights; other; other = other->next) {
-        lookup_link(d, other, w);
-        lookup_link(d, w, other);
-    }
-    w->next = d->weights;
-    d->weights = w;
-}
-
-static void weight_remove(struct cpu_device *d, const struct cpu_weight *w)
-{
-    for (struct cpu_weight **at = &d->weights; *at;) {
-        if ((*at)->weight.rows_of == &w->weight)
-            (*at)->weight.rows_of = NULL; /* to the file again */
-        if (*at == w)
-            *at = w->next;
-        else
-            at = &(*at)->next;
-    }
-}
-
-/* A weight that all threads prepare, by claims of rows. */
-struct prepare_job {
-    const struct cpu_kernels *kernels;
-    const struct weight_source *source;
-    struct oato_weight *weight;
-    int64_t rows, claim, release; /* rows in all, of a claim, between releases */
-    _Atomic int64_t next;
-};
-
-static void prepare_share(void *arg, int thread)
-{
-    struct prepare_job *j = arg;
+    const struct shares *s = arg;
     (void)thread;
-    for (int64_t at; (at = atomic_fetch_add(&j->next, j->claim)) < j->rows;) {
-        const int64_t end = min_i64(j->rows, at + j->claim);
-        for (int64_t stop; at < end; at = stop) {
-            stop = min_i64(end, at + j->release);
-            cpu_prepare_rows(j->kernels, j->source, j->weight, at, stop);
-            weight_source_release(j->source, at, stop);
-        }
-    }
+    s->share(s->arg, s->threads);
 }
 
-/* Units of MATRIX_ROWS rows that make about so many bytes of the file, as rows. */
-static int64_t rows_of_bytes(int64_t bytes, size_t row_bytes)
-{
-    return max_i64(1, bytes / ((int64_t)row_bytes * MATRIX_ROWS + 1)) * MATRIX_ROWS;
-}
-
-static void prepare_all(struct cpu_device *d, const struct weight_source *s, struct oato_weight *w)
-{
-    const size_t row_bytes = weight_source_stride(s);
-    const int threads = cpu_pool_threads(d->pool);
-    struct prepare_job j = {.kernels = d->kernels,
-                            .source = s,
-                            .weight = w,
-                            .rows = w->rows,
-                            .release = rows_of_bytes(RELEASE_BYTES, row_bytes)};
-    const int64_t share = (w->rows / threads + MATRIX_ROWS) / MATRIX_ROWS * MATRIX_ROWS;
-    j.claim = min_i64(share, rows_of_bytes(CLAIM_BYTES, row_bytes));
-    atomic_init(&j.next, 0);
-    if (w->bytes < (64 << 10)) { /* not worth waking anybody */
-        prepare_share(&j, 0);
-        return;
-    }
-    cpu_pool_run(d->pool, prepare_share, &j);
-    weight_source_release(s, 0,
-                          w->rows); /* threads touched the neighbours of what others had released */
-}
-
-/* Without data; NULL: err says why. */
-static struct cpu_weight *weight_new(const struct cpu_device *d, const struct weight_source *s,
-                                     struct oato_error *err)
-{
-    if (!weight_source_good(s)) {
-        weight_source_fail(s, d->id, OATO_EDEVICE, err);
-        return NULL;
-    }
-    struct cpu_weight *w = calloc(1, sizeof *w);
-    if (w)
-        w->weight = (struct oato_weight){
-            .dtype = s->dtype, .use = s->use, .rows = s->row_end - s->row_begin, .k = s->k};
-    else
-        oato_fail_memory(err, sizeof *w, "a weight");
-    return w;
-}
-
-/* It is in no list: a look-up would find in its place what is there at that time. */
-oato_status cpu_stage(struct oato_device *base, const struct weight_source *source, void *staging,
-                      uint64_t offset, struct oato_weight **out, struct oato_error *err)
+void cpu_together(struct oato_device *base, void (*share)(void *arg, int threads), void *arg)
 {
     struct cpu_device *d = cpu_of(base);
-    struct cpu_weight *owner = weight_new(d, source, err);
-    if (!owner)
-        return err->status;
-    owner->staged = true;
-    owner->weight.data = (uint8_t *)staging + offset;
-    owner->weight.bytes = cpu_source_bytes(d->kernels, source);
-    if (file_stream_add(&d->stream, d->id, &owner->weight, owner->weight.bytes, source, staging,
-                        offset, err)) {
-        cpu_weight_free(base, &owner->weight);
-        return err->status;
-    }
-    *out = &owner->weight;
-    return OATO_OK;
-}
-
-oato_status cpu_prepare(struct oato_device *base, const struct weight_source *s,
-                        struct oato_weight **out, struct oato_error *err)
-{
-    struct cpu_device *d = cpu_of(base);
-    struct cpu_weight *owner = weight_new(d, s, err);
-    if (!owner)
-        return err->status;
-    struct oato_weight *w = &owner->weight;
-    owner->from = s->list ? NULL : weight_source_row(s, 0);
-    if (s->use == WEIGHT_LOOKUP) {
-        w->data = owner->from;
-    } else {
-        w->bytes = cpu_source_bytes(d->kernels, s);
-        oato_status status = memory_take(d, w->bytes, "a weight", err);
-        if (!status && s->prepared) {
-            w->data = s->prepared;
-        } else if (!status) {
-            w->data = slab_alloc(d, w->bytes);
-            if (!w->data) {
-                d->used_bytes -= w->bytes;
-                status = oato_fail_memory(err, w->bytes, "a weight");
-            }
-        }
-        if (status) {
-            free(owner);
-            return status;
-        }
-        if (!s->prepared)
-            prepare_all(d, s, w);
-    }
-    weight_add(d, owner);
-    *out = w;
-    return OATO_OK;
-}
-
-void cpu_weight_free(struct oato_device *base, struct oato_weight *w)
-{
-    struct cpu_device *d = cpu_of(base);
-    if (!w)
-        return;
-    if (w->use != WEIGHT_LOOKUP && !((struct cpu_weight *)w)->staged) {
-        slab_free(d, w->data); /* no slab holds one that came prepared */
-        d->used_bytes -= w->bytes;
-    }
-    weight_remove(d, (struct cpu_weight *)w);
-    free(w);
+    struct shares s = {share, arg, cpu_pool_threads(d->pool)};
+    cpu_pool_run(d->pool, run_share, &s);
 }
 
 void cpu_kv_free(struct oato_device *base, struct kv_cache *kv)

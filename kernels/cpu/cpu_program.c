@@ -459,6 +459,7 @@ oato_status cpu_compile(struct oato_device *base, const struct program *p, int s
 {
     struct cpu_device *d = cpu_of(base);
     uint64_t workspace, rope_floats;
+    d->stream = weights_file(base);
     if (program_check(p, self, UINT64_MAX, err))
         return oato_fail_at(err, "%s", d->id);
     oato_status status = compiled_size(d, p, &workspace, &rope_floats, err);

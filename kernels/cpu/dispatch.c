@@ -196,9 +196,15 @@ uint64_t cpu_source_bytes(const struct cpu_kernels *k, const struct weight_sourc
                : cpu_prepared_bytes(k, s->dtype, rows, s->k, s->use);
 }
 
-void cpu_prepare_rows(const struct cpu_kernels *k, const struct weight_source *source,
-                      struct oato_weight *w, int64_t begin, int64_t end)
+void cpu_convert_rows(const struct cpu_kernels *k, const struct weight_source *source,
+                      int64_t begin, int64_t end, void *data)
 {
+    struct oato_weight weight = {.dtype = source->dtype,
+                                 .use = source->use,
+                                 .rows = source->row_end - source->row_begin,
+                                 .k = source->k,
+                                 .data = data},
+                       *w = &weight;
     if (begin >= end)
         return;
     if (source->use == WEIGHT_MATRIX) {

@@ -86,7 +86,7 @@ static const char *layout(const struct oato_device *base)
 
 static uint64_t stored_read(const struct oato_device *base)
 {
-    return file_stream_read(cuda_of(base)->file);
+    return file_stream_read(weights_file(base));
 }
 
 static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
@@ -118,8 +118,6 @@ const struct device_ops cuda_device_ops = {
     .supports = cuda_supports,
     .numerics = cuda_numerics,
     .joins = cuda_joins,
-    .prepared_bytes = cuda_prepared_bytes,
-    .source_bytes = cuda_source_bytes,
     .workspace_bytes = cuda_workspace_bytes,
     .alloc = cuda_alloc,
     .free = cuda_free,
@@ -127,14 +125,15 @@ const struct device_ops cuda_device_ops = {
     .host_free = cuda_host_free,
     .upload = cuda_upload,
     .download = cuda_download,
-    .reserve = cuda_reserve,
-    .prepare = cuda_prepare,
-    .stage = cuda_stage,
-    .refill = cuda_refill,
-    .transfers = cuda_transfers,
-    .weight_free = cuda_weight_free,
     .layout = layout,
+    .bytes = cuda_bytes,
     .convert = cuda_convert,
+    .place = cuda_place,
+    .unplace = cuda_unplace,
+    .streams = true,
+    .planes = cuda_planes,
+    .lanes = &cuda_lanes,
+    .weight_align = CUDA_PLANE_ALIGN,
     .kv_create = cuda_kv_create,
     .kv_free = cuda_kv_free,
     .compile = cuda_compile,

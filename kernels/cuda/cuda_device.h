@@ -7,13 +7,12 @@
 #ifndef OATO_CUDA_DEVICE_H
 #define OATO_CUDA_DEVICE_H
 
-#include "kernels/core/core_internal.h"
+#include "kernels/core/weights.h"
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_nccl.h"
-#include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>
@@ -59,109 +58,16 @@ struct cuda_queue {
 
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err);
 void cuda_queue_close(struct cuda_queue *q);
-/* ----------------------------------------------------------------------------- weights ---- */
-
-enum {
-    CUDA_BUFFERS = 3,
-    CUDA_BUFFER_BYTES = 8 << 20, /* 0.2 ms at 50 GB/s, 10 times the cost of starting a copy */
-    CUDA_STREAMS_AHEAD = 4, /* RECORD_STREAMs in flight: more would fill a stream's queue, and the
-                               driver would block the caller */
-    CUDA_CREW = 15
-};
-
-/* The piece of a weight that one transfer sends. Vectors have the layout of F32. */
-struct cuda_piece {
-    const struct cuda_weight *weight;
-    struct cuda_streams *streams; /* what carries it, */
-    uint8_t *to;                  /* its buffer, */
-    int buffer;                   /* and its number */
-    uint64_t begin, end;          /* rows */
-    uint64_t bytes;
-    uint64_t plane[CUDA_PLANES]; /* offsets in the buffer */
-};
-
-struct cuda_weight {
-    struct oato_weight weight; /* the caller's handle; its data is in device memory */
-    struct cuda_device *device;
-    struct weight_source source;
-    cu_event arrived;            /* streamed weights: recorded on arrival; NULL: resident */
-    uint64_t row[CUDA_PLANES];   /* bytes of a row in each plane */
-    uint64_t plane[CUDA_PLANES]; /* offsets of the planes of the whole weight */
-    struct cuda_piece *pieces;
-    uint32_t n_pieces;
-    uint8_t *kept; /* streamed: the whole weight as it is sent, pinned; NULL: no room */
-    bool in_slab;
-};
-
-/* Rows of a resident weight that are being replaced. */
-struct cuda_refill {
-    struct cuda_refill *next;
-    struct cuda_weight rows;
-    struct timeline *transfers;
-    uint64_t signal; /* of transfers, when they are there */
-};
-
-static inline struct cuda_weight *cuda_weight_of(const struct oato_weight *w)
-{
-    return (struct cuda_weight *)(uintptr_t)w;
-}
-
 /* True when the record reads a weight or KV that a RECORD_STREAM copies. */
 static inline bool cuda_reads_streamed(const struct program *p, const struct program_record *r)
 {
     if (op_has_kv(&r->op) && p->kv->layers[r->kv_layer].staged)
         return true;
     for (int i = 0; i < r->n_weights; i++)
-        if (r->weight[i] != UINT32_MAX && cuda_weight_of(p->weights[r->weight[i]])->arrived)
+        if (r->weight[i] != UINT32_MAX && weight_is_streamed(p->weights[r->weight[i]]))
             return true;
     return false;
 }
-
-struct cuda_streams {
-    cu_stream fill, copy;
-    cu_event passed; /* where the computing stream was at the last RECORD_STREAM */
-    cu_event behind[CUDA_STREAMS_AHEAD]; /* each RECORD_STREAM, a ring */
-    uint64_t records;
-    void *buffer[CUDA_BUFFERS]; /* pinned */
-    cu_event filled[CUDA_BUFFERS], sent[CUDA_BUFFERS];
-    uint32_t turn; /* next buffer to use */
-};
-
-/* Threads that help to fill a piece's buffer. */
-struct cuda_crew {
-    int n;
-    const struct cuda_piece *piece;
-    uint64_t share; /* rows taken at once */
-    _Atomic uint64_t next;
-    bool closing;
-    pthread_t thread[CUDA_CREW];
-    pthread_mutex_t lock;           /* held until it is known how many there are */
-    pthread_barrier_t begins, ends; /* of a piece: all of them, and who asks for it */
-};
-
-/* cuda_fill.c */
-void cuda_crew_open(struct cuda_crew *c);
-void cuda_crew_close(struct cuda_crew *c);
-/* Fills a piece's buffer on the host; called by the driver with user = the struct cuda_piece. */
-void cuda_piece_fill(void *user);
-
-/* cuda_stream.c */
-oato_status cuda_streams_open(struct cuda_device *d, struct cuda_streams *s, const char *what,
-                              struct oato_error *err);
-/* Waits for copies in flight. */
-void cuda_streams_close(struct cuda_device *d, struct cuda_streams *s);
-/* One thread at a time, with the device's context current: the queue's thread, or another while
- * that is idle. They return when the copy is started. */
-cu_result cuda_weight_send(const struct cuda_weight *w);
-cu_result cuda_piece_send(const struct cuda_piece *p); /* behind what its streams have to do */
-cu_result cuda_streams_wait(struct cuda_device *d, const struct cuda_streams *s);
-/* On the queue's thread: whether another record may begin (CU_OK or CU_ERROR_NOT_READY), begins it,
- * and has the computing stream wait for the weights that a record reads. */
-cu_result cuda_stream_room(struct cuda_device *d);
-cu_result cuda_stream_run(struct cuda_device *d, const struct compiled *c,
-                          const struct program_record *r, const struct step *step);
-cu_result cuda_stream_await(struct cuda_device *d, const struct compiled *c,
-                            const struct program_record *r);
 
 /* --------------------------------------------------------------------------- measuring ---- */
 
@@ -184,14 +90,6 @@ struct cuda_measure {
 
 enum { CUDA_MODULES = 14 };
 
-/* Memory shared by many weights: separate allocations would each be rounded up to the driver's
- * granule, 2 MiB. */
-struct cuda_slab {
-    cu_address memory; /* 0: none */
-    uint64_t bytes, used;
-    uint32_t weights; /* that lie in it */
-};
-
 struct cuda_device {
     struct oato_device base;
     const struct cuda_driver *cu;
@@ -208,15 +106,7 @@ struct cuda_device {
     int64_t fail_alloc; /* injected, counted down; 0: off */
     cu_module module[CUDA_MODULES];
     struct cuda_queue queue;
-    struct cuda_streams streams;
-    struct file_stream *file; /* streamed weights that come from a file; NULL: none */
-    struct cuda_crew crew;
-    struct cuda_streams refills;  /* of caches of experts; opened with the first program with one */
-    struct cuda_refill *refilled; /* in flight, or not freed yet; the newest first */
-    struct timeline transfers;    /* of refills */
-    uint64_t transfers_asked;
     struct compiled *programs;
-    struct cuda_slab slab;
     cu_address workspace; /* one for all programs: they never run at the same time */
     uint64_t workspace_bytes;
     struct cuda_measure measure;
@@ -256,7 +146,7 @@ void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n);
 /* The kernel of that name, from whichever module has it. */
 cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 
-/* cuda_memory.c, cuda_weight.c. Allocations count against the budget. */
+/* cuda_memory.c. Allocations count against the budget. */
 oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
                       struct oato_error *err);
 void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes);
@@ -267,39 +157,21 @@ oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, con
                         uint64_t bytes, uint64_t *value, struct oato_error *err);
 oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
                           uint64_t bytes, uint64_t *value, struct oato_error *err);
-uint64_t cuda_prepared_bytes(const struct oato_device *base, oato_dtype dtype, int64_t rows,
-                             int64_t k, enum weight_use use);
-uint64_t cuda_source_bytes(const struct oato_device *base, const struct weight_source *source);
-void cuda_reserve(struct oato_device *base, uint64_t bytes, uint32_t weights);
-oato_status cuda_prepare(struct oato_device *base, const struct weight_source *source,
-                         struct oato_weight **out, struct oato_error *err);
-oato_status cuda_stage(struct oato_device *base, const struct weight_source *source, void *staging,
-                       uint64_t offset, struct oato_weight **out, struct oato_error *err);
-oato_status cuda_convert(struct oato_device *base, const struct weight_source *source, void *to,
-                         struct oato_error *err);
-/* cuda_refill.c: see struct device_ops. */
-oato_status cuda_refill(struct oato_device *base, struct oato_weight *handle, int64_t row,
-                        const struct weight_source *source, uint64_t begin_ns, uint64_t *value,
-                        struct oato_error *err);
-struct timeline *cuda_transfers(struct oato_device *base);
-/* Before programs whose experts lie in a cache. Does nothing the second time. */
-oato_status cuda_refills_open(struct cuda_device *d, struct oato_error *err);
-void cuda_refills_wait(struct cuda_device *d);
-void cuda_refills_close(struct cuda_device *d);
-/* Cuts rows of the weight's source into pieces that fit the buffers of `s`, which take turns. */
-oato_status cuda_weight_cut(struct cuda_device *d, struct cuda_streams *s, struct cuda_weight *w,
-                            struct oato_error *err);
-/* Reads the first n numbers of a vector, even if it has not been streamed yet. */
-oato_status cuda_vector_read(struct oato_device *base, const struct oato_weight *weight, float *out,
-                             uint64_t n, struct oato_error *err);
-void cuda_weight_free(struct oato_device *base, struct oato_weight *w);
+/* cuda_weight.c: see struct device_ops. */
+uint64_t cuda_bytes(const struct oato_device *base, const struct weight_source *source);
+bool cuda_planes(const struct oato_device *base, const struct weight_source *source,
+                 struct weight_plane plane[WEIGHT_PLANES]);
+void cuda_convert(const struct oato_device *base, const struct weight_source *source, int64_t begin,
+                  int64_t end, void *to);
+oato_status cuda_place(struct oato_device *base, uint64_t bytes, const void *there, void **out,
+                       struct oato_error *err);
+void cuda_unplace(struct oato_device *base, void *p, uint64_t bytes);
+extern const struct lane_ops cuda_lanes;
 oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                            oato_dtype dtype, int32_t pages, struct kv_cache **out,
                            struct oato_error *err);
 void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
-/* Whether so much of the host's memory can be page-locked and enough is left for all else. */
-bool cuda_host_has_room(uint64_t bytes);
-void *cuda_host_alloc(struct oato_device *base, uint64_t bytes);
+void *cuda_host_alloc(struct oato_device *base, uint64_t bytes, bool must);
 void cuda_host_free(struct oato_device *base, void *p);
 /* Page-locks host memory until it is unpinned as often as pinned; false when not possible: copies
  * then go through the driver's own buffer. */
@@ -343,12 +215,6 @@ struct cuda_record {
 struct cuda_graphs; /* of cuda_graph.c */
 
 /* A program compiled by this device. */
-/* What a RECORD_STREAM copies from the ring of a file. */
-struct cuda_file_use {
-    struct file_stream *file;
-    uint32_t weights; /* how many of the step have been used behind it; 0: it copies none */
-};
-
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
@@ -368,8 +234,8 @@ struct compiled {
     int32_t pages_most, copies_most;
     int32_t *cached; /* experts in each table of step.cached, 0: not read here; NULL: no caches */
     int32_t cached_most;
-    bool slots_sent;                 /* the tables, which are sent only when they change */
-    struct cuda_file_use *file_uses; /* per record; NULL: nothing comes from a file */
+    bool slots_sent;                   /* the tables, which are sent only when they change */
+    struct weight_file_use *file_uses; /* per record; NULL: nothing comes from a file */
     bool ring_pinned;
     cu_event *kv_arrived; /* per KV layer: the history of a room; NULL: there are no rooms */
     bool kv_pinned;       /* the host's KV */

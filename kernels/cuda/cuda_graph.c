@@ -166,7 +166,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     for (uint32_t i = 0; i < p->n_weights; i++) {
         const struct oato_weight *w = p->weights[i];
         key.addresses = mix(key.addresses, w ? (uintptr_t)w->data : 0);
-        key.addresses = mix(key.addresses, w && cuda_weight_of(w)->arrived);
+        key.addresses = mix(key.addresses, w && weight_is_streamed(w));
     }
     return key;
 }

@@ -188,7 +188,7 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
 static cu_result both_once(struct cuda_device *d, const struct rate_runs *r, float ms[2])
 {
     const struct cuda_driver *cu = d->cu;
-    const cu_stream stream[2] = {d->streams.copy, d->queue.stream};
+    const cu_stream stream[2] = {(cu_stream)(void *)d->base.weights->streams.copy, d->queue.stream};
     const cu_address address = (cu_address)(uintptr_t)r->device;
     const cu_event *event = d->measure.event; /* begin and end of each */
     const uint64_t bytes = r->bytes / 2;

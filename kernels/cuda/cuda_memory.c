@@ -96,19 +96,21 @@ oato_status cuda_download(struct oato_device *base, void *to, const void *from, 
 
 /* -------------------------------------------------------------------------- host memory --- */
 
-bool cuda_host_has_room(uint64_t bytes)
+/* Whether so much can be page-locked and enough is left for all else. */
+static bool host_has_room(uint64_t bytes)
 {
     struct host_share host;
     host_share_read("", &host);
     return host.available_bytes >= bytes + host.memory_bytes / 4;
 }
 
-void *cuda_host_alloc(struct oato_device *base, uint64_t bytes)
+void *cuda_host_alloc(struct oato_device *base, uint64_t bytes, bool must)
 {
     const struct cuda_device *d = cuda_of(base);
     void *p = NULL;
     cuda_enter(d);
-    return bytes && cuda_host_has_room(bytes) && !d->cu->host_alloc(&p, bytes, CU_HOST_PORTABLE)
+    return bytes && (must || host_has_room(bytes)) &&
+                   !d->cu->host_alloc(&p, bytes, CU_HOST_PORTABLE)
                ? p
                : NULL;
 }

@@ -140,17 +140,14 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     }
     cuda_enter(d);
     d->graphs = wanted("OATO_CUDA_GRAPHS");
-    timeline_init(&d->transfers);
     if (load_kernels(d, err))
         goto fail;
     d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
                   wanted("OATO_CUDA_OVERLAP") && kernels_wait(d);
-    if (cuda_streams_open(d, &d->streams, "weights", err))
+    if (weights_open(&d->base, err))
         goto fail;
-    cuda_crew_open(&d->crew);
     if (cuda_queue_open(&d->queue, d, err)) {
-        cuda_streams_close(d, &d->streams);
-        cuda_crew_close(&d->crew);
+        weights_close(&d->base);
         goto fail;
     }
     *out = &d->base;
@@ -181,14 +178,10 @@ void cuda_close(struct oato_device *base)
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_nccl_close(d);
     cuda_queue_close(&d->queue);
-    file_stream_free(d->file);
+    weights_close(base);
     cuda_enter(d);
-    cuda_refills_close(d);
-    cuda_streams_close(d, &d->streams);
-    cuda_crew_close(&d->crew);
     cuda_measure_close(d);
     cuda_return(d, d->workspace, d->workspace_bytes);
-    cuda_return(d, d->slab.memory, d->slab.bytes);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
     d->cu->context_release(d->ordinal);

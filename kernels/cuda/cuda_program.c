@@ -78,7 +78,7 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (!cuda_weight_of(p->weights[r->weight[w]])->arrived)
+            if (!weight_is_streamed(p->weights[r->weight[w]]))
                 return oato_fail(err, OATO_EUSAGE,
                                  "%s: record %" PRIu32 ": weight %" PRIu32
                                  " is streamed but already resident",
@@ -145,7 +145,7 @@ static oato_status rope_turns(struct oato_device *base, const struct program *p,
     const int32_t pairs = r->op.rope_dims / 2;
     if (r->n_weights && r->weight[0] != UINT32_MAX)
         w = p->weights[r->weight[0]];
-    if (w && cuda_vector_read(base, w, divisors, (uint64_t)pairs, err))
+    if (w && weight_vector_read(base, w, divisors, (uint64_t)pairs, err))
         return err->status;
     for (int32_t i = 0; i < pairs; i++) {
         const double circles = rope_turn(&r->op, i, w ? divisors : NULL) / (2 * M_PI);
@@ -195,7 +195,7 @@ static oato_status find_caches(struct cuda_device *d, struct compiled *c, struct
         c->cached[r->cache] = r->op.experts;
         c->cached_most = r->op.experts > c->cached_most ? r->op.experts : c->cached_most;
     }
-    return c->cached ? cuda_refills_open(d, err) : OATO_OK;
+    return c->cached ? weights_refills_open(&d->base, err) : OATO_OK;
 }
 
 /* Room for the arrays of the largest step. */
@@ -239,17 +239,18 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
 static oato_status find_files(struct cuda_device *d, struct compiled *c, struct oato_error *err)
 {
     const struct program *p = c->program;
+    struct file_stream *file = weights_file(&d->base);
     uint32_t *needs;
     uint64_t bytes;
-    oato_status status = file_stream_compile(d->file, p, RECORD_STREAM, &needs, err);
+    oato_status status = file_stream_compile(file, p, RECORD_STREAM, &needs, err);
     if (!status && needs) {
         c->file_uses = calloc((size_t)p->n_records + 1, sizeof *c->file_uses);
         if (!c->file_uses)
             status = oato_fail_memory(err, p->n_records * sizeof *c->file_uses, "a program");
     }
     for (uint32_t i = 0; c->file_uses && needs && i < p->n_records; i++)
-        c->file_uses[i] = (struct cuda_file_use){d->file, needs[i]};
-    void *ring = file_stream_ring(d->file, &bytes);
+        c->file_uses[i] = (struct weight_file_use){file, needs[i]};
+    void *ring = file_stream_ring(file, &bytes);
     c->ring_pinned = !status && ring && cuda_pin(d, ring, bytes);
     free(needs);
     return status;
@@ -316,6 +317,7 @@ void cuda_release(struct oato_device *base, struct compiled *c)
 {
     struct cuda_device *d = cuda_of(base);
     struct compiled **at = &d->programs;
+    struct oato_error ignored;
     if (!c)
         return;
     job_queue_cancel(&d->queue.base);
@@ -324,12 +326,12 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     *at = c->next;
     cuda_enter(d);
     if (c->file_uses)
-        cuda_streams_wait(d, &d->streams); /* for what the driver's thread has still to call */
-    file_stream_stop(d->file);
+        weights_drain(base, &ignored); /* for what the driver's thread has still to call */
+    file_stream_stop(weights_file(base));
     cuda_graphs_free(d, c);
     if (c->ring_pinned) {
         uint64_t bytes;
-        void *ring = file_stream_ring(d->file, &bytes);
+        void *ring = file_stream_ring(weights_file(base), &bytes);
         cuda_unpin(d, ring, bytes);
     }
     free(c->file_uses);

@@ -45,7 +45,8 @@ static bool hangs(struct cuda_queue *q)
         q->patience.since_ns = 0;
         return false;
     }
-    return cuda_hangs(d, &q->patience, q->passed + d->streams.records + atomic_load(&d->filled)) &&
+    return cuda_hangs(d, &q->patience,
+                      q->passed + d->base.weights->streams.records + atomic_load(&d->filled)) &&
            !job_queue_fail(&q->base, TIMELINE_DIED, &d->why_hung);
 }
 
@@ -180,23 +181,44 @@ static bool wait_for_file(struct cuda_queue *q, struct file_stream *file, uint32
     return true;
 }
 
+/* Where the history is there that a room of the record's layer gets; NULL: it has none. */
+static struct lane_mark *history_mark(const struct compiled *c, const struct program_record *r)
+{
+    return c->kv_arrived && r->kv_layer >= 0
+               ? (struct lane_mark *)(void *)c->kv_arrived[r->kv_layer]
+               : NULL;
+}
+
+/* The stream waits for what the record reads of all that is streamed. */
+static oato_status await_streams(struct cuda_queue *q, const struct compiled *c,
+                                 const struct program_record *r, struct oato_error *err)
+{
+    struct oato_device *d = &q->device->base;
+    struct lane_mark *history = history_mark(c, r);
+    const oato_status status = history ? cuda_lanes.wait(d, NULL, history, err) : OATO_OK;
+    return status ? status : weights_await(d, c->program, r, err);
+}
+
 static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
                          const struct program_record *r, const struct step *step)
 {
-    const uint32_t weights = c->file_uses ? c->file_uses[r - c->program->records].weights : 0;
-    cu_result result;
-    if (weights && !wait_for_file(q, q->device->file, weights))
+    struct oato_device *d = &q->device->base;
+    struct weight_file_use *use = c->file_uses ? &c->file_uses[r - c->program->records] : NULL;
+    struct oato_error error;
+    bool room = false;
+    if (use && use->weights && !wait_for_file(q, use->file, use->weights))
         return false;
+    oato_status status = weights_room(d, &room, &error);
     q->owed = true;
-    for (int spins = 0; (result = cuda_stream_room(q->device)) == CU_ERROR_NOT_READY;)
+    for (int spins = 0; !status && !room; status = weights_room(d, &room, &error))
         if (!pump_again(q, &spins))
             return false;
     q->owed = false;
-    if (!result)
-        result = cuda_stream_run(q->device, c, r, step);
-    if (!result && r->signal)
-        result = cuda_stream_await(q->device, c, r); /* it is done when all is there */
-    return !result || driver_fail(q, result, "streaming from the host");
+    if (!status)
+        status = weights_stream(d, c->program, r, step, history_mark(c, r), use, &error);
+    if (!status && r->signal)
+        status = await_streams(q, c, r, &error); /* it is done when all is there */
+    return !status || job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
 static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t index,
@@ -206,10 +228,8 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
     struct oato_error error;
     if (r->kind == RECORD_STREAM)
         return (!record_rows(r, step) && !c->file_uses) || begin_stream(q, c, r, step);
-    const cu_result result = cuda_stream_await(q->device, c, r);
-    if (result)
-        return driver_fail(q, result, "waiting for weights");
-    return !cuda_run_record(q->device, c, index, step, &error) ||
+    return (!await_streams(q, c, r, &error) &&
+            !cuda_run_record(q->device, c, index, step, &error)) ||
            job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
@@ -236,7 +256,7 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     if (cuda_step_upload(q->device, c, step, &error))
         return job_queue_fail(&q->base, TIMELINE_DIED, &error);
     cuda_graphs_begin(q->device, c, step);
-    file_stream_begin(q->device->file);
+    file_stream_begin(weights_file(&q->device->base));
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
         if (!wait_for_others(q, c, i, step))
             return false;
@@ -290,7 +310,8 @@ static void run_job(struct job_queue *base, const struct job *job)
     q->owed = false;
     if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
         return;
-    cuda_streams_wait(q->device, &q->device->streams); /* nothing uses memory any more */
+    struct oato_error ignored;
+    weights_drain(&q->device->base, &ignored); /* nothing uses memory any more */
     cuda_stream_finish(q->device, q->stream);
 }
 

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW_GROUP = 64 }; /* of any layout: rows that a weight can be taken apart at */
-
 static struct sim_device *sim_of(const struct oato_device *d)
 {
     return (struct sim_device *)d;
@@ -84,15 +82,15 @@ static const char *sim_numerics(const struct oato_device *d, const struct oato_o
     return cpu_numerics(sim_of(d)->kernels, op, choice);
 }
 
-static uint64_t sim_prepared_bytes(const struct oato_device *d, oato_dtype dtype, int64_t rows,
-                                   int64_t k, enum weight_use use)
-{
-    return cpu_prepared_bytes(sim_of(d)->kernels, dtype, rows, k, use);
-}
-
-static uint64_t sim_source_bytes(const struct oato_device *d, const struct weight_source *source)
+static uint64_t sim_bytes(const struct oato_device *d, const struct weight_source *source)
 {
     return cpu_source_bytes(sim_of(d)->kernels, source);
+}
+
+static void sim_convert(const struct oato_device *d, const struct weight_source *source,
+                        int64_t begin, int64_t end, void *to)
+{
+    cpu_convert_rows(sim_of(d)->kernels, source, begin, end, to);
 }
 
 /* That of the CPU: it takes what the CPU has prepared. */
@@ -161,137 +159,37 @@ static oato_status sim_download(struct oato_device *d, void *to, const void *fro
 
 /* ------------------------------------------------------------------------ weights and KV -- */
 
-/* A weight without its bytes. */
-static struct sim_weight *weight_create(struct oato_device *d, const struct weight_source *source,
-                                        struct oato_error *err)
-{
-    const struct sim_device *s = sim_of(d);
-    const int64_t rows = source->row_end - source->row_begin;
-    if (!weight_source_good(source)) {
-        weight_source_fail(source, s->id, OATO_EUSAGE, err);
-        return NULL;
-    }
-    struct sim_weight *w = calloc(1, sizeof *w);
-    if (!w) {
-        oato_fail_memory(err, sizeof *w, "a weight");
-        return NULL;
-    }
-    w->real = (struct oato_weight){.dtype = source->dtype,
-                                   .use = source->use,
-                                   .rows = rows,
-                                   .k = source->k,
-                                   .bytes = cpu_source_bytes(s->kernels, source)};
-    return w;
-}
-
-static oato_status sim_prepare(struct oato_device *d, const struct weight_source *source,
-                               struct oato_weight **out, struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    struct sim_weight *w = weight_create(d, source, err);
-    if (!w)
-        return err->status;
-    if (sim_memory_alloc(&s->memory, w->real.bytes, "a weight", &w->block, err)) {
-        free(w);
-        return err->status;
-    }
-    w->real.data = w->block->real;
-    cpu_prepare_rows(s->kernels, source, &w->real, 0, w->real.rows);
-    w->handle = w->real;
-    w->handle.data = w->block->address;
-    w->block->handle = w;
-    weight_source_release(source, 0, w->real.rows);
-    *out = &w->handle;
-    return OATO_OK;
-}
-
-static oato_status sim_stage(struct oato_device *d, const struct weight_source *source,
-                             void *staging, uint64_t offset, struct oato_weight **out,
+static oato_status sim_place(struct oato_device *d, uint64_t bytes, const void *there, void **out,
                              struct oato_error *err)
 {
-    struct sim_device *s = sim_of(d);
-    size_t row;
-    uint8_t *real;
-    struct sim_weight *w = weight_create(d, source, err);
-    if (!w)
-        return err->status;
-    if (!sim_memory_find(&s->memory, staging, offset, w->real.bytes, &real)) {
-        outside(s, offset, w->real.bytes, err);
-        free(w);
-        return err->status;
-    }
-    dtype_row_bytes(source->dtype, source->k, &row);
-    w->source = *source;
-    if (source->stored.file) {
-        w->source.prepared = source->stored.ring + source->stored.ring_offset;
-        if (file_stream_add(&s->stream, s->id, &w->handle, w->real.bytes, source,
-                            source->stored.ring, source->stored.ring_offset, err)) {
-            free(w);
-            return err->status;
-        }
-    }
-    w->stream_bytes = w->source.prepared ? w->real.bytes : (uint64_t)w->real.rows * row;
-    w->real.data = real;
-    w->handle = w->real;
-    w->handle.data = (uint8_t *)staging + offset;
-    *out = &w->handle;
-    return OATO_OK;
+    struct sim_block *b;
+    (void)there; /* its memory is not the host's */
+    const oato_status status = sim_memory_alloc(&sim_of(d)->memory, bytes, "a weight", &b, err);
+    *out = status ? NULL : b->address;
+    return status;
 }
 
-static const void *sim_weight_data(const struct oato_device *d, const struct oato_weight *w)
+static void *sim_reach(const struct oato_device *d, const void *p, uint64_t offset, uint64_t bytes)
 {
-    (void)d;
-    return ((const struct sim_weight *)w)->real.data;
+    uint8_t *real;
+    return sim_memory_find(&sim_of(d)->memory, p, offset, bytes, &real) ? real : NULL;
+}
+
+static oato_status sim_beside(struct oato_device *d, void *to, const void *from, uint64_t bytes,
+                              uint64_t signal, uint64_t begin_ns, struct oato_error *err)
+{
+    const struct job job = {.to = to,
+                            .from = from,
+                            .bytes = bytes,
+                            .beside = true,
+                            .signal = signal,
+                            .begin_ns = begin_ns};
+    return job_queue_put(&sim_of(d)->queue, &job, err);
 }
 
 static uint64_t sim_stored_read(const struct oato_device *d)
 {
-    return file_stream_read(sim_of(d)->stream);
-}
-
-/* The host prepares for the same layout, so its bytes are copied as they are. */
-static oato_status sim_refill(struct oato_device *d, struct oato_weight *handle, int64_t row,
-                              const struct weight_source *source, uint64_t begin_ns,
-                              uint64_t *value, struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    struct sim_weight *w = (struct sim_weight *)handle;
-    const int64_t rows = source->row_end - source->row_begin;
-    const uint64_t before = sim_prepared_bytes(d, source->dtype, row, source->k, source->use);
-    if (!w->block || !source->prepared || row < 0 || rows < 1 || rows > w->real.rows - row ||
-        row % ROW_GROUP || rows % ROW_GROUP || source->k != w->real.k ||
-        source->dtype != w->real.dtype || source->use != WEIGHT_MATRIX)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: rows %" PRId64 " to %" PRId64 " cannot be refilled with these bytes",
-                         s->id, row, row + rows);
-    const struct job job = {.to = w->block->real + before,
-                            .from = source->prepared,
-                            .bytes =
-                                sim_prepared_bytes(d, source->dtype, rows, source->k, source->use),
-                            .beside = true,
-                            .signal = s->transfers_asked + 1,
-                            .begin_ns = begin_ns};
-    if (job_queue_put(&s->queue, &job, err))
-        return err->status;
-    *value = ++s->transfers_asked;
-    return OATO_OK;
-}
-
-static struct timeline *sim_transfers(struct oato_device *d)
-{
-    return &sim_of(d)->transfers;
-}
-
-static void sim_weight_free(struct oato_device *d, struct oato_weight *handle)
-{
-    struct sim_weight *w = (struct sim_weight *)handle;
-    if (!w)
-        return;
-    job_queue_drain(&sim_of(d)->queue, NULL);
-    if (w->block)
-        sim_memory_free(&sim_of(d)->memory, w->block);
-    else
-        free(w);
+    return file_stream_read(weights_file(d));
 }
 
 static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_shape *layers, int n,
@@ -327,7 +225,7 @@ static oato_status check_records(const struct sim_device *s, const struct progra
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
         for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (((struct sim_weight *)p->weights[r->weight[w]])->block)
+            if (!weight_is_streamed(p->weights[r->weight[w]]))
                 return oato_fail(err, OATO_EUSAGE,
                                  "%s: record %" PRIu32 ": weight %" PRIu32
                                  " is streamed but already resident",
@@ -423,24 +321,26 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
     return OATO_OK;
 }
 
-/* If history is streamed to any layer. */
+/* When what is streamed arrives: weights, and history if that is streamed to any layer. */
 static oato_status make_rooms(struct compiled *c, struct oato_error *err)
 {
     const struct kv_cache *kv = c->program->kv;
+    const size_t weights = (size_t)c->program->n_weights + 1;
     bool staged = false;
     for (int32_t i = 0; kv && i < kv->n_layers; i++)
         staged = staged || kv->layers[i].staged;
-    if (!staged)
-        return OATO_OK;
-    c->kv_ready_ns = calloc((size_t)kv->n_layers, sizeof *c->kv_ready_ns);
-    return c->kv_ready_ns
+    c->ready_ns = calloc(weights, sizeof *c->ready_ns);
+    if (staged)
+        c->kv_ready_ns = calloc((size_t)kv->n_layers, sizeof *c->kv_ready_ns);
+    return c->ready_ns && (c->kv_ready_ns || !staged)
                ? OATO_OK
-               : oato_fail_memory(err, (size_t)kv->n_layers * sizeof *c->kv_ready_ns, "a program");
+               : oato_fail_memory(err, weights * sizeof *c->ready_ns, "a program");
 }
 
 static void compiled_free(struct compiled *c)
 {
     free(c->kv_ready_ns);
+    free(c->ready_ns);
     free(c->needs);
     free(c);
 }
@@ -474,7 +374,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
         }
     }
     if (find_peers(s, c, err) || make_rooms(c, err) ||
-        file_stream_compile(s->stream, p, RECORD_STREAM, &c->needs, err)) {
+        file_stream_compile(weights_file(d), p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);
         return err->status;
     }
@@ -489,7 +389,7 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     if (!c)
         return;
     job_queue_cancel(&sim_of(d)->queue);
-    file_stream_stop(sim_of(d)->stream);
+    file_stream_stop(weights_file(d));
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -504,7 +404,7 @@ static void sim_close(struct oato_device *d)
     while (s->programs)
         sim_release(d, s->programs);
     job_queue_close(&s->queue);
-    file_stream_free(s->stream);
+    weights_close(d);
     while (s->memory.blocks)
         sim_memory_free(&s->memory, s->memory.blocks);
     free(s->rope.cos_sin);
@@ -547,20 +447,19 @@ const struct device_ops sim_device_ops = {
     .info = sim_info,
     .supports = sim_supports,
     .numerics = sim_numerics,
-    .prepared_bytes = sim_prepared_bytes,
-    .source_bytes = sim_source_bytes,
     .workspace_bytes = sim_workspace_bytes,
     .alloc = sim_alloc,
     .free = sim_free,
     .upload = sim_upload,
     .download = sim_download,
-    .prepare = sim_prepare,
-    .stage = sim_stage,
-    .refill = sim_refill,
-    .transfers = sim_transfers,
-    .weight_free = sim_weight_free,
     .layout = sim_layout,
-    .weight_data = sim_weight_data,
+    .bytes = sim_bytes,
+    .convert = sim_convert,
+    .place = sim_place,
+    .unplace = sim_free,
+    .reach = sim_reach,
+    .streams = true,
+    .beside = sim_beside,
     .kv_create = sim_kv_create,
     .kv_free = sim_kv_free,
     .compile = sim_compile,

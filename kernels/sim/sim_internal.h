@@ -6,8 +6,8 @@
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
+#include "kernels/core/weights.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/file_stream.h"
 #include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
@@ -31,7 +31,7 @@ struct sim_block {
     struct sim_block *next;
     uint8_t *address, *real;
     uint64_t bytes;
-    void *handle; /* malloc'ed: the handle that callers hold; freed with the block */
+    void *handle; /* malloc'ed: the KV cache that callers hold; freed with the block */
 };
 
 struct sim_memory {
@@ -50,16 +50,6 @@ void sim_memory_free(struct sim_memory *m, struct sim_block *b); /* NULL: nothin
 struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
                                   uint64_t bytes, uint8_t **real);
 
-/* Callers hold `handle`, with the unreadable address; kernels use `real`. */
-struct sim_weight {
-    struct oato_weight handle, real;
-    struct sim_block *block; /* NULL: streamed, without memory of its own */
-    /* streamed weights only; the queue's thread writes ready_ns */
-    struct weight_source source;
-    uint64_t stream_bytes; /* bytes that cross the link */
-    uint64_t ready_ns;     /* when they arrived, on the virtual clock */
-};
-
 /* ----------------------------------------------------------------------------- device ----- */
 
 struct compiled {
@@ -71,6 +61,7 @@ struct compiled {
     uint32_t *needs;               /* per record: see file_stream_compile */
     uint64_t *kv_ready_ns; /* per KV layer: when its history arrived, on the virtual clock; NULL:
                               there are no rooms */
+    uint64_t *ready_ns;    /* per weight that is streamed: when it did */
     int self;
 };
 
@@ -87,11 +78,8 @@ struct sim_device {
      * queue is empty. */
     struct sim_block *workspace; /* NULL: none */
     struct rope_table rope;
-    _Atomic uint64_t clock_ns;  /* virtual; written by the queue's thread only */
-    uint64_t stream_ns;         /* virtual: when the streaming copy engine becomes free */
-    struct file_stream *stream; /* NULL: nothing is streamed from a file */
-    struct timeline transfers;  /* of copies by that engine beside steps */
-    uint64_t transfers_asked;   /* the value that it will reach */
+    _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
+    uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
 };
 
 /* The caller has set queue.id, spec and kernels. Close with job_queue_close. */

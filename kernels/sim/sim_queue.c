@@ -145,10 +145,8 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     for (uint32_t i = 0; i < r->n_weights; i++) {
         if (r->weight[i] == UINT32_MAX)
             continue;
-        struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
-        if (!w->block)
-            clock_to(s, w->ready_ns);
-        weights[i] = &w->real;
+        clock_to(s, c->ready_ns[r->weight[i]]);
+        weights[i] = weight_real(p->weights[r->weight[i]]);
         real.weight[i] = i;
     }
     if (op_has_kv(&r->op) && c->kv_ready_ns)
@@ -192,14 +190,15 @@ static void run_copy(struct sim_device *s, const struct compiled *c, const struc
 /* Waits until what the record copies has arrived from the file. */
 static bool wait_for_file(struct sim_device *s, uint32_t needs)
 {
+    struct file_stream *file = weights_file(&s->base);
     const uint64_t begin_ns = now_ns();
     struct oato_error err;
-    file_stream_want(s->stream, needs);
-    if (file_stream_wait(s->stream, needs, &s->queue.stop)) {
+    file_stream_want(file, needs);
+    if (file_stream_wait(file, needs, &s->queue.stop)) {
         clock_add(s, (double)(now_ns() - begin_ns) * 1e-9);
         return true;
     }
-    if (file_stream_failed(s->stream, &err))
+    if (file_stream_failed(file, &err))
         return job_queue_fail(&s->queue, TIMELINE_DIED, &err);
     return job_queue_fail_text(&s->queue, TIMELINE_DIED, "a step was cancelled");
 }
@@ -231,20 +230,13 @@ static void run_stream(struct sim_device *s, const struct compiled *c,
              begin_ns = atomic_load(&s->clock_ns);
     if (history && !bytes)
         return;
-    for (int i = 0; i < r->n_weights; i++) {
-        struct sim_weight *w = (struct sim_weight *)p->weights[r->weight[i]];
-        if (!s->timing_only && w->source.prepared)
-            memcpy((uint8_t *)w->real.data, w->source.prepared, w->real.bytes);
-        else if (!s->timing_only)
-            cpu_prepare_rows(s->kernels, &w->source, &w->real, 0, w->real.rows);
-        bytes += w->stream_bytes;
-    }
+    bytes += weights_stream_here(p, r, !s->timing_only);
     if (begin_ns < s->stream_ns)
         begin_ns = s->stream_ns;
     s->stream_ns =
         begin_ns + (uint64_t)(copy_cost(&s->spec, bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
     for (int i = 0; i < r->n_weights; i++)
-        ((struct sim_weight *)p->weights[r->weight[i]])->ready_ns = s->stream_ns;
+        c->ready_ns[r->weight[i]] = s->stream_ns;
     if (history)
         c->kv_ready_ns[r->kv_layer] = s->stream_ns;
 }
@@ -280,7 +272,7 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
         run_copy(s, c, r, step);
     step_cores_give(step);
     if (needs)
-        file_stream_used(s->stream, needs);
+        file_stream_used(weights_file(&s->base), needs);
     if (r->signal)
         timeline_signal(&s->queue.timeline, step->timeline_base[c->self] + r->signal,
                         atomic_load(&s->clock_ns));
@@ -298,7 +290,7 @@ static void run_beside(struct sim_device *s, const struct job *job)
     s->stream_ns =
         begin_ns +
         (uint64_t)(copy_cost(&s->spec, job->bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
-    timeline_signal(&s->transfers, job->signal, s->stream_ns);
+    timeline_signal(weight_transfers(&s->base), job->signal, s->stream_ns);
 }
 
 static void run_job(struct job_queue *base, const struct job *job)
@@ -319,7 +311,7 @@ static void run_job(struct job_queue *base, const struct job *job)
     }
     clock_to(s, job->step->clock_ns);
     s->rope.step_serial++;
-    file_stream_begin(s->stream);
+    file_stream_begin(weights_file(&s->base));
     for (uint32_t i = 0; i < c->program->n_records; i++)
         if (!run_record(s, c, i, job->step))
             return;
@@ -337,8 +329,7 @@ static void start(struct job_queue *base)
 oato_status sim_queue_open(struct sim_device *s, struct oato_error *err)
 {
     timeline_init(&s->queue.timeline);
-    timeline_init(&s->transfers);
-    s->queue.timeline.simulated = s->transfers.simulated = true;
+    s->queue.timeline.simulated = true;
     atomic_store(&s->clock_ns, now_ns());
     s->queue.start = start;
     s->queue.run = run_job;

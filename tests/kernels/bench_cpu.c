@@ -63,7 +63,7 @@ static uint8_t *weights_fill(struct bench *b, const struct cpu_kernels *k, oato_
         if (i)
             memcpy(prepared + one * (uint64_t)i, prepared, one);
         else
-            cpu_prepare_rows(k, &s, &b->copy[0], 0, ROWS);
+            cpu_convert_rows(k, &s, 0, ROWS, (uint8_t *)(uintptr_t)b->copy[0].data);
     }
     free(raw);
     return prepared;

@@ -297,7 +297,7 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
     struct oato_device *base = &b->d->base;
     void *arena = NULL;
     double seconds = 0, packed_seconds = 0;
-    p.bytes = size_align(cuda_prepared_bytes(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
+    p.bytes = size_align(weight_bytes_of(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
     if (!p.bytes || p.bytes > b->pool_bytes)
         return OATO_OK;
     fill_product(&p, b, dtype, shape, rows, numerics);

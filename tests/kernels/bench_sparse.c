@@ -82,7 +82,7 @@ static void weights_prepare(struct ffn *f, oato_dtype dtype)
         *w = (struct oato_weight){.dtype = dtype, .use = s.use, .rows = s.n, .k = s.k};
         w->bytes = cpu_source_bytes(f->c.kernels, &s);
         w->data = pages_alloc(w->bytes);
-        cpu_prepare_rows(f->c.kernels, &s, w, 0, s.n);
+        cpu_convert_rows(f->c.kernels, &s, 0, s.n, (uint8_t *)(uintptr_t)w->data);
         f->weight[i] = w;
     }
     pages_free(raw, row * NEURONS);

@@ -115,7 +115,7 @@ static UNUSED void case_begin(struct oato_device *d, const struct test_case *c,
         upload(d, x->arena, r->in[i], c->in[i], width_bytes(c, c->in_width[i]));
     for (int i = 0; i < c->n_weights; i++) {
         r->weight[i] = c->absent[i] ? UINT32_MAX : (uint32_t)i;
-        if (d->ops->prepare(d, &c->weight[i], &x->weights[i], &err))
+        if (weight_prepare(d, &c->weight[i], &x->weights[i], &err))
             fail_msg("%s", err.text);
     }
     const struct op_size size = {.rows = c->T, .seqs = 1};
@@ -136,7 +136,7 @@ static UNUSED void case_end(struct oato_device *d, const struct test_case *c,
                             struct case_program *x)
 {
     for (int i = 0; i < c->n_weights; i++)
-        d->ops->weight_free(d, x->weights[i]);
+        weight_free(d, x->weights[i]);
     d->ops->free(d, x->arena, x->bytes);
 }
 

@@ -230,7 +230,7 @@ static void open_attention(struct attention *a, struct cache *c, enum numerics_c
                                              .row_end = 1,
                                              .use = WEIGHT_VECTOR};
         struct oato_error err;
-        assert_false(d->ops->prepare(d, &source, &a->sinks, &err));
+        assert_false(weight_prepare(d, &source, &a->sinks, &err));
         a->program.weights = &a->sinks;
         a->program.n_weights = 1;
         for (int i = 0; i < RECORDS; i++)
@@ -268,7 +268,7 @@ static void close_attention(struct attention *a)
     struct oato_device *d = a->cache->d;
     d->ops->release(d, a->compiled);
     if (a->sinks)
-        d->ops->weight_free(d, a->sinks);
+        weight_free(d, a->sinks);
     d->ops->free(d, a->program.arena, a->bytes);
 }
 

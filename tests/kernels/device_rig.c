@@ -61,7 +61,7 @@ void rig_free(struct rig *g)
     if (g->d) {
         g->d->ops->release(g->d, g->c);
         for (uint32_t i = 0; i < g->p.n_weights; i++)
-            g->d->ops->weight_free(g->d, g->weights[i]);
+            weight_free(g->d, g->weights[i]);
         g->d->ops->kv_free(g->d, g->p.kv);
         g->d->ops->free(g->d, g->p.arena, ARENA_BYTES);
         g->d->ops->close(g->d);
@@ -77,7 +77,7 @@ static int weight_add(struct rig *g, const struct weight_source *source)
     struct oato_error err;
     uint32_t i = g->p.n_weights++;
     assert_true(i < RIG_WEIGHTS);
-    if (g->d->ops->prepare(g->d, source, &g->weights[i], &err))
+    if (weight_prepare(g->d, source, &g->weights[i], &err))
         fail_msg("%s", err.text);
     return (int)i;
 }
@@ -156,7 +156,7 @@ int rig_stage(struct rig *g, const struct weight_source *s, void *staging, uint6
     struct oato_error err;
     uint32_t i = g->p.n_weights++;
     assert_true(i < RIG_WEIGHTS);
-    if (g->d->ops->stage(g->d, s, staging, offset, &g->weights[i], &err))
+    if (weight_stage(g->d, s, staging, offset, &g->weights[i], &err))
         fail_msg("%s", err.text);
     return (int)i;
 }

@@ -230,8 +230,9 @@ static UNUSED struct oato_weight *weight_make(const struct cpu_kernels *k, struc
     w->bytes = cpu_prepared_bytes(k, dtype, w->rows, width, use);
     w->data = guarded_alloc(g, w->bytes);
     int64_t middle = w->rows / 2 / MATRIX_ROWS * MATRIX_ROWS;
-    cpu_prepare_rows(k, &s, w, middle, w->rows); /* in any order and number of pieces */
-    cpu_prepare_rows(k, &s, w, 0, middle);
+    cpu_convert_rows(k, &s, middle, w->rows,
+                     (uint8_t *)(uintptr_t)w->data); /* in any order and number of pieces */
+    cpu_convert_rows(k, &s, 0, middle, (uint8_t *)(uintptr_t)w->data);
     return w;
 }
 

@@ -51,8 +51,8 @@ static void layers_init(struct layers *x, struct oato_device *d)
     struct weight_source m = {.data = matrix, .k = WIDTH, .n = WIDTH, .row_end = WIDTH};
     struct weight_source v = {
         .data = vector, .k = WIDTH, .n = 1, .row_end = 1, .use = WEIGHT_VECTOR};
-    assert_int_equal(x->ops->prepare(d, &m, &x->weights[0], &err), OATO_OK);
-    assert_int_equal(x->ops->prepare(d, &v, &x->weights[1], &err), OATO_OK);
+    assert_int_equal(weight_prepare(d, &m, &x->weights[0], &err), OATO_OK);
+    assert_int_equal(weight_prepare(d, &v, &x->weights[1], &err), OATO_OK);
     uint32_t n = 0;
     struct program_record *r = &x->records[n++];
     *r = record_of((struct oato_op){.kind = OP_NONE});
@@ -113,8 +113,8 @@ static void layers_init(struct layers *x, struct oato_device *d)
 static void layers_free(struct layers *x)
 {
     x->ops->release(x->d, x->c);
-    x->ops->weight_free(x->d, x->weights[0]);
-    x->ops->weight_free(x->d, x->weights[1]);
+    weight_free(x->d, x->weights[0]);
+    weight_free(x->d, x->weights[1]);
     x->ops->free(x->d, x->arena, 3 * VALUE);
     x->ops->close(x->d);
 }
@@ -372,10 +372,10 @@ static void memory_stays_within_the_budget(void **state)
     static float data[256 * 1024 / 4];
     struct weight_source s = {.data = data, .k = 1024, .n = 64, .row_end = 64};
     struct oato_weight *w;
-    assert_int_equal(ops->prepare(d, &s, &w, &err), OATO_OK);
+    assert_int_equal(weight_prepare(d, &s, &w, &err), OATO_OK);
     struct oato_weight *second;
-    assert_int_equal(ops->prepare(d, &s, &second, &err), OATO_EFIT);
-    ops->weight_free(d, w);
+    assert_int_equal(weight_prepare(d, &s, &second, &err), OATO_EFIT);
+    weight_free(d, w);
     ops->free(d, p, 700 << 10);
     struct kv_layer_shape shape = {.kv_heads = 4, .head_dim = 64};
     struct kv_cache *kv;
@@ -387,7 +387,7 @@ static void memory_stays_within_the_budget(void **state)
     assert_non_null(strstr(err.text, "injected"));
     ops->kv_free(d, kv);
     ops->kv_free(d, NULL);
-    ops->weight_free(d, NULL);
+    weight_free(d, NULL);
     ops->free(d, NULL, 0);
     ops->info(d, &info);
     assert_int_equal(info.free_bytes, 1 << 20);
@@ -423,41 +423,21 @@ static void weights_are_prepared_alike_by_all_threads(void **state)
                               .file = &file};
     struct oato_weight *w[2];
     for (int i = 0; i < 2; i++)
-        assert_int_equal(d[i]->ops->prepare(d[i], &s, &w[i], &err), OATO_OK);
-    assert_int_equal(w[0]->bytes,
-                     d[0]->ops->prepared_bytes(d[0], DT_Q4_K, N - 64, K, WEIGHT_MATRIX));
+        assert_int_equal(weight_prepare(d[i], &s, &w[i], &err), OATO_OK);
+    assert_int_equal(w[0]->bytes, weight_bytes_of(d[0], DT_Q4_K, N - 64, K, WEIGHT_MATRIX));
     assert_memory_equal(w[0]->data, w[1]->data, w[0]->bytes);
     assert_memory_equal(file.data, data, row * N);
     for (int i = 0; i < 2; i++)
-        d[i]->ops->weight_free(d[i], w[i]);
+        weight_free(d[i], w[i]);
     /* rows that are looked up stay where they are */
     s.use = WEIGHT_LOOKUP;
-    assert_int_equal(d[1]->ops->prepare(d[1], &s, &w[1], &err), OATO_OK);
+    assert_int_equal(weight_prepare(d[1], &s, &w[1], &err), OATO_OK);
     assert_ptr_equal(w[1]->data, file.data + 64 * row);
-    assert_int_equal(d[1]->ops->prepared_bytes(d[1], DT_Q4_K, N, K, WEIGHT_LOOKUP), 0);
-    assert_null(w[1]->rows_of); /* nobody prepared row 64 of it as a matrix */
-    d[1]->ops->weight_free(d[1], w[1]);
-    /* ... or where they were prepared, whichever came first, as long as that is there */
-    for (int first = 0; first < 2; first++) {
-        struct oato_device *best;
-        assert_int_equal(cpu_device_ops.open(0, "", NULL, &best, &err), OATO_OK);
-        for (int i = 0; i < 2; i++) {
-            s.use = i == first ? WEIGHT_MATRIX : WEIGHT_LOOKUP;
-            assert_int_equal(best->ops->prepare(best, &s, &w[i == first ? 0 : 1], &err), OATO_OK);
-        }
-        struct device_info info;
-        best->ops->info(best, &info);
-        if (strcmp(info.isa, "ref") != 0 && strcmp(info.isa, "neon") != 0)
-            assert_ptr_equal(w[1]->rows_of, w[0]);
-        best->ops->weight_free(best, w[0]);
-        assert_null(w[1]->rows_of);
-        assert_ptr_equal(w[1]->data, file.data + 64 * row);
-        best->ops->weight_free(best, w[1]);
-        best->ops->close(best);
-    }
+    assert_int_equal(weight_bytes_of(d[1], DT_Q4_K, N, K, WEIGHT_LOOKUP), 0);
+    weight_free(d[1], w[1]);
     s.use = WEIGHT_LOOKUP;
     s.k = 100;
-    assert_int_equal(d[0]->ops->prepare(d[0], &s, &w[0], &err), OATO_EDEVICE);
+    assert_int_equal(weight_prepare(d[0], &s, &w[0], &err), OATO_EUSAGE);
     d[0]->ops->close(d[0]);
     d[1]->ops->close(d[1]);
     file_unmap(&file);

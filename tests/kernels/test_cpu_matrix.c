@@ -487,7 +487,7 @@ static void columns_are_prepared_as_a_tensor_of_their_own(void **state)
                                             .row_end = n,
                                             .row_stride = wide,
                                             .use = WEIGHT_MATRIX};
-            cpu_prepare_rows(kernels, &s, &got, 0, n);
+            cpu_convert_rows(kernels, &s, 0, n, (uint8_t *)(uintptr_t)got.data);
             assert_memory_equal(got.data, want->data, got.bytes);
             test_free(want);
             test_free(cut);

@@ -39,8 +39,8 @@ static struct oato_weight *prepare(const struct cpu_kernels *k, struct guarded *
     memset(data, 0xff, size_align(w->bytes, 64));
     w->data = data;
     const int64_t middle = w->rows / 2 / MATRIX_ROWS * MATRIX_ROWS;
-    cpu_prepare_rows(k, s, w, middle, w->rows);
-    cpu_prepare_rows(k, s, w, 0, middle);
+    cpu_convert_rows(k, s, middle, w->rows, (uint8_t *)(uintptr_t)w->data);
+    cpu_convert_rows(k, s, 0, middle, (uint8_t *)(uintptr_t)w->data);
     return w;
 }
 

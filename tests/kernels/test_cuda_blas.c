@@ -324,7 +324,7 @@ static void a_product_that_is_refused_ends_the_device(void **state)
     reopen("OATO_CUDA_ON_CPU_FAIL", "product=2");
     struct oato_device *d = device[1];
     struct test_case c = product_case("mul_mat/F16/k256/n37", MANY);
-    if (d->ops->prepare(d, &c.weight[0], &weight, &err))
+    if (weight_prepare(d, &c.weight[0], &weight, &err))
         fail_msg("%s", err.text);
     const uint64_t bytes = MANY * K * sizeof(float), out_bytes = MANY * N * sizeof(float);
     uint8_t *arena = at(d, bytes + out_bytes);
@@ -360,7 +360,7 @@ static void a_product_that_is_refused_ends_the_device(void **state)
                         "to launch on the GPU; OATO_CUDA_BLAS=off does without it");
     d->ops->release(d, program);
     d->ops->free(d, arena, bytes + out_bytes);
-    d->ops->weight_free(d, weight);
+    weight_free(d, weight);
     free_case(&c);
     reopen("OATO_CUDA_ON_CPU_FAIL", NULL);
     check_product("mul_mat/F16/k256/n37", MANY);

@@ -370,21 +370,22 @@ static void steps_run_beside_a_refill(oato_dtype dtype)
 
     atomic_store(&gate_open, false);
     cuda_enter(d);
-    assert_int_equal(d->cu->host_call(d->refills.fill, wait_at_gate, NULL), 0);
+    assert_int_equal(
+        d->cu->host_call((cu_stream)(void *)d->base.weights->refills.fill, wait_at_gate, NULL), 0);
     for (int w = 0; w < 2; w++) {
         struct weight_source s = c.weight[w];
         s.row_begin = 2 * N; /* expert 4 */
         s.row_end = 3 * N;
-        if (ops->refill(device[1], p.weights[w], N, &s, 0, &value[w], &err))
+        if (weight_refill(device[1], p.weights[w], N, &s, 0, &value[w], &err))
             fail_msg("%s", err.text);
     }
     table[0] = without;
     for (int i = 0; i < 3; i++)
         run(device[1], compiled, &step);
     read_out(&p, got, bytes);
-    assert_false(timeline_reached(ops->transfers(device[1]), value[0]));
+    assert_false(timeline_reached(weight_transfers(device[1]), value[0]));
     atomic_store(&gate_open, true);
-    assert_true(timeline_wait(ops->transfers(device[1]), value[1], NULL));
+    assert_true(timeline_wait(weight_transfers(device[1]), value[1], NULL));
     case_begin(device[1], &later, &fresh);
     for (int i = 0; i < 2; i++) { /* without, then with the new expert */
         run_program(device[1], &fresh.program, &step);
@@ -443,15 +444,15 @@ static void a_failed_refill_stays_until_the_end(void **state)
     struct cuda_driver broken = *whole;
     broken.host_call = cannot_call;
     d->cu = &broken;
-    assert_int_equal(ops->refill(device[1], p.weights[0], 0, &s, 0, &value, &err), OATO_EDEVICE);
+    assert_int_equal(weight_refill(device[1], p.weights[0], 0, &s, 0, &value, &err), OATO_EDEVICE);
     d->cu = whole;
-    const struct cuda_refill *failed = d->refilled;
+    const struct weight_refilled *failed = d->base.weights->refilled;
     for (int i = 0; i < 2; i++) {
-        if (ops->refill(device[1], p.weights[0], 0, &s, 0, &value, &err))
+        if (weight_refill(device[1], p.weights[0], 0, &s, 0, &value, &err))
             fail_msg("%s", err.text);
-        assert_true(timeline_wait(ops->transfers(device[1]), value, NULL));
+        assert_true(timeline_wait(weight_transfers(device[1]), value, NULL));
     }
-    const struct cuda_refill *f = d->refilled;
+    const struct weight_refilled *f = d->base.weights->refilled;
     while (f && f != failed)
         f = f->next;
     assert_ptr_equal(f, failed);
@@ -475,11 +476,11 @@ static void impossible_refills_are_refused(void **state)
     struct compiled *compiled = compile(device[1], &p.program);
     struct weight_source s = c.weight[0];
     s.row_end = N;
-    assert_int_equal(ops->refill(device[1], p.weights[0], 2 * N + 1, &s, 0, &value, &err),
+    assert_int_equal(weight_refill(device[1], p.weights[0], 2 * N + 1, &s, 0, &value, &err),
                      OATO_EUSAGE);
     assert_non_null(strstr(err.text, "rows 141 to 211 cannot be refilled"));
     s.dtype = DT_F16;
-    assert_int_equal(ops->refill(device[1], p.weights[0], N, &s, 0, &value, &err), OATO_EUSAGE);
+    assert_int_equal(weight_refill(device[1], p.weights[0], N, &s, 0, &value, &err), OATO_EUSAGE);
     ops->release(device[1], compiled);
     case_end(device[1], &cached, &p);
     free_case(&c);

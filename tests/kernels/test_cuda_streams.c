@@ -62,7 +62,7 @@ static void close_rig(struct rig *g, void *staging, uint64_t bytes)
     g->d->ops->release(g->d, g->c);
     g->c = NULL;
     for (uint32_t i = 0; i < g->p.n_weights; i++)
-        g->d->ops->weight_free(g->d, g->weights[i]);
+        weight_free(g->d, g->weights[i]);
     g->p.n_weights = 0;
     give_back(g, staging, bytes);
     rig_free(g);
@@ -113,7 +113,7 @@ static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
         if (way) {
             stream_alone(g, rig_stage(g, &s, staging, 256));
         } else {
-            if (g->d->ops->prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
+            if (weight_prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
                 fail_msg("%s", err.text);
             at = g->weights[0]->data;
         }
@@ -132,7 +132,7 @@ static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 static void weights_of_many_pieces_arrive_whole(void **state)
 {
     (void)state;
-    const int64_t many = (CUDA_BUFFERS + 1) * (int64_t)CUDA_BUFFER_BYTES;
+    const int64_t many = (LANE_BUFFERS + 1) * (int64_t)LANE_BUFFER_BYTES;
     check_bytes(DT_Q6_K, 3, 256);
     check_bytes(DT_Q6_K, many / 210, 256);
     check_bytes(DT_Q4_0, many / 576 + 1, 1024);
@@ -181,7 +181,7 @@ static void rotations_know_divisors_that_are_streamed(void **state)
         int w = 0;
         if (streams)
             rig_put_stream(g, rig_stage(g, &s, staging, 0));
-        else if (g->d->ops->prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
+        else if (weight_prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
             fail_msg("%s", err.text);
         rig_put(g, "rope/h1/d32/r32/p0", 1, (int[]){0}, 1, (int[]){1}, &w)->signal = 1;
         rig_compile(g, NULL);
@@ -210,7 +210,7 @@ static void expected_product(const float *x, float *y)
     struct oato_error err;
     for (int i = 0; i < MATRICES; i++) {
         const struct weight_source s = source_of(i);
-        if (g->d->ops->prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
+        if (weight_prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
             fail_msg("%s", err.text);
         put_product(g, i, i)->signal = (uint32_t)i + 1;
     }
@@ -304,10 +304,10 @@ static void only_what_was_staged_is_streamed(void **state)
     struct rig *g = rig_create("cuda", 0);
     struct weight_source s = source_of(0);
     void *staging = alloc(g, MATRIX);
-    assert_int_equal(g->d->ops->stage(g->d, &s, staging, 4, &none, &err), OATO_EUSAGE);
+    assert_int_equal(weight_stage(g->d, &s, staging, 4, &none, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "a multiple of 256"));
     s.row_stride = 4; /* less than a row */
-    assert_int_equal(g->d->ops->stage(g->d, &s, staging, 0, &none, &err), OATO_EUSAGE);
+    assert_int_equal(weight_stage(g->d, &s, staging, 0, &none, &err), OATO_EUSAGE);
     rig_put_stream(g, rig_f32_matrix(g, N, N, 1));
     assert_int_equal(g->d->ops->compile(g->d, rig_program(g), 0, &c, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "weight 0 is streamed but already resident"));
@@ -330,13 +330,13 @@ static void staging_is_counted_and_streaming_takes_no_more(void **state)
     d->ops->info(d, &before);
     for (int i = 0; i < 3; i++) {
         const struct weight_source s = source_of(i);
-        assert_int_equal(d->ops->stage(d, &s, staging, (uint64_t)(i % 2) * MATRIX, &w[i], &err),
+        assert_int_equal(weight_stage(d, &s, staging, (uint64_t)(i % 2) * MATRIX, &w[i], &err),
                          OATO_OK);
     }
     d->ops->info(d, &after);
     assert_int_equal(before.free_bytes, after.free_bytes);
     for (int i = 0; i < 3; i++)
-        d->ops->weight_free(d, w[i]);
+        weight_free(d, w[i]);
     d->ops->free(d, staging, 2 * (uint64_t)MATRIX);
     d->ops->info(d, &after);
     assert_int_equal(after.free_bytes, 2 * (uint64_t)MATRIX);
@@ -464,7 +464,7 @@ static struct cuda_driver whole;
 /* The buffers, but no weight. */
 static cu_result only_buffers(void **p, size_t bytes, unsigned flags)
 {
-    const bool weight = flags == CU_HOST_PORTABLE && bytes != CUDA_BUFFER_BYTES;
+    const bool weight = flags == CU_HOST_PORTABLE && bytes != LANE_BUFFER_BYTES;
     return weight ? CU_ERROR_OUT_OF_MEMORY : whole.host_alloc(p, bytes, flags);
 }
 

@@ -83,14 +83,14 @@ static void the_budget_holds_for_everything(void **state)
     struct weight_source source = {
         .data = matrix, .dtype = DT_F32, .k = K, .n = ROWS, .row_end = ROWS, .use = WEIGHT_MATRIX};
     struct oato_weight *w;
-    assert_int_equal(d->ops->prepare(d, &source, &w, &err), OATO_EFIT);
+    assert_int_equal(weight_prepare(d, &source, &w, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "missing"));
     struct weight_source wrong = source;
     wrong.row_end = ROWS + 1;
-    assert_int_equal(d->ops->prepare(d, &wrong, &w, &err), OATO_EUSAGE);
+    assert_int_equal(weight_prepare(d, &wrong, &w, &err), OATO_EUSAGE);
     wrong = source;
     wrong.dtype = DT_I64;
-    assert_int_equal(d->ops->prepare(d, &wrong, &w, &err), OATO_EUSAGE);
+    assert_int_equal(weight_prepare(d, &wrong, &w, &err), OATO_EUSAGE);
     const struct kv_layer_shape layer = {.kv_heads = 4, .head_dim = 64};
     struct kv_cache *kv;
     assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_F16, 16, &kv, &err), OATO_EFIT);
@@ -99,13 +99,12 @@ static void the_budget_holds_for_everything(void **state)
     assert_int_equal(free_bytes(d), MIB / 2);
 
     d->ops->free(d, a, 5 * MIB / 2);
-    assert_int_equal(d->ops->prepare(d, &source, &w, &err), OATO_OK);
-    assert_int_equal(free_bytes(d),
-                     3 * MIB - d->ops->prepared_bytes(d, DT_F32, ROWS, K, WEIGHT_MATRIX));
+    assert_int_equal(weight_prepare(d, &source, &w, &err), OATO_OK);
+    assert_int_equal(free_bytes(d), 3 * MIB - weight_bytes_of(d, DT_F32, ROWS, K, WEIGHT_MATRIX));
     assert_int_equal(d->ops->kv_create(d, &layer, 1, DT_F16, 16, &kv, &err), OATO_OK);
-    d->ops->weight_free(d, w);
+    weight_free(d, w);
     d->ops->kv_free(d, kv);
-    d->ops->weight_free(d, NULL);
+    weight_free(d, NULL);
     d->ops->kv_free(d, NULL);
     assert_int_equal(free_bytes(d), 3 * MIB);
     d->ops->close(d); /* whatever was not freed goes too */

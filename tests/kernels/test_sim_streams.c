@@ -38,7 +38,7 @@ static void expected_product(const float *x, float *y)
     struct oato_error err;
     for (int i = 0; i < MATRICES; i++) {
         const struct weight_source s = source_of(i);
-        assert_int_equal(g->d->ops->prepare(g->d, &s, &g->weights[i], &err), OATO_OK);
+        assert_int_equal(weight_prepare(g->d, &s, &g->weights[i], &err), OATO_OK);
         g->p.n_weights++;
         put_product(g, i, i)->signal = (uint32_t)i + 1;
     }
@@ -72,19 +72,19 @@ static void streamed_weights_take_turns_beside_what_computes(void **state)
     const struct device_ops *ops = sim->d->ops;
     assert_int_equal(ops->alloc(sim->d, 2 * (uint64_t)MATRIX, &staging, &err), OATO_OK);
     struct weight_source s[MATRICES] = {source_of(0), source_of(1), source_of(2)};
-    assert_int_equal(cpu->ops->prepare(cpu, &s[1], &prepared, &err), OATO_OK);
+    assert_int_equal(weight_prepare(cpu, &s[1], &prepared, &err), OATO_OK);
     assert_string_equal(cpu->ops->layout(cpu), ops->layout(sim->d));
-    s[1].prepared = cpu->ops->weight_data(cpu, prepared);
+    s[1].prepared = weight_data(cpu, prepared);
     s[1].data = NULL;
     s[2].data = wide + N;
     s[2].row_stride = 3 * N * sizeof *wide;
     for (int i = 0; i < MATRICES; i++)
         rig_stage(sim, &s[i], staging, (uint64_t)(i % 2) * MATRIX);
     struct oato_weight *none;
-    assert_int_equal(ops->stage(sim->d, &s[0], staging, MATRIX + 1, &none, &err), OATO_EUSAGE);
-    assert_int_equal(ops->stage(sim->d, &s[0], x, 0, &none, &err), OATO_EUSAGE);
+    assert_int_equal(weight_stage(sim->d, &s[0], staging, MATRIX + 1, &none, &err), OATO_EUSAGE);
+    assert_int_equal(weight_stage(sim->d, &s[0], x, 0, &none, &err), OATO_EUSAGE);
     s[0].row_stride = 4; /* less than a row */
-    assert_int_equal(ops->stage(sim->d, &s[0], staging, 0, &none, &err), OATO_EUSAGE);
+    assert_int_equal(weight_stage(sim->d, &s[0], staging, 0, &none, &err), OATO_EUSAGE);
 
     rig_put_stream(sim, 0);
     rig_put_stream(sim, 1);
@@ -112,7 +112,7 @@ static void streamed_weights_take_turns_beside_what_computes(void **state)
         assert_memory_equal(got, expected, sizeof got);
     }
     rig_free(sim); /* the weights with it */
-    cpu->ops->weight_free(cpu, prepared);
+    weight_free(cpu, prepared);
     cpu->ops->close(cpu);
 }
 

@@ -59,7 +59,7 @@ static void put(struct profile *p, const struct oato_device *d, int32_t device,
         int64_t rows, k;
         if (op_weight_shape(op, i, &rows, &k))
             prepared +=
-                d->ops->prepared_bytes(d, op_weight_dtype(op, i), rows, k, op_weight_use_at(op, i));
+                weight_bytes_of(d, op_weight_dtype(op, i), rows, k, op_weight_use_at(op, i));
     }
     const double ns = 1000 + op_bytes(op, size) / (device ? 100 : 10) + op_flops(op, size) / 100;
     const struct profile_row row = {.device = device,
@@ -431,7 +431,7 @@ static void no_layout_is_roomier(const char *spec, const char *isa)
             const struct oato_op op = {.kind = OP_MUL_MAT, .dtype = type, .k = 1024, .n = 64};
             const oato_dtype t = (oato_dtype)type;
             if (dtype_is_weight(t) && d->ops->supports(d, &op))
-                assert_in_range(d->ops->prepared_bytes(d, t, rows, op.k, WEIGHT_MATRIX), 1,
+                assert_in_range(weight_bytes_of(d, t, rows, op.k, WEIGHT_MATRIX), 1,
                                 op_matrix_bytes_most(t, rows, op.k));
         }
     d->ops->close(d);
