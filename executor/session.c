@@ -225,6 +225,7 @@ void session_close(struct session *s)
     batch_free(s->batch);
     engine_close(s->engine);
     collective_close(s->ranks);
+    program_closes(NULL);
     tokenizer_free(s->tokenizer);
     model_close(s->model);
     if (s->has_plan)

@@ -17,7 +17,7 @@
 enum {
     LIMIT_S = 120, /* ten times what a prompt's step of 70B takes on the slowest GPU of 2018 */
     LEAVE_S = 5,
-    CLOSE_S = 30,
+    CLOSE_S = 10,
     LOOKS = 2000, /* before each further one is preceded by a nap */
     NAP_NS = 20000,
 };

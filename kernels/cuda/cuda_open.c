@@ -172,18 +172,24 @@ void cuda_close(struct oato_device *base)
     if (!d)
         return;
     cuda_limit_close(d);
+    program_closes("%s ends its step and releases programs", d->id);
     job_queue_cancel(&d->queue.base);
     while (d->programs) /* their graphs are of the queue's stream, */
         cuda_release(base, d->programs);
+    program_closes("%s closes cuBLAS and NCCL", d->id);
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_nccl_close(d);
+    program_closes("%s closes its streams", d->id);
     cuda_queue_close(&d->queue);
     weights_close(base);
     cuda_enter(d);
     cuda_measure_close(d);
+    program_closes("%s frees its memory", d->id);
     cuda_return(d, d->workspace, d->workspace_bytes);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
+    program_closes("%s releases its context", d->id);
     d->cu->context_release(d->ordinal);
+    program_closes(NULL);
     free(d);
 }
