@@ -21,7 +21,8 @@
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
  *                                    registration of host memory is refused; the N-th launch does
- *                                    not end while this is set
+ *                                    not end while this is set. release=1: releasing a context does
+ *                                    not return
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
  * for, copies read and write host memory when the stream comes to them, copies between GPUs want
@@ -268,6 +269,8 @@ cu_result on_cpu_context_release(cu_device device)
     cu_context gpu = &state().gpus[device];
     if (!gpu->retained)
         return INVALID_CONTEXT;
+    while (failure_asked_for("release="))
+        state().changed.wait(lock);
     if (!--gpu->retained)
         gpu->memory.clear();
     return OK;
