@@ -1,11 +1,11 @@
 /*
  * device.h - the device interface, a table of functions as in any driver, and the registry.
  *
- * A device has memory, prepares weights once into a layout that its kernels like, compiles a
- * program and runs it for each step on a queue of its own. Its progress is an event: a counter
- * that only rises and that every device and the host can read and wait for.
+ * A device has memory, says how weights look that its kernels like, compiles a program and runs it
+ * for each step on a queue of its own. Its progress is an event: a counter that only rises and that
+ * every device and the host can read and wait for.
  *
- * Adding a device is one folder and one word in DEVICE_KINDS.
+ * Adding a device is one folder and one word in DEVICE_KINDS (README.md, tests/kernels/toy).
  */
 #ifndef OATO_DEVICE_H
 #define OATO_DEVICE_H

@@ -18,7 +18,7 @@ enum record_kind {
     RECORD_RUN,      /* run op */
     RECORD_UPLOAD,   /* host arena -> this device's arena */
     RECORD_DOWNLOAD, /* this device's arena -> host arena */
-    /* host memory, or a file -> the staging room of the record's weights, which device_ops.stage
+    /* host memory, or a file -> the staging room of the record's weights, which weight_stage
      * made. Starts when the records before it are done and may overlap those after it; a record
      * that reads one of the weights waits for it. May be skipped in a step without rows.
      * Without weights: what the step's sequences had in the KV before it, from layer kv_from of the
