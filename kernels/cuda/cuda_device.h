@@ -88,7 +88,18 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 14 };
+enum { CUDA_MODULES = 14, UNPACK_ROOMS = 2 };
+
+/* cuda_unpack.c */
+struct cuda_unpacker {
+    bool declined;    /* the host converts all */
+    cu_stream stream; /* NULL: not made yet */
+    cu_address room[UNPACK_ROOMS];
+    cu_event arrived[UNPACK_ROOMS], made[UNPACK_ROOMS];
+    uint32_t turn;
+    bool tried[DT_COUNT];
+    cu_function kernel[DT_COUNT]; /* NULL: the host converts this type */
+};
 
 struct cuda_device {
     struct oato_device base;
@@ -111,7 +122,9 @@ struct cuda_device {
     uint64_t workspace_bytes;
     struct cuda_measure measure;
     struct cuda_blas blas;
-    nccl_ranks ranks;  /* NULL: it has joined none */
+    nccl_ranks ranks; /* NULL: it has joined none */
+    struct cuda_unpacker unpacker;
+    bool keeps;        /* see struct device_info */
     uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
     bool hung;         /* it is no longer waited for, see cuda_hang.c, */
     struct oato_error why_hung;
@@ -138,6 +151,13 @@ void cuda_limit_close(struct cuda_device *d);
 bool cuda_hangs(struct cuda_device *d, struct cuda_patience *p, uint64_t progress);
 /* In place of the driver's own function, which may never return. */
 cu_result cuda_stream_finish(struct cuda_device *d, cu_stream stream);
+/* cuda_unpack.c: see struct lane_ops. The rooms are made when they are first asked for. */
+bool cuda_unpacks(struct oato_device *base, const struct weight_source *s);
+cu_result cuda_unpack(struct cuda_device *d, cu_stream lane, const struct weight_source *rows,
+                      const void *from, cu_address to,
+                      const struct weight_plane plane[WEIGHT_PLANES]);
+cu_result cuda_unpacked(const struct cuda_device *d, cu_stream lane);
+void cuda_unpacker_close(struct cuda_device *d);
 /* cuda_context.c. Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
 /* Makes n events, where there were none; frees those that there are. */

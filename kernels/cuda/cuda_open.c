@@ -140,6 +140,8 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     }
     cuda_enter(d);
     d->graphs = wanted("OATO_CUDA_GRAPHS");
+    d->keeps = wanted("OATO_CUDA_KEEP");
+    d->unpacker.declined = !wanted("OATO_CUDA_UNPACK");
     if (load_kernels(d, err))
         goto fail;
     d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
@@ -183,6 +185,7 @@ void cuda_close(struct oato_device *base)
     cuda_queue_close(&d->queue);
     weights_close(base);
     cuda_enter(d);
+    cuda_unpacker_close(d);
     cuda_measure_close(d);
     program_closes("%s frees its memory", d->id);
     cuda_return(d, d->workspace, d->workspace_bytes);
