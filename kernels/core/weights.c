@@ -446,8 +446,10 @@ static bool is_sent_from_file(const struct oato_device *d, const struct device_w
     const struct weight_store *store = d->weights;
     struct device_info info;
     d->ops->info(d, &info);
-    return w->unpacked && !w->source.prepared &&
-           (!info.keeps || (store->send_ns && store->copy_ns * 3 < store->send_ns * 2));
+    if (!w->cut || w->source.prepared)
+        return false;
+    return !info.keeps ||
+           (w->unpacked && store->send_ns && store->copy_ns * 3 < store->send_ns * 2);
 }
 
 static oato_status stage(struct oato_device *d, struct device_weight *w, void *staging,
