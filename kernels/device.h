@@ -274,7 +274,8 @@ struct device_ops {
     uint64_t (*bytes)(const struct oato_device *d, const struct weight_source *source);
     /* Rows [row_begin + begin, row_begin + end) of the source, in host memory, to their places in
      * the prepared weight `to`, and nothing else. Pure; any thread, any rows from a multiple of
-     * 64 on (with planes: any rows), several threads at a time. */
+     * 64 on (with planes: any rows), several threads at a time. (weight_stream.c has the place for
+     * devices that would convert on arrival.) */
     void (*convert)(const struct oato_device *d, const struct weight_source *source, int64_t begin,
                     int64_t end, void *to);
     /* Room for a weight of so many bytes, counted against the budget. there: its prepared bytes in
@@ -292,14 +293,15 @@ struct device_ops {
     /* It runs RECORD_STREAMs of weights (core/weights.h has what they do). */
     bool streams;
 
-    /* Only of devices whose memory copies reach beside steps: */
+    /* All that follows may be missing; it is for memory that copies reach beside steps. */
 
     /* Sets all WEIGHT_PLANES planes of the source's rows once prepared (unused ones with rows of no
      * bytes) and returns true; weights are then converted and sent a piece at a time. False: each
      * row is spread over all of the weight, which goes as a whole. */
     bool (*planes)(const struct oato_device *d, const struct weight_source *source,
                    struct weight_plane plane[WEIGHT_PLANES]);
-    const struct lane_ops *lanes; /* NULL: weights are sent by upload, and none is streamed */
+    /* NULL: weights are sent by upload, and none is streamed. With host_alloc. */
+    const struct lane_ops *lanes;
     uint32_t weight_align; /* of weights in one allocation for all, and of staging; 0: each is
                               placed by itself */
     /* Simulated devices, instead of lanes: host memory to memory that `reach` has given, from
@@ -309,7 +311,8 @@ struct device_ops {
                           uint64_t signal, uint64_t begin_ns, struct oato_error *err);
 
     /* Pages [0, pages) for each of n layers whose shape does not say how many; dtype F16, F32 or,
-     * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. */
+     * if head_dim is a multiple of 32, Q8_0. No block table is longer than `pages`. Both are NULL
+     * where nothing with KV or state is supported. */
     oato_status (*kv_create)(struct oato_device *d, const struct kv_layer_shape *layers, int n,
                              oato_dtype dtype, int32_t pages, struct kv_cache **out,
                              struct oato_error *err);
@@ -410,7 +413,8 @@ struct timeline *weight_transfers(struct oato_device *d); /* after a refill */
 void weight_free(struct oato_device *d, struct oato_weight *w);
 /* The prepared bytes of w in host memory; NULL: only copies reach them. */
 const void *weight_data(const struct oato_device *d, const struct oato_weight *w);
-/* The prepared bytes of a source to host memory, weight_bytes of them, 64-byte aligned. */
+/* The prepared bytes of a source to host memory, weight_bytes of them, 64-byte aligned. The pages
+ * of its file are released, as after weight_prepare. */
 oato_status weight_convert(struct oato_device *d, const struct weight_source *source, void *to,
                            struct oato_error *err);
 /* The layout's id; NULL: it has none. */

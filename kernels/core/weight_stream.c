@@ -213,9 +213,10 @@ oato_status weights_await(struct oato_device *d, const struct program *p,
 
 /* -------------------------------------------------------------------------------- refills -- */
 
-static void refill_free(struct oato_device *d, struct weight_refilled *f)
+static void refill_free(struct weight_refilled *f)
 {
-    weight_host_free(d, f->converted, f->rows.handle.bytes, false);
+    if (f->converted)
+        pages_free(f->converted, f->rows.handle.bytes);
     free(f->rows.pieces);
     free(f);
 }
@@ -230,7 +231,7 @@ static void refills_collect(struct oato_device *d)
             continue;
         }
         *at = f->next;
-        refill_free(d, f);
+        refill_free(f);
     }
 }
 
@@ -307,7 +308,7 @@ oato_status weight_refill(struct oato_device *d, struct oato_weight *handle, int
     if (!f)
         return oato_fail_memory(err, sizeof *f, "a refill");
     f->transfers = &store->transfers;
-    f->signal = store->transfers_asked + 1;
+    f->signal = ++store->transfers_asked; /* of its own, even if it fails */
     f->rows = (struct device_weight){.device = d, .source = *source, .handle = w->handle};
     f->rows.handle.rows = rows;
     f->rows.handle.bytes = weight_bytes(d, source);
@@ -316,12 +317,10 @@ oato_status weight_refill(struct oato_device *d, struct oato_weight *handle, int
     store->refilled = f;
     const oato_status status =
         w->cut ? refill_send(d, f, w, row, err) : refill_beside(d, f, w, row, begin_ns, err);
-    if (status) {
+    *value = f->signal;
+    if (status)
         f->signal = UINT64_MAX; /* copies may still read it, so nobody frees it before the end */
-        return status;
-    }
-    *value = ++store->transfers_asked;
-    return OATO_OK;
+    return status;
 }
 
 oato_status weights_refills_open(struct oato_device *d, struct oato_error *err)
@@ -336,7 +335,7 @@ void weight_refills_drop(struct oato_device *d)
         weight_lanes_close(d, &store->refills);
     for (struct weight_refilled *f; (f = store->refilled);) {
         store->refilled = f->next;
-        refill_free(d, f);
+        refill_free(f);
     }
 }
 
@@ -384,7 +383,7 @@ static oato_status lanes_make(struct oato_device *d, struct weight_lanes *l, str
         (status = marks_open(d, l->sent, LANE_BUFFERS, err)))
         return status;
     for (int i = 0; i < LANE_BUFFERS; i++) {
-        l->buffer[i] = weight_host_alloc(d, LANE_BUFFER_BYTES, true, &l->locked[i]);
+        l->buffer[i] = d->ops->host_alloc(d, LANE_BUFFER_BYTES, true);
         if (!l->buffer[i])
             return oato_fail_memory(err, LANE_BUFFER_BYTES, "a transfer buffer");
     }
@@ -408,7 +407,8 @@ void weight_lanes_close(struct oato_device *d, struct weight_lanes *l)
     marks_close(d, l->filled, LANE_BUFFERS);
     marks_close(d, l->sent, LANE_BUFFERS);
     for (int i = 0; i < LANE_BUFFERS; i++)
-        weight_host_free(d, l->buffer[i], LANE_BUFFER_BYTES, l->locked[i]);
+        if (l->buffer[i])
+            d->ops->host_free(d, l->buffer[i]);
     if (l->fill)
         d->ops->lanes->close(d, l->fill);
     if (l->copy)

@@ -187,11 +187,10 @@ static void rows_bring(struct oato_device *d, const struct weight_source *s, voi
                            .raw = raw};
     const uint64_t bytes = d->ops->bytes(d, s);
     atomic_init(&c.next, 0);
-    if (by == CONVERT_ALONE || bytes < ALONE_BYTES)
-        conversion_share(&c, 1);
-    else if (d->ops->together)
+    const bool many = by != CONVERT_ALONE && bytes >= ALONE_BYTES;
+    if (many && d->ops->together)
         d->ops->together(d, conversion_share, &c);
-    else if (d->ops->lanes && bytes > ALONE_PIECE)
+    else if (many && d->ops->lanes && bytes > ALONE_PIECE)
         crew_run(&d->weights->crew, conversion_share, &c);
     else
         conversion_share(&c, 1);
@@ -218,7 +217,7 @@ static bool is_good(const struct oato_device *d, const struct weight_source *s, 
     struct device_info info;
     const bool good = weight_source_good(s);
     *bytes = good ? d->ops->bytes(d, s) : 0;
-    if (*bytes || (good && d->ops->reach))
+    if (*bytes || (good && d->ops->reach && (s->use == WEIGHT_LOOKUP || !rows_of(s))))
         return true;
     d->ops->info(d, &info);
     weight_source_fail(s, info.id, OATO_EUSAGE, err);
@@ -232,28 +231,11 @@ oato_status weight_convert(struct oato_device *d, const struct weight_source *so
     if (!is_good(d, source, &bytes, err))
         return err->status;
     if (bytes)
-        weight_rows_convert(d, source, to, CONVERT_TOGETHER);
+        weight_rows_convert(d, source, to, CONVERT_IN_PLACE);
     return OATO_OK;
 }
 
-/* -------------------------------------------------------------------------- host memory --- */
-
-void *weight_host_alloc(struct oato_device *d, uint64_t bytes, bool must, bool *locked)
-{
-    void *p = d->ops->host_alloc ? d->ops->host_alloc(d, bytes, must) : NULL;
-    *locked = p;
-    return p || !must ? p : pages_alloc(bytes);
-}
-
-void weight_host_free(struct oato_device *d, void *p, uint64_t bytes, bool locked)
-{
-    if (!p)
-        return;
-    if (locked)
-        d->ops->host_free(d, p);
-    else
-        pages_free(p, bytes);
-}
+/* ------------------------------------------------------------------------------ weights --- */
 
 /* As it is sent; what is no pieces has no other way. */
 static oato_status keep_converted(struct device_weight *w, struct oato_error *err)
@@ -262,7 +244,7 @@ static oato_status keep_converted(struct device_weight *w, struct oato_error *er
     const bool must = !w->cut;
     if (w->source.prepared)
         return OATO_OK;
-    w->kept = weight_host_alloc(d, w->handle.bytes, must, &w->kept_locked);
+    w->kept = d->ops->host_alloc(d, w->handle.bytes, must);
     if (!w->kept)
         return must ? oato_fail_memory(err, w->handle.bytes, "a weight to be sent to a device")
                     : OATO_OK;
@@ -272,13 +254,12 @@ static oato_status keep_converted(struct device_weight *w, struct oato_error *er
 
 static void unkeep(struct device_weight *w)
 {
-    weight_host_free(w->device, w->kept, w->handle.bytes, w->kept_locked);
+    if (w->kept)
+        w->device->ops->host_free(w->device, w->kept);
     w->kept = NULL;
     free(w->pieces);
     w->pieces = NULL;
 }
-
-/* ------------------------------------------------------------------------------ weights --- */
 
 static void weight_delete(struct device_weight *w)
 {
@@ -361,38 +342,54 @@ static void give_back(struct oato_device *d, const struct device_weight *w)
     }
 }
 
-/* Its place gets its bytes. */
-static oato_status fill(struct oato_device *d, struct device_weight *w, struct oato_error *err)
+/* Converted as a whole, by the device's own copy. */
+static oato_status fill_by_upload(struct oato_device *d, const struct device_weight *w,
+                                  struct oato_error *err)
 {
-    void *here = (void *)(uintptr_t)w->real.data;
-    const void *prepared = w->source.prepared;
-    if (here) {
-        if (!prepared)
-            weight_rows_convert(d, &w->source, here, CONVERT_IN_PLACE);
-        else if (here != prepared)
-            memcpy(here, prepared, w->handle.bytes);
-        return OATO_OK;
-    }
+    const uint64_t bytes = w->handle.bytes;
+    void *own = w->source.prepared ? NULL : pages_alloc(bytes);
+    if (!own && !w->source.prepared)
+        return oato_fail_memory(err, bytes, "a weight to be sent to a device");
+    if (own)
+        weight_rows_convert(d, &w->source, own, CONVERT_TOGETHER);
+    const oato_status status = d->ops->upload(d, (void *)(uintptr_t)w->handle.data, 0,
+                                              own ? own : w->source.prepared, bytes, NULL, err);
+    if (own)
+        pages_free(own, bytes);
+    return status;
+}
+
+static oato_status fill_by_lanes(struct oato_device *d, struct device_weight *w,
+                                 struct oato_error *err)
+{
+    struct oato_error late;
     oato_status status =
         d->ops->finish(d, err); /* its thread sends weights, too: it must be idle */
     if (!status && !w->cut)
         status = keep_converted(w, err);
-    const void *whole = w->kept ? w->kept : prepared;
-    if (!status && !d->ops->lanes) {
-        status = d->ops->upload(d, (void *)(uintptr_t)w->handle.data, 0, whole, w->handle.bytes,
-                                NULL, err);
-    } else if (!status) {
-        struct oato_error late;
-        const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = now_ns();
+    if (!status)
         status = weight_send(w, err);
-        if (weights_drain(d, &late) && !status) {
-            *err = late;
-            status = late.status;
-        }
-        d->weights->send_ns += w->unpacked ? now_ns() - begin_ns : 0;
-    }
-    weight_source_release(&w->source, 0, w->handle.rows);
+    if (weights_drain(d, status ? &late : err) && !status)
+        status = err->status;
+    d->weights->send_ns += w->unpacked ? now_ns() - begin_ns : 0;
     unkeep(w); /* it is there for good */
+    return status;
+}
+
+/* Its place gets its bytes. */
+static oato_status fill(struct oato_device *d, struct device_weight *w, struct oato_error *err)
+{
+    void *here = (void *)(uintptr_t)w->real.data;
+    oato_status status = OATO_OK;
+    if (here && !w->source.prepared)
+        weight_rows_convert(d, &w->source, here, CONVERT_IN_PLACE);
+    else if (here && here != w->source.prepared)
+        memcpy(here, w->source.prepared, w->handle.bytes);
+    else if (!here)
+        status = d->ops->lanes ? fill_by_lanes(d, w, err) : fill_by_upload(d, w, err);
+    if (!here)
+        weight_source_release(&w->source, 0, w->handle.rows);
     return status;
 }
 
@@ -493,8 +490,10 @@ void weight_free(struct oato_device *d, struct oato_weight *handle)
         return;
     if (!w->borrowed)
         d->ops->finish(d, &ignored);
-    if (d->ops->lanes) /* it may be on its way though nobody waits for it */
-        weight_lanes_drain(d, w->streamed ? &d->weights->streams : &d->weights->refills, &ignored);
+    if (d->ops->lanes && w->streamed) /* it may be on its way though nobody waits for it */
+        weights_drain(d, &ignored);
+    else if (d->ops->lanes && d->weights->refilled)
+        weight_lanes_drain(d, &d->weights->refills, &ignored);
     if (!w->streamed && !w->borrowed)
         give_back(d, w);
     weight_delete(w);

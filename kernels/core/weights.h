@@ -61,8 +61,7 @@ struct device_weight {
     struct weight_plane plane[WEIGHT_PLANES];
     struct weight_piece *pieces;
     uint32_t n_pieces;
-    uint8_t *kept;    /* streamed: all of it as it is sent; NULL: converted each time, */
-    bool kept_locked; /* in memory of host_alloc */
+    uint8_t *kept; /* streamed: all of it as it is sent, of host_alloc; NULL: converted each time */
 };
 
 static inline struct device_weight *device_weight_of(const struct oato_weight *w)
@@ -92,8 +91,7 @@ struct weight_lanes {
     struct lane_mark *passed; /* where the computing queue was at the last RECORD_STREAM */
     struct lane_mark *behind[LANE_STREAMS]; /* each RECORD_STREAM, a ring */
     uint64_t records;
-    void *buffer[LANE_BUFFERS];
-    bool locked[LANE_BUFFERS]; /* of host_alloc */
+    void *buffer[LANE_BUFFERS]; /* of host_alloc */
     struct lane_mark *filled[LANE_BUFFERS], *sent[LANE_BUFFERS];
     uint32_t turn; /* next buffer to use */
 };
@@ -190,9 +188,6 @@ oato_status weight_lanes_open(struct oato_device *d, struct weight_lanes *l,
 void weight_lanes_close(struct oato_device *d, struct weight_lanes *l);
 oato_status weight_lanes_drain(struct oato_device *d, const struct weight_lanes *l,
                                struct oato_error *err);
-/* Host memory, page-locked if that is possible; NULL: none. */
-void *weight_host_alloc(struct oato_device *d, uint64_t bytes, bool must, bool *locked);
-void weight_host_free(struct oato_device *d, void *p, uint64_t bytes, bool locked);
 /* What core keeps for the device, made now if it is not there. NULL: no memory. */
 struct weight_store *weight_store_of(struct oato_device *d, struct oato_error *err);
 void weight_refills_drop(struct oato_device *d);

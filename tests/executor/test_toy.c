@@ -2,6 +2,7 @@
  * test_toy.c - a device that is one folder and a word in DEVICE_KINDS (toy.c, registry_with_toy.c)
  * runs half of a model with the CPU: listed, loaded, streamed to, failing like any other.
  */
+#include "kernels/core/core_internal.h"
 #include "tests/executor/harness.h"
 
 #include <stdlib.h>
@@ -84,6 +85,40 @@ static void half_a_model_runs_on_a_new_device(void **state)
     check_model(DT_Q4_K);
 }
 
+/* Memory that only copies reach, with one function less. */
+static void what_the_host_does_not_reach_is_uploaded(void **state)
+{
+    enum { ROWS = 70, K = 256 };
+    static uint8_t blocks[ROWS * K]; /* more than Q4_K takes */
+    static float expected[ROWS * K], got[ROWS * K];
+    const struct weight_source s = {
+        .data = blocks, .dtype = DT_Q4_K, .k = K, .n = ROWS, .row_begin = 2, .row_end = ROWS};
+    struct random r = random_of_run();
+    struct oato_device *d;
+    struct oato_weight *w;
+    struct oato_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof blocks; i++)
+        blocks[i] = (uint8_t)random_below(&r, 64); /* no scale that is no number */
+    assert_int_equal(device_open("toy", 0, NULL, &d, &err), OATO_OK);
+    struct device_ops apart = *d->ops;
+    apart.reach = NULL;
+    d->ops = &apart;
+    const uint64_t bytes = weight_bytes(d, &s);
+    assert_int_equal(bytes, (ROWS - 2) * K * sizeof *got);
+    assert_int_equal(weight_convert(d, &s, expected, &err), OATO_OK);
+    for (int prepared = 0; prepared < 2; prepared++) {
+        struct weight_source source = s;
+        source.prepared = prepared ? expected : NULL;
+        assert_int_equal(weight_prepare(d, &source, &w, &err), OATO_OK);
+        assert_null(weight_data(d, w));
+        assert_int_equal(d->ops->download(d, got, w->data, 0, bytes, NULL, &err), OATO_OK);
+        assert_memory_equal(got, expected, bytes);
+        weight_free(d, w);
+    }
+    d->ops->close(d);
+}
+
 static void a_new_device_is_listed(void **state)
 {
     char *text = NULL;
@@ -133,6 +168,7 @@ int main(void)
     setenv("OATO_CPU_ISA", "ref", 1); /* whose products do not round their inputs */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_a_model_runs_on_a_new_device),
+        cmocka_unit_test(what_the_host_does_not_reach_is_uploaded),
         cmocka_unit_test(a_new_device_is_listed),
         cmocka_unit_test(its_failures_are_said_like_others),
     };

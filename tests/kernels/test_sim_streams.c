@@ -158,12 +158,53 @@ static void only_what_was_staged_is_streamed(void **state)
     rig_free(cpu);
 }
 
+/* Of a matrix of three groups of rows the second, then the third: the host's prepared bytes, and
+ * rows of the file, which are converted on the way. */
+static void rows_are_replaced_by_prepared_ones_and_by_the_files(void **state)
+{
+    (void)state;
+    enum { GROUPS = MATRICES };
+    static float rows[GROUPS * N * N], expected[GROUPS * N * N];
+    struct oato_device *cpu = rig_open("cpu"), *sim = rig_open(SPEEDS);
+    struct oato_weight *w, *all, *part;
+    struct oato_error err;
+    uint64_t value;
+    rig_random(rows, ARRAY_LEN(rows), 3);
+    rig_random(matrices[1], N * N, 1);
+    rig_random(matrices[2], N * N, 2);
+    memcpy(expected, rows, sizeof rows);
+    memcpy(expected + N * N, matrices[1], MATRIX);
+    memcpy(expected + 2 * N * N, matrices[2], MATRIX);
+    struct weight_source s = {
+        .data = rows, .dtype = DT_F32, .k = N, .n = GROUPS * N, .row_end = GROUPS * N};
+    assert_int_equal(weight_prepare(sim, &s, &w, &err), OATO_OK);
+    s.data = expected;
+    assert_int_equal(weight_prepare(cpu, &s, &all, &err), OATO_OK);
+    struct weight_source by = source_of(1), from = source_of(2);
+    assert_int_equal(weight_prepare(cpu, &by, &part, &err), OATO_OK);
+    by.prepared = weight_data(cpu, part);
+    by.data = NULL;
+    assert_int_equal(weight_refill(sim, w, N, &by, 0, &value, &err), OATO_OK);
+    assert_int_equal(weight_refill(sim, w, 2 * N, &from, 0, &value, &err), OATO_OK);
+    assert_true(timeline_wait(weight_transfers(sim), value, NULL));
+    assert_memory_equal(weight_data(sim, w), weight_data(cpu, all), GROUPS * MATRIX);
+    assert_int_equal(weight_refill(sim, w, 1, &by, 0, &value, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "rows 1 to 65 cannot be refilled"));
+    assert_false(weight_refills(cpu));
+    weight_free(sim, w);
+    weight_free(cpu, all);
+    weight_free(cpu, part);
+    sim->ops->close(sim);
+    cpu->ops->close(cpu);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streamed_weights_take_turns_beside_what_computes),
         cmocka_unit_test(what_nobody_reads_in_a_step_is_not_streamed),
         cmocka_unit_test(only_what_was_staged_is_streamed),
+        cmocka_unit_test(rows_are_replaced_by_prepared_ones_and_by_the_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
