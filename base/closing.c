@@ -58,14 +58,14 @@ static void *watch(void *unused)
     return unused;
 }
 
-void program_ends(oato_status status, const struct oato_error *err)
+void program_ends(int status, const struct oato_error *err)
 {
     pthread_mutex_lock(&closing.lock);
     closing.ends = true;
     closing.err.text[0] = 0;
-    if (status > OATO_NEGATIVE)
+    if (err)
         closing.err = *err;
-    closing.status = oato_interrupted ? 130 : (int)status;
+    closing.status = status;
     pthread_mutex_unlock(&closing.lock);
 }
 

@@ -3,6 +3,11 @@
  */
 #include "front/front.h"
 
+void front_ends(oato_status status, const struct oato_error *err)
+{
+    program_ends(oato_interrupted ? 130 : (int)status, status > OATO_NEGATIVE ? err : NULL);
+}
+
 int front_main(const char *name, front_command command, int argc, char **argv)
 {
     struct oato_error err = {0};

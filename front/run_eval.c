@@ -122,7 +122,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     }
     free(ids);
     text_free(&text);
-    program_ends(status, err);
+    front_ends(status, err);
     session_close(&s);
     return status;
 }
@@ -202,7 +202,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
             status = outfile_commit(&out.file, err);
     }
     free(ids);
-    program_ends(status, err);
+    front_ends(status, err);
     session_close(&s);
     return status;
 }

@@ -481,7 +481,7 @@ static oato_status profile_ranks(struct command *c, struct oato_error *err)
         status = profile_model(c, err);
     else
         status = follow_sums(c, err);
-    program_ends(status, err);
+    program_ends(oato_interrupted ? 128 + SIGINT : (int)status, status ? err : NULL);
     collective_close(c->ranks);
     program_closes(NULL);
     return status;

@@ -57,7 +57,7 @@ static void hangs_after_success(void)
 static void hangs_after_failure(void)
 {
     const struct oato_error err = {OATO_EFIT, "it does not fit"};
-    program_ends(err.status, &err);
+    program_ends((int)err.status, &err);
     program_closes("leaving the others");
     wait_for_ever();
 }
