@@ -56,7 +56,7 @@ static void piece_fill(void *user)
         weight_rows_gather(d, &s, p->to, by);
     else
         weight_rows_convert(d, &s, p->to, by);
-    if (p->weight->unpacked && !p->weight->streamed && by == CONVERT_TOGETHER)
+    if (weight_is_measured(p->weight) && by == CONVERT_TOGETHER)
         d->weights->copy_ns += now_ns() - begin_ns;
 }
 

@@ -372,7 +372,7 @@ static oato_status fill_by_lanes(struct oato_device *d, struct device_weight *w,
         status = weight_send(w, err);
     if (weights_drain(d, status ? &late : err) && !status)
         status = err->status;
-    d->weights->send_ns += w->unpacked ? now_ns() - begin_ns : 0;
+    d->weights->send_ns += weight_is_measured(w) ? now_ns() - begin_ns : 0;
     unkeep(w); /* it is there for good */
     return status;
 }

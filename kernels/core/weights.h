@@ -117,8 +117,8 @@ struct weight_store {
     } slab;
     struct weight_lanes streams;
     struct crew crew; /* only with lanes */
-    /* While resident weights were sent as the file's rows: how long in all, and how long their rows
-     * were copied */
+    /* While large resident weights were sent as the file's rows: how long in all, and how long
+     * their rows were copied */
     uint64_t send_ns, copy_ns;
     struct weight_lanes refills; /* of caches of experts; opened with the first program with one */
     struct weight_refilled *refilled; /* in flight, or not freed yet; the newest first */
@@ -173,6 +173,11 @@ void weight_rows_gather(struct oato_device *d, const struct weight_source *sourc
                         enum convert_by by);
 void weight_rows_convert(struct oato_device *d, const struct weight_source *source, void *to,
                          enum convert_by by);
+/* Of many pieces, so that copying rows and sending them overlap for most of the time. */
+static inline bool weight_is_measured(const struct device_weight *w)
+{
+    return w->unpacked && !w->streamed && w->n_pieces > LANE_BUFFERS;
+}
 /* The device converts them. */
 static inline bool weight_is_unpacked(struct oato_device *d, const struct weight_source *source)
 {

@@ -110,9 +110,9 @@ static bool find_kernel(struct cuda_device *d, oato_dtype dtype)
     u->kernel[dtype] = NULL;
     if (!d->warning[0])
         snprintf(d->warning, sizeof d->warning,
-                 "the GPU makes other planes of %s than the host, which converts these weights; "
-                 "loading takes longer",
-                 dtype_name(dtype));
+                 "%s: the GPU makes other planes of %s than the host, which converts these "
+                 "weights; loading takes longer",
+                 d->id, dtype_name(dtype));
     return false;
 }
 
