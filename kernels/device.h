@@ -274,8 +274,8 @@ struct device_ops {
     uint64_t (*bytes)(const struct oato_device *d, const struct weight_source *source);
     /* Rows [row_begin + begin, row_begin + end) of the source, in host memory, to their places in
      * the prepared weight `to`, and nothing else. Pure; any thread, any rows from a multiple of
-     * 64 on (with planes: any rows), several threads at a time. (weight_stream.c has the place for
-     * devices that would convert on arrival.) */
+     * 64 on (with planes: any rows), several threads at a time. (A device that converts by
+     * itself: lane_ops.unpacks.) */
     void (*convert)(const struct oato_device *d, const struct weight_source *source, int64_t begin,
                     int64_t end, void *to);
     /* Room for a weight of so many bytes, counted against the budget. there: its prepared bytes in
