@@ -30,9 +30,8 @@ static int64_t rows_of(const struct weight_source *s)
     return s->row_end - s->row_begin;
 }
 
-struct weight_store *weight_store_of(struct oato_device *d, struct oato_error *err)
+static struct weight_store *store_make(struct oato_device *d, struct oato_error *err)
 {
-    struct device_info info;
     if (d->weights)
         return d->weights;
     struct weight_store *store = calloc(1, sizeof *store);
@@ -40,12 +39,21 @@ struct weight_store *weight_store_of(struct oato_device *d, struct oato_error *e
         oato_fail_memory(err, sizeof *store, "a device's weights");
         return NULL;
     }
-    d->ops->info(d, &info);
-    snprintf(store->id, sizeof store->id, "%s", info.id);
-    store->is_host = info.is_host;
     timeline_init(&store->transfers);
     store->transfers.simulated = d->ops->simulated;
     return d->weights = store;
+}
+
+struct weight_store *weight_store_of(struct oato_device *d, struct oato_error *err)
+{
+    struct device_info info;
+    struct weight_store *store = store_make(d, err);
+    if (!store || store->id[0])
+        return store;
+    d->ops->info(d, &info);
+    snprintf(store->id, sizeof store->id, "%s", info.id);
+    store->is_host = info.is_host;
+    return store;
 }
 
 oato_status weights_open(struct oato_device *d, struct oato_error *err)
@@ -69,23 +77,6 @@ static void unplace(struct oato_device *d, void *p, uint64_t bytes)
         d->ops->unplace(d, p, bytes);
     else
         d->ops->free(d, p, bytes);
-}
-
-void weights_close(struct oato_device *d)
-{
-    struct weight_store *store = d->weights;
-    if (!store)
-        return;
-    file_stream_free(store->file);
-    weight_refills_drop(d);
-    if (d->ops->lanes) {
-        weight_lanes_close(d, &store->streams);
-        crew_close(&store->crew);
-    }
-    if (store->slab.bytes)
-        unplace(d, store->slab.memory, store->slab.bytes);
-    free(store);
-    d->weights = NULL;
 }
 
 struct file_stream *weights_file(const struct oato_device *d)
@@ -263,10 +254,34 @@ static void unkeep(struct device_weight *w)
 
 static void weight_delete(struct device_weight *w)
 {
+    *w->at = w->next;
+    if (w->next)
+        w->next->at = w->at;
     unkeep(w);
     if (w->arrived)
         w->device->ops->lanes->mark_close(w->device, w->arrived);
     free(w);
+}
+
+void weights_close(struct oato_device *d)
+{
+    struct weight_store *store = d->weights;
+    if (!store)
+        return;
+    file_stream_free(store->file);
+    weight_refills_drop(d);
+    for (struct device_weight *w = store->weights, *next; w; w = next) {
+        next = w->next;
+        weight_delete(w);
+    }
+    if (d->ops->lanes) {
+        weight_lanes_close(d, &store->streams);
+        crew_close(&store->crew);
+    }
+    if (store->slab.bytes)
+        unplace(d, store->slab.memory, store->slab.bytes);
+    free(store);
+    d->weights = NULL;
 }
 
 /* A weight that has no place in device memory yet; NULL with a message. */
@@ -274,13 +289,19 @@ static struct device_weight *weight_create(struct oato_device *d, const struct w
                                            struct oato_error *err)
 {
     uint64_t bytes;
-    if (!is_good(d, s, &bytes, err))
+    struct weight_store *store = store_make(d, err);
+    if (!store || !is_good(d, s, &bytes, err))
         return NULL;
     struct device_weight *w = calloc(1, sizeof *w);
     if (!w) {
         oato_fail_memory(err, sizeof *w, "a weight");
         return NULL;
     }
+    w->next = store->weights;
+    w->at = &store->weights;
+    if (w->next)
+        w->next->at = &w->next;
+    store->weights = w;
     w->device = d;
     w->source = *s;
     w->borrowed = s->use == WEIGHT_LOOKUP && !bytes;

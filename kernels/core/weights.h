@@ -50,6 +50,7 @@ struct weight_piece {
 struct device_weight {
     struct oato_weight handle; /* the caller's; its data is an address of the device's memory */
     struct oato_weight real;   /* the same where the host reaches it; data NULL: only copies do */
+    struct device_weight *next, **at; /* in the list of the store, and what points to it there */
     struct oato_device *device;
     struct weight_source source;
     bool streamed; /* it lies in memory that is not its own, */
@@ -107,10 +108,11 @@ struct weight_refilled {
 
 /* Of a device. */
 struct weight_store {
-    char id[16];
+    char id[16]; /* "": not asked for yet, nor is_host */
     bool is_host;
-    struct file_stream *file; /* streamed weights that come from a file; NULL: none */
-    struct {                  /* memory of many weights; bytes 0: none */
+    struct device_weight *weights; /* all of them */
+    struct file_stream *file;      /* streamed weights that come from a file; NULL: none */
+    struct {                       /* memory of many weights; bytes 0: none */
         void *memory;
         uint64_t bytes, used;
         uint32_t weights; /* that lie in it */
@@ -129,7 +131,8 @@ struct weight_store {
 /* A device with lanes calls it when it is opened, so that failures are reported there; for others
  * there is no need. */
 oato_status weights_open(struct oato_device *d, struct oato_error *err);
-/* Every device calls it on closing, when its queue is idle. */
+/* Every device calls it on closing, when its queue is idle. Of weights that nobody has freed the
+ * handles go; their places are the device's. */
 void weights_close(struct oato_device *d);
 /* Before programs whose experts lie in a cache, if the device has lanes. Does nothing the second
  * time. */
