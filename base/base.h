@@ -248,6 +248,17 @@ void program_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  * from any thread. */
 void program_abort(const struct oato_error *err);
 
+/* From here on the program only closes what it has open, and exits with that status; err: what is
+ * still to be told, or NULL. If a stage of closing takes longer than OATO_CLOSING_LIMIT seconds
+ * (30), the program ends so without it, and a line names the stage. */
+void program_ends(int status, const struct oato_error *err);
+/* A stage of closing that may wait for others begins, and the one before it is over; NULL: the last
+ * one is over. OATO_TRACE_CLOSING=1: each is told on stderr. */
+void program_closes(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Returns the status, for main to return. Exit handlers of libraries are a stage, too, if there was
+ * any. */
+int program_exit(int status);
+
 /* Marks an input file: from now on no outfile replaces it, under whatever path. NULL and files that
  * do not exist are ignored. Called by main before threads start. */
 void outfile_keep(const char *path);

@@ -338,20 +338,28 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
                               struct oato_error *err)
 {
     const struct device_memory m = engine_memory(e, d);
-    const uint64_t need = device_memory_sum(&m);
-    uint64_t have = d->info.free_bytes;
-    if (d->budget_bytes && d->budget_bytes < have)
-        have = d->budget_bytes;
+    const uint64_t need = device_memory_sum(&m), spare = d->info.free_bytes / 10 * 9;
+    const bool budget = d->budget_bytes && d->budget_bytes < d->info.free_bytes;
+    const uint64_t have = budget ? d->budget_bytes : d->info.free_bytes;
     if (need <= have)
         return OATO_OK;
+    char way_out[320];
+    if (budget || !e->plan)
+        snprintf(way_out, sizeof way_out,
+                 "plan with a smaller --budget, or use a smaller --context (now %d)", e->context);
+    else /* others have taken it since it was planned */
+        snprintf(
+            way_out, sizeof way_out,
+            "stop what else uses it, or plan again with the options of this plan and oato-plan "
+            "%.160s --budget %s=%.0fMiB",
+            gguf_path(e->model->gguf), d->info.id, (double)(spare >> 20));
     return oato_fail(err, OATO_EFIT,
                      "%s: needs %.1f MiB (weights %.1f, staging %.1f, KV %.1f, activations %.1f, "
-                     "workspace %.1f) "
-                     "and may use %.1f MiB: %.1f MiB are missing; plan with a smaller --budget, or "
-                     "use a smaller --context (now %d)",
+                     "workspace %.1f) and may use %.1f MiB%s: %.1f MiB are missing; %s",
                      d->info.id, (double)need / MIB, (double)m.weights / MIB, (double)m.room / MIB,
                      (double)m.kv / MIB, (double)m.work / MIB, (double)m.workspace / MIB,
-                     (double)have / MIB, (double)(need - have) / MIB, e->context);
+                     (double)have / MIB, budget ? "" : ", which are free now",
+                     (double)(need - have) / MIB, way_out);
 }
 
 /* Reads the weights of the slots from *ahead on in the background until `limit` bytes are

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { REPLANS = 2 }; /* of plans that do not load */
+
 static void on_load(void *user, const char *device, uint64_t bytes, uint64_t of)
 {
     progress_update(user, of ? (double)bytes / (double)of : 0, device);
@@ -100,19 +102,19 @@ static oato_status session_plan(struct session *s, const struct session_args *a,
     return why.status;
 }
 
-/* By the plan, which another one may replace once. */
+/* By the plan, which another one may replace, and that one, too. */
 static oato_status session_engine(struct session *s, const struct session_args *a,
                                   struct engine_options *options, struct oato_error *err)
 {
     struct progress progress = {0};
     options->on_load = on_load;
-    for (bool again = false;; again = true) {
+    for (int failures = 0;; failures++) {
         progress_begin(&progress, "loading", 1);
         oato_status status = engine_open(s->model, s->has_plan ? &s->plan : NULL, options,
                                          program_warn, &progress, &s->engine, err);
         progress_end(&progress);
-        if ((status != OATO_EFIT && status != OATO_EDEVICE) || again || !s->has_plan || a->plan ||
-            !a->make_plan)
+        if ((status != OATO_EFIT && status != OATO_EDEVICE) || failures == REPLANS ||
+            !s->has_plan || a->plan || !a->make_plan)
             return status;
         const struct oato_error failed = *err;
         options->neurons = a->engine.neurons;
@@ -225,6 +227,7 @@ void session_close(struct session *s)
     batch_free(s->batch);
     engine_close(s->engine);
     collective_close(s->ranks);
+    program_closes(NULL);
     tokenizer_free(s->tokenizer);
     model_close(s->model);
     if (s->has_plan)

@@ -196,7 +196,8 @@ static oato_status plan_own(const struct making *x, const struct plan *made, str
     return status;
 }
 
-static oato_status plan_new(struct making *x, struct plan *out, struct oato_error *err)
+static oato_status plan_new(struct making *x, const struct oato_error *failed, struct plan *out,
+                            struct oato_error *err)
 {
     struct planner_options *o = &x->options;
     struct problem *problem = NULL;
@@ -205,11 +206,15 @@ static oato_status plan_new(struct making *x, struct plan *out, struct oato_erro
     oato_status status = profile_make(x, &p, err);
     if (status)
         return status;
+    const size_t named = failed && failed->status == OATO_EFIT ? strcspn(failed->text, " ") : 0;
     o->n_budgets = 0;
     for (int32_t d = 0; d < x->here.n; d++) {
         struct device_budget *b = &o->budgets[o->n_budgets++];
         snprintf(b->id, sizeof b->id, "%s", x->here.info[d].id);
         b->bytes = here_budget(&x->here, d);
+        /* what was said to be free was not enough there */
+        if (named == strlen(b->id) + 1 && !strncmp(failed->text, b->id, named - 1))
+            b->bytes = b->bytes / 4 * (uint64_t)(4 - x->given->failures);
     }
     char devices[SOLVER_DEVICES * sizeof o->budgets[0].id];
     size_t n = 0;
@@ -273,7 +278,7 @@ static oato_status plan_find(struct making *x, const struct oato_error *failed, 
         if (failed || (!holds && why.len))
             program_tell("planning again: %s", failed ? failed->text : why.data);
         if (!holds)
-            status = plan_new(x, out, err);
+            status = plan_new(x, failed, out, err);
         plan_store_unlock(&x->kept);
     }
     text_free(&why);
@@ -291,6 +296,7 @@ static bool make_plan(void *user, const struct session_args *a, const struct mod
         oato_fail_memory(err, sizeof *x, "planning");
         return false;
     }
+    ((struct auto_plan *)user)->failures += failed != NULL;
     x->given = user;
     x->args = a;
     x->m = m;

@@ -16,6 +16,7 @@ struct auto_plan {
     const char *workload; /* name or file; NULL: mixed */
     /* The one request to plan for instead; prompt and generate 0: the workload */
     struct plan_point point;
+    int32_t failures; /* of plans to load, so far */
 };
 
 /* Rows of an option table: at is the offset of a struct auto_plan, session that of the struct

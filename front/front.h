@@ -11,6 +11,8 @@ typedef oato_status (*front_command)(int argc, char **argv, struct oato_error *e
 
 /* What main() of a program `name` returns: runs the command and tells its error. */
 int front_main(const char *name, front_command command, int argc, char **argv);
+/* A command has that result, and closes what it has open: program_ends. */
+void front_ends(oato_status status, const struct oato_error *err);
 
 /* command.c: oato-run; and the same for a model without a verb, with which a person at a terminal
  * talks if it has a chat template. */

@@ -7,6 +7,7 @@
 
 #include "executor/session.h"
 #include "front/auto.h"
+#include "front/front.h"
 #include "text/grammar.h"
 
 enum { PROMPTS_MAX = 64, BIASES_MAX = 256 };

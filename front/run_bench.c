@@ -408,6 +408,7 @@ oato_status run_bench(const struct run_args *given, struct oato_error *err)
             status = stdout_check(err);
         }
     }
+    front_ends(status, err);
     session_close(&b.session);
     free(b.ids);
     free(b.seqs);

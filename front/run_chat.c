@@ -269,6 +269,7 @@ oato_status run_chat(const struct run_args *a, struct oato_error *err)
         if (!status)
             answer_times_print(&c->session);
     }
+    front_ends(status, err);
     session_close(&c->session);
     chat_template_free(c->template);
     messages_drop(&c->messages, 0, c->messages.n);

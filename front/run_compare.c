@@ -180,6 +180,7 @@ oato_status compare_text(struct session *s, const struct run_args *a, int32_t *i
     free(c.side[0].s_per_token);
     free(c.side[1].s_per_token);
     free(c.logits);
+    front_ends(status, err);
     session_close(&other);
     return status;
 }

@@ -122,6 +122,7 @@ oato_status run_perplexity(const struct run_args *given, struct oato_error *err)
     }
     free(ids);
     text_free(&text);
+    front_ends(status, err);
     session_close(&s);
     return status;
 }
@@ -201,6 +202,7 @@ oato_status run_logits(const struct run_args *given, struct oato_error *err)
             status = outfile_commit(&out.file, err);
     }
     free(ids);
+    front_ends(status, err);
     session_close(&s);
     return status;
 }

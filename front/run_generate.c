@@ -237,6 +237,7 @@ oato_status run_generate(const struct run_args *given, struct oato_error *err)
     if (!status)
         status = answer_all(&s, answers, &a, err);
 out:
+    front_ends(status, err);
     session_close(&s); /* unfinished answers belong to its batch */
     for (int32_t i = 0; answers && i < a.n_prompts; i++) {
         free(answers[i].ids);

@@ -167,6 +167,16 @@ struct lane_ops {
     /* Whether it is passed; one that was never put anywhere is. */
     oato_status (*passed)(struct oato_device *d, struct lane_mark *mark, bool *out,
                           struct oato_error *err);
+    /* A device that brings rows to its layout by itself. unpacks: whether it does so with rows like
+     * the source's. unpack, in place of copies: the source's rows, one behind the other in host
+     * memory as they are in the file, to planes of `to`, where the first of them begins at
+     * plane[i].offset. What is put into the lane after `unpacked` waits for all of that. NULL: rows
+     * are converted on the host. */
+    bool (*unpacks)(struct oato_device *d, const struct weight_source *source);
+    oato_status (*unpack)(struct oato_device *d, struct lane *lane,
+                          const struct weight_source *rows, const void *from, void *to,
+                          const struct weight_plane plane[WEIGHT_PLANES], struct oato_error *err);
+    oato_status (*unpacked)(struct oato_device *d, struct lane *lane, struct oato_error *err);
     /* Returns when all is done that was put into the lane. */
     oato_status (*drain)(struct oato_device *d, struct lane *lane, struct oato_error *err);
 };
@@ -280,8 +290,8 @@ struct device_ops {
     uint64_t (*bytes)(const struct oato_device *d, const struct weight_source *source);
     /* Rows [row_begin + begin, row_begin + end) of the source, in host memory, to their places in
      * the prepared weight `to`, and nothing else. Pure; any thread, any rows from a multiple of
-     * 64 on (with planes: any rows), several threads at a time. (weight_stream.c has the place for
-     * devices that would convert on arrival.) */
+     * 64 on (with planes: any rows), several threads at a time. (A device that converts by
+     * itself: lane_ops.unpacks.) */
     void (*convert)(const struct oato_device *d, const struct weight_source *source, int64_t begin,
                     int64_t end, void *to);
     /* Room for a weight of so many bytes, counted against the budget. there: its prepared bytes in

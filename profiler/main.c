@@ -481,7 +481,9 @@ static oato_status profile_ranks(struct command *c, struct oato_error *err)
         status = profile_model(c, err);
     else
         status = follow_sums(c, err);
+    program_ends(oato_interrupted ? 128 + SIGINT : (int)status, status ? err : NULL);
     collective_close(c->ranks);
+    program_closes(NULL);
     return status;
 }
 
@@ -581,8 +583,8 @@ int main(int argc, char **argv)
     if (!status)
         status = stdout_check(&err); /* a pipe that broke, a disk that is full */
     if (!status)
-        return 0;
+        return program_exit(0);
     if (err.text[0]) /* empty: rank 0 says it */
         fprintf(stderr, "oato-profile: %s\n", err.text);
-    return oato_interrupted ? 128 + SIGINT : (int)status;
+    return program_exit(oato_interrupted ? 128 + SIGINT : (int)status);
 }

@@ -236,5 +236,5 @@ int main(int argc, char **argv)
     const oato_status status = run(argc, argv, &err);
     if (status && err.text[0]) /* empty: rank 0 says it */
         fprintf(stderr, "oato-serve: %s\n", err.text);
-    return (int)status;
+    return program_exit((int)status);
 }

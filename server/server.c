@@ -171,6 +171,7 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     }
     grammar_vocab_free(s.vocab);
     sampler_scratch_free(s.scratch);
+    program_ends((int)status, status ? err : NULL);
     session_close(&s.session);
     struct oato_error log;
     if (policy_close(&s, &log) && !status) {
@@ -201,7 +202,9 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     if (!collective_rank(own.session.ranks))
         return serve(&own, err);
     status = session_open(&session, &own.session, SESSION_SAMPLES | SESSION_TOKENIZER, err);
-    if (!status)
+    if (!status) {
+        program_ends(OATO_OK, NULL);
         session_close(&session);
+    }
     return status;
 }

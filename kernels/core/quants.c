@@ -6,6 +6,7 @@
  * the definition, so that every user of a weight sees the same float32 value.
  */
 #include "kernels/core/core_internal.h"
+#include "kernels/core/quants_bits.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,12 +106,7 @@ static void row_Q8_0(const uint8_t *p, int64_t k, float *out)
 
 void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8])
 {
-    for (int i = 0; i < 4; i++) {
-        scale[i] = p[i] & 63;
-        min[i] = p[4 + i] & 63;
-        scale[i + 4] = (uint8_t)((p[8 + i] & 15) | (p[i] >> 6) << 4);
-        min[i + 4] = (uint8_t)((p[8 + i] >> 4) | (p[4 + i] >> 6) << 4);
-    }
+    bits_k_scales(p, scale, min, 1);
 }
 
 /* f16 d, dmin; 12 bytes of scales; Q5: 32 bytes of fifth bits; 128 bytes: sub-blocks 2i and 2i + 1
@@ -189,10 +185,7 @@ static void row_MXFP4(const uint8_t *p, int64_t k, float *out)
 
 void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8])
 {
-    for (int i = 0; i < 8; i++) {
-        int low = block[4 + i / 2] >> i % 2 * 4 & 15, high = block[2 + i / 4] >> i % 4 * 2 & 3;
-        scale[i] = (int8_t)((low | high << 4) - 32);
-    }
+    bits_iq4_xs_scales(block, scale);
 }
 
 /* f16 d; eight bit pairs and eight nibbles of scales; sub-blocks of 32 as IQ4_NL */
@@ -232,11 +225,7 @@ static void row_Q2_K(const uint8_t *p, int64_t k, float *out)
 
 void quants_q3_k_scales(const uint8_t *block, int8_t scale[16])
 {
-    const uint8_t *p = block + 96;
-    for (int i = 0; i < 16; i++) {
-        int low = p[i % 8] >> i / 8 * 4 & 15, high = p[8 + i % 4] >> i / 4 * 2 & 3;
-        scale[i] = (int8_t)((low | high << 4) - 32);
-    }
+    bits_q3_k_scales(block + 96, scale);
 }
 
 int quants_q3_k_value(const uint8_t *block, int i)
@@ -260,13 +249,9 @@ static void row_Q3_K(const uint8_t *p, int64_t k, float *out)
 
 int quants_tq1_value(const uint8_t *block, int i)
 {
-    /* Bytes of five digits: 32, then 16; four of four digits. Digit n is the integer part of three
-     * times the fraction that 3^n times the byte leaves. */
-    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
-    const int from = i < 160 ? 0 : i < 240 ? 160 : 240, in = i - from;
-    const int width = i < 160 ? 32 : i < 240 ? 16 : 4, at = i < 160 ? 0 : i < 240 ? 32 : 48;
-    const uint8_t rest = (uint8_t)(block[at + in % width] * powers[in / width]);
-    return rest * 3 >> 8;
+    uint32_t power;
+    const int at = bits_tq1_at(i, &power);
+    return (int)bits_tq1_digit(block[at], power);
 }
 
 int quants_tq2_value(const uint8_t *block, int i)

@@ -21,9 +21,8 @@
  * after that. If a copy fails, nothing is called: the rows never arrive, and the next step reports
  * why.
  *
- * A device that can convert on arrival would have piece_fill copy the file's rows, and the copy
- * lane convert them behind the copy: piece_fill and piece_send are the only two that know what a
- * piece is.
+ * Of a device that converts by itself (lane_ops.unpacks) a piece is rows as they are in the file,
+ * which filling only copies.
  */
 #include "kernels/core/weights.h"
 
@@ -51,8 +50,14 @@ static void piece_fill(void *user)
     const struct weight_piece *p = user;
     struct oato_device *d = p->weight->device;
     const struct weight_source s = piece_source(p);
-    weight_rows_convert(d, &s, p->to,
-                        p->lanes == &d->weights->refills ? CONVERT_ALONE : CONVERT_TOGETHER);
+    const enum convert_by by = p->lanes == &d->weights->refills ? CONVERT_ALONE : CONVERT_TOGETHER;
+    const uint64_t begin_ns = now_ns();
+    if (p->weight->unpacked)
+        weight_rows_gather(d, &s, p->to, by);
+    else
+        weight_rows_convert(d, &s, p->to, by);
+    if (weight_is_measured(p->weight) && by == CONVERT_TOGETHER)
+        d->weights->copy_ns += now_ns() - begin_ns;
 }
 
 oato_status weight_cut(struct weight_lanes *lanes, struct device_weight *w, struct oato_error *err)
@@ -100,7 +105,11 @@ static oato_status piece_send(const struct weight_piece *p, struct oato_error *e
         (status = ops->mark(d, l->fill, filled, err)) ||
         (status = ops->wait(d, l->copy, filled, err)))
         return status;
-    for (int i = 0; i < WEIGHT_PLANES && !status; i++) {
+    for (int i = 0; i < WEIGHT_PLANES && w->unpacked; i++)
+        from[i].offset = w->plane[i].offset + (uint64_t)p->begin * w->plane[i].row_bytes;
+    if (w->unpacked)
+        status = ops->unpack(d, l->copy, &s, p->to, (void *)(uintptr_t)w->handle.data, from, err);
+    for (int i = 0; i < WEIGHT_PLANES && !w->unpacked && !status; i++) {
         const uint64_t row = w->plane[i].row_bytes;
         if (row)
             status = ops->copy(d, l->copy, (void *)(uintptr_t)w->handle.data,
@@ -120,6 +129,8 @@ oato_status weight_send(struct device_weight *w, struct oato_error *err)
                                    0, whole, w->handle.bytes, err);
     for (uint32_t i = 0; i < w->n_pieces && !status; i++)
         status = piece_send(&w->pieces[i], err);
+    if (!status && w->unpacked)
+        status = d->ops->lanes->unpacked(d, d->weights->streams.copy, err);
     return status;
 }
 
@@ -249,11 +260,14 @@ static oato_status refill_send(struct oato_device *d, struct weight_refilled *f,
     struct weight_lanes *l = &d->weights->refills;
     if (weight_cut(l, &f->rows, err))
         return err->status;
+    f->rows.unpacked = weight_is_unpacked(d, &f->rows.source);
     for (int i = 0; i < WEIGHT_PLANES; i++) /* not those of a matrix of so few rows */
         f->rows.plane[i].offset = w->plane[i].offset + (uint64_t)row * w->plane[i].row_bytes;
     oato_status status = OATO_OK;
     for (uint32_t i = 0; i < f->rows.n_pieces && !status; i++)
         status = piece_send(&f->rows.pieces[i], err);
+    if (!status && f->rows.unpacked)
+        status = d->ops->lanes->unpacked(d, l->copy, err);
     return status ? status : d->ops->lanes->call(d, l->copy, refill_arrived, f, err);
 }
 

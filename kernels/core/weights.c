@@ -120,7 +120,7 @@ struct conversion {
     const struct weight_source *source;
     void *to;
     int64_t rows, unit; /* in all; that claims are multiples of */
-    bool in_place;
+    bool in_place, raw; /* raw: as they are in the file */
     _Atomic int64_t next;
 };
 
@@ -129,6 +129,18 @@ static int64_t rows_of_bytes(const struct conversion *c, int64_t bytes)
 {
     const int64_t row = (int64_t)weight_source_stride(c->source);
     return max_i64(1, bytes / (row * c->unit + 1)) * c->unit;
+}
+
+static void rows_copy(const struct weight_source *s, int64_t begin, int64_t end, uint8_t *to)
+{
+    size_t row = 0;
+    dtype_row_bytes(s->dtype, s->k, &row);
+    const bool neighbours = !s->list && weight_source_stride(s) == row;
+    if (neighbours)
+        memcpy(to + row * (uint64_t)begin, weight_source_row(s, begin),
+               row * (uint64_t)(end - begin));
+    for (int64_t r = begin; !neighbours && r < end; r++)
+        memcpy(to + row * (uint64_t)r, weight_source_row(s, r), row);
 }
 
 static void conversion_share(void *arg, int threads)
@@ -142,15 +154,18 @@ static void conversion_share(void *arg, int threads)
         const int64_t end = min_i64(c->rows, at + claim);
         for (int64_t stop; at < end; at = stop) {
             stop = min_i64(end, at + release);
-            c->device->ops->convert(c->device, c->source, at, stop, c->to);
+            if (c->raw)
+                rows_copy(c->source, at, stop, c->to);
+            else
+                c->device->ops->convert(c->device, c->source, at, stop, c->to);
             if (c->in_place)
                 weight_source_release(c->source, at, stop);
         }
     }
 }
 
-void weight_rows_convert(struct oato_device *d, const struct weight_source *s, void *to,
-                         enum convert_by by)
+static void rows_bring(struct oato_device *d, const struct weight_source *s, void *to,
+                       enum convert_by by, bool raw)
 {
     struct weight_plane plane[WEIGHT_PLANES];
     const bool rows = d->ops->planes && d->ops->planes(d, s, plane);
@@ -159,7 +174,8 @@ void weight_rows_convert(struct oato_device *d, const struct weight_source *s, v
                            .to = to,
                            .rows = rows_of(s),
                            .unit = rows ? 1 : ROW_GROUP,
-                           .in_place = by == CONVERT_IN_PLACE};
+                           .in_place = by == CONVERT_IN_PLACE,
+                           .raw = raw};
     const uint64_t bytes = d->ops->bytes(d, s);
     atomic_init(&c.next, 0);
     const bool many = by != CONVERT_ALONE && bytes >= ALONE_BYTES;
@@ -171,6 +187,18 @@ void weight_rows_convert(struct oato_device *d, const struct weight_source *s, v
         conversion_share(&c, 1);
     if (c.in_place) /* threads touched the neighbours of what others had released */
         weight_source_release(s, 0, c.rows);
+}
+
+void weight_rows_convert(struct oato_device *d, const struct weight_source *s, void *to,
+                         enum convert_by by)
+{
+    rows_bring(d, s, to, by, false);
+}
+
+void weight_rows_gather(struct oato_device *d, const struct weight_source *s, void *to,
+                        enum convert_by by)
+{
+    rows_bring(d, s, to, by, true);
 }
 
 /* Whether the source can be a weight; if not, says why not. */
@@ -280,6 +308,7 @@ static struct device_weight *weight_create(struct oato_device *d, const struct w
     w->handle = (struct oato_weight){
         .dtype = s->dtype, .use = s->use, .rows = rows_of(s), .k = s->k, .bytes = bytes};
     w->cut = d->ops->lanes && d->ops->planes && d->ops->planes(d, s, w->plane);
+    w->unpacked = w->cut && !s->prepared && weight_is_unpacked(d, s);
     if (w->cut && weight_cut(&d->weights->streams, w, err)) {
         weight_delete(w);
         return NULL;
@@ -359,10 +388,12 @@ static oato_status fill_by_lanes(struct oato_device *d, struct device_weight *w,
         d->ops->finish(d, err); /* its thread sends weights, too: it must be idle */
     if (!status && !w->cut)
         status = keep_converted(w, err);
+    const uint64_t begin_ns = now_ns();
     if (!status)
         status = weight_send(w, err);
     if (weights_drain(d, status ? &late : err) && !status)
         status = err->status;
+    d->weights->send_ns += weight_is_measured(w) ? now_ns() - begin_ns : 0;
     unkeep(w); /* it is there for good */
     return status;
 }
@@ -425,6 +456,20 @@ static oato_status find_room(struct oato_device *d, struct device_weight *w, voi
     return OATO_OK;
 }
 
+/* A copy of the weight in page-locked memory spares the host copying its rows at each use. It is
+ * not made where the device does not want it, nor where rows were copied so fast that the link was
+ * the limit, with half as much again to spare for what else the host does. */
+static bool is_sent_from_file(const struct oato_device *d, const struct device_weight *w)
+{
+    const struct weight_store *store = d->weights;
+    struct device_info info;
+    d->ops->info(d, &info);
+    if (!w->cut || w->source.prepared)
+        return false;
+    return !info.keeps ||
+           (w->unpacked && store->send_ns && store->copy_ns * 3 < store->send_ns * 2);
+}
+
 static oato_status stage(struct oato_device *d, struct device_weight *w, void *staging,
                          uint64_t offset, struct oato_error *err)
 {
@@ -440,7 +485,7 @@ static oato_status stage(struct oato_device *d, struct device_weight *w, void *s
         return file_stream_add(&d->weights->file, d->weights->id, &w->handle, w->handle.bytes, s,
                                s->stored.ring, s->stored.ring_offset, err);
     }
-    return d->ops->lanes ? keep_converted(w, err) : OATO_OK;
+    return !d->ops->lanes || is_sent_from_file(d, w) ? OATO_OK : keep_converted(w, err);
 }
 
 oato_status weight_stage(struct oato_device *d, const struct weight_source *source, void *staging,

@@ -57,7 +57,8 @@ struct device_weight {
     bool borrowed; /* or is the file's rows; */
     bool in_slab;
     struct lane_mark *arrived; /* streamed, through lanes: where the copy is done */
-    bool cut;                  /* it is sent in pieces: planes and pieces are set */
+    bool cut;                  /* it is sent in pieces: planes and pieces are set, */
+    bool unpacked;             /* which are the file's rows: the device converts them */
     struct weight_plane plane[WEIGHT_PLANES];
     struct weight_piece *pieces;
     uint32_t n_pieces;
@@ -117,7 +118,10 @@ struct weight_store {
         uint32_t weights; /* that lie in it */
     } slab;
     struct weight_lanes streams;
-    struct crew crew;            /* only with lanes */
+    struct crew crew; /* only with lanes */
+    /* While large resident weights were sent as the file's rows: how long in all, and how long
+     * their rows were copied */
+    uint64_t send_ns, copy_ns;
     struct weight_lanes refills; /* of caches of experts; opened with the first program with one */
     struct weight_refilled *refilled; /* in flight, or not freed yet; the newest first */
     struct timeline transfers;        /* of refills */
@@ -167,8 +171,21 @@ oato_status weights_drain(struct oato_device *d, struct oato_error *err);
 /* Rows [begin, end) of the source to a weight of all of the source's at `to`; by whom, and in how
  * many shares a thread. */
 enum convert_by { CONVERT_ALONE, CONVERT_TOGETHER, CONVERT_IN_PLACE /* and releases the file */ };
+/* Not converted, but one behind the other. */
+void weight_rows_gather(struct oato_device *d, const struct weight_source *source, void *to,
+                        enum convert_by by);
 void weight_rows_convert(struct oato_device *d, const struct weight_source *source, void *to,
                          enum convert_by by);
+/* Of many pieces, so that copying rows and sending them overlap for most of the time. */
+static inline bool weight_is_measured(const struct device_weight *w)
+{
+    return w->unpacked && !w->streamed && w->n_pieces > LANE_BUFFERS;
+}
+/* The device converts them. */
+static inline bool weight_is_unpacked(struct oato_device *d, const struct weight_source *source)
+{
+    return d->ops->lanes->unpacks && d->ops->lanes->unpacks(d, source);
+}
 /* Cuts rows of the weight's source into pieces that fit the buffers of `lanes`, which take turns.
  */
 oato_status weight_cut(struct weight_lanes *lanes, struct device_weight *w, struct oato_error *err);

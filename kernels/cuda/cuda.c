@@ -32,7 +32,7 @@ static void info(const struct oato_device *base, struct device_info *out)
     size_t free_bytes = 0, total = 0;
     *out = (struct device_info){.kind = "cuda",
                                 .memory_bytes = d->memory_bytes,
-                                .keeps = true,
+                                .keeps = d->keeps,
                                 .cache_bytes = (uint64_t)d->l2_bytes};
     snprintf(out->id, sizeof out->id, "%s", d->id);
     snprintf(out->model, sizeof out->model, "%s", d->name);

@@ -30,6 +30,12 @@ enum cuda_chain {
     CHAIN_FOLLOWS /* yes: the last thing in the stream is a kernel of the same span */
 };
 
+/* cuda_hang.c. How long something has been owed; zeros: nothing yet. */
+struct cuda_patience {
+    uint64_t since_ns, progress;
+    bool interrupted;
+};
+
 /* The GPU's stream and the thread that feeds it: the thread launches queued jobs in order, and
  * raises the device's timeline when the stream has passed the records that signal. */
 struct cuda_queue {
@@ -42,8 +48,10 @@ struct cuda_queue {
      * NULL: not possible, events are used instead. */
     _Atomic uint64_t *count;
     cu_address count_address;
-    uint32_t looks;                  /* fruitless polls so far */
-    uint64_t leave_ns, leave_passed; /* when to give up unless `passed` rises; 0: never */
+    uint32_t looks;    /* fruitless polls so far */
+    uint32_t unmarked; /* launches since the last signal */
+    bool owed;         /* the GPU must do something else before the thread goes on */
+    struct cuda_patience patience;
     cu_event event[CUDA_SIGNALS];
     enum cuda_chain chain; /* of the next launch */
 };
@@ -80,7 +88,18 @@ struct cuda_measure {
 
 /* ------------------------------------------------------------------------------ device ---- */
 
-enum { CUDA_MODULES = 13 };
+enum { CUDA_MODULES = 14, UNPACK_ROOMS = 2 };
+
+/* cuda_unpack.c */
+struct cuda_unpacker {
+    bool declined;    /* the host converts all */
+    cu_stream stream; /* NULL: not made yet */
+    cu_address room[UNPACK_ROOMS];
+    cu_event arrived[UNPACK_ROOMS], made[UNPACK_ROOMS];
+    uint32_t turn;
+    bool tried[DT_COUNT];
+    cu_function kernel[DT_COUNT]; /* NULL: the host converts this type */
+};
 
 struct cuda_device {
     struct oato_device base;
@@ -103,9 +122,14 @@ struct cuda_device {
     uint64_t workspace_bytes;
     struct cuda_measure measure;
     struct cuda_blas blas;
-    nccl_ranks ranks;  /* NULL: it has joined none */
-    bool hung;         /* it is no longer waited for, see cuda_queue.c */
-    char warning[640]; /* what slows it down, for device_ops.warning; "": nothing */
+    nccl_ranks ranks; /* NULL: it has joined none */
+    struct cuda_unpacker unpacker;
+    bool keeps;        /* see struct device_info */
+    uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
+    bool hung;         /* it is no longer waited for, see cuda_hang.c, */
+    struct oato_error why_hung;
+    _Atomic uint64_t filled; /* buffers of weights so far: what is slow then is the host */
+    char warning[640];       /* what slows it down, for device_ops.warning; "": nothing */
 };
 
 static inline struct cuda_device *cuda_of(const struct oato_device *d)
@@ -119,6 +143,21 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
 void cuda_close(struct oato_device *base);
 /* cuda_sight.c: see struct device_ops. */
 void cuda_sight(const char *root, struct device_sight *out);
+/* cuda_hang.c. The limit for steps, from the environment; for closing. OATO_EUSAGE: no number. */
+oato_status cuda_limit_read(struct cuda_device *d, struct oato_error *err);
+void cuda_limit_close(struct cuda_device *d);
+/* Called again and again by who waits for the GPU. True: `progress` has been the same for too long.
+ * Then why_hung tells it, and the driver is not called any more. */
+bool cuda_hangs(struct cuda_device *d, struct cuda_patience *p, uint64_t progress);
+/* In place of the driver's own function, which may never return. */
+cu_result cuda_stream_finish(struct cuda_device *d, cu_stream stream);
+/* cuda_unpack.c: see struct lane_ops. The rooms are made when they are first asked for. */
+bool cuda_unpacks(struct oato_device *base, const struct weight_source *s);
+cu_result cuda_unpack(struct cuda_device *d, cu_stream lane, const struct weight_source *rows,
+                      const void *from, cu_address to,
+                      const struct weight_plane plane[WEIGHT_PLANES]);
+cu_result cuda_unpacked(const struct cuda_device *d, cu_stream lane);
+void cuda_unpacker_close(struct cuda_device *d);
 /* cuda_context.c. Makes the device's context current in the calling thread. */
 void cuda_enter(const struct cuda_device *d);
 /* Makes n events, where there were none; frees those that there are. */

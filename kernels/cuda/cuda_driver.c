@@ -65,11 +65,25 @@ CUDA_DRIVER_FUNCTIONS(DO_NOTHING)
 /* NOLINTEND(bugprone-macro-parentheses, misc-unused-parameters) */
 #pragma GCC diagnostic pop
 
+static cu_result hung_name(cu_result result, const char **text)
+{
+    *text = result == CU_ERROR_LAUNCH_TIMEOUT ? "no answer" : NULL;
+    return CU_OK;
+}
+
+static cu_result hung_text(cu_result result, const char **text)
+{
+    *text = result == CU_ERROR_LAUNCH_TIMEOUT ? "the GPU hangs and is left as it is" : NULL;
+    return CU_OK;
+}
+
 const struct cuda_driver *cuda_driver_none(void)
 {
 #define MEMBER(member, symbol, arguments) .member = none_##member,
-    static const struct cuda_driver none = {CUDA_DRIVER_FUNCTIONS(MEMBER).version = 0};
+    static struct cuda_driver none = {CUDA_DRIVER_FUNCTIONS(MEMBER).version = 0};
 #undef MEMBER
+    none.error_name = hung_name;
+    none.error_text = hung_text;
     return &none;
 }
 

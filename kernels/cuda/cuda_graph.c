@@ -6,8 +6,10 @@
  * for or signalled, where something is copied or streamed. Kernels read what varies from step to
  * step in device memory, so a captured span stays right for all steps of one size; what else its
  * launches hold (addresses of weights and workspace, the division of contexts) is part of the key.
- * A size is captured when it comes for the second time: prompts seldom do. Where the driver does
- * not capture, or has no memory for a graph, all is launched one by one, and the device says so
+ * A size is captured when it comes for the second time: prompts seldom do. A server's batches come
+ * in all sizes, of which each must find its graphs again: many are kept, as long as their records
+ * are not too many in all. Where memory for a graph is short, fewer are kept; where there is none
+ * at all, or the driver does not capture, all is launched one by one, and the device says so
  * (cuda_warning).
  *
  * Within a span, captured or not, a kernel may begin before the one before it has ended (see
@@ -20,9 +22,11 @@
 #include <string.h>
 
 enum {
-    SIZES = 8,        /* whose graphs are kept; the one that was used longest ago goes */
-    TOKENS_MOST = 16, /* of a step: longer ones compute longer than they are launched */
-    SPAN_LEAST = 2,   /* records */
+    SIZES = 64,             /* whose graphs are kept; the one that was used longest ago goes */
+    RECORDS_MOST = 1 << 15, /* of all graphs: 16 batch sizes of 80 layers, twice. What a graph takes
+                               of the GPU's memory has not been measured */
+    TOKENS_MOST = 16,       /* of a step: longer ones compute longer than they are launched */
+    SPAN_LEAST = 2,         /* records */
 };
 
 /* What must be equal, byte by byte, for launches to be. */
@@ -36,6 +40,7 @@ struct size_graphs {
     struct size_key key;
     uint64_t used;       /* number of the last step that had it; 0: the slot is free */
     bool again;          /* the size has come before */
+    uint64_t records;    /* in its graphs */
     cu_graph_exec *exec; /* of each span; NULL: not captured yet */
 };
 
@@ -46,8 +51,10 @@ struct cuda_span {
 
 struct cuda_graphs {
     int32_t n_spans;
-    bool refused; /* the driver would not: launch one by one */
+    bool refused;         /* the driver would not: launch one by one */
+    bool tiles, segments; /* its attention divides contexts in this way */
     uint64_t steps;
+    uint64_t records, most; /* in all graphs, and may be */
     struct size_graphs sizes[SIZES];
     struct size_graphs *now;  /* of the step at hand; NULL: none */
     int32_t next;             /* its first span that does not end before the record at hand */
@@ -93,6 +100,13 @@ oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
     c->graphs = g;
     if (!g)
         return oato_fail_memory(err, bytes, "spans of a program");
+    g->most = RECORDS_MOST;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct program_record *r = &c->program->records[i];
+        const bool tiles = cuda_takes_tile(&r->op, r->numerics);
+        g->tiles = g->tiles || tiles;
+        g->segments = g->segments || (r->op.kind == OP_ATTENTION && !tiles && !r->op.window);
+    }
     for (uint32_t i = 0; i < n;) {
         const struct cuda_span s = span_at(c, i);
         if (s.end - s.begin >= SPAN_LEAST)
@@ -109,12 +123,14 @@ oato_status cuda_graphs_create(struct compiled *c, struct oato_error *err)
 
 static void forget(const struct cuda_device *d, const struct compiled *c, struct size_graphs *s)
 {
-    const struct cuda_graphs *g = c->graphs;
+    struct cuda_graphs *g = c->graphs;
     for (int32_t i = 0; s->exec && i < g->n_spans; i++) {
         if (s->exec[i])
             d->cu->graph_exec_destroy(s->exec[i]);
         s->exec[i] = NULL;
     }
+    g->records -= s->records;
+    s->records = 0;
     s->used = 0;
     s->again = false;
 }
@@ -144,8 +160,8 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     const struct program *p = c->program;
     struct size_key key = {.tokens = step->n_tokens,
                            .rows = step->picks ? -step->n_rows : step->n_rows};
-    key.segments = cuda_step_segments(step);
-    key.spans = cuda_step_spans(step);
+    key.segments = c->graphs->segments ? cuda_step_segments(step) : 0;
+    key.spans = c->graphs->tiles ? cuda_step_spans(step) : 0;
     key.addresses = d->workspace;
     for (uint32_t i = 0; i < p->n_weights; i++) {
         const struct oato_weight *w = p->weights[i];
@@ -153,6 +169,26 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
         key.addresses = mix(key.addresses, w && weight_is_streamed(w));
     }
     return key;
+}
+
+/* Of the sizes that have graphs but the step's own, those go that were used longest ago, until the
+ * rest has no more records than that. False: there was none to go. */
+static bool make_room(const struct cuda_device *d, struct compiled *c, uint64_t most)
+{
+    struct cuda_graphs *g = c->graphs;
+    const uint64_t before = g->records;
+    while (g->records > most) {
+        struct size_graphs *oldest = NULL;
+        for (int i = 0; i < SIZES; i++) {
+            struct size_graphs *s = &g->sizes[i];
+            if (s != g->now && s->records && (!oldest || s->used < oldest->used))
+                oldest = s;
+        }
+        if (!oldest)
+            break;
+        forget(d, c, oldest);
+    }
+    return g->records < before;
 }
 
 void cuda_graphs_begin(struct cuda_device *d, struct compiled *c, const struct step *step)
@@ -256,14 +292,26 @@ uint32_t cuda_graphs_run(struct cuda_device *d, struct compiled *c, uint32_t ind
         d->queue.chain = d->overlaps ? CHAIN_BEGINS : CHAIN_NONE;
         return 0;
     }
-    cu_result failure = *exec ? CU_OK : capture(d, c, s, step, exec);
+    const uint64_t records = s->end - s->begin;
+    cu_result failure = CU_OK;
+    if (!*exec) {
+        make_room(d, c, g->most > records ? g->most - records : 0);
+        failure = capture(d, c, s, step, exec);
+        if (*exec) {
+            g->now->records += records;
+            g->records += records;
+        }
+    }
     if (!failure)
         *result = d->cu->graph_launch(*exec, d->queue.stream);
     if (*result == CU_ERROR_OUT_OF_MEMORY) { /* what a graph needs is allocated at its launch */
         failure = *result;
         *result = CU_OK;
     }
-    if (failure)
+    /* this record alone is launched by itself if older graphs can make room for the next one */
+    if (failure == CU_ERROR_OUT_OF_MEMORY && make_room(d, c, g->records / 2))
+        g->most = g->records;
+    else if (failure)
         refuse(d, g, failure);
-    return failure ? 0 : s->end - s->begin;
+    return failure ? 0 : (uint32_t)records;
 }

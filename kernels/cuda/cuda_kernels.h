@@ -495,6 +495,25 @@ enum {
 };
 #define ATTENTION_TILE_SHARED(head_dim) (2 * (72 * (head_dim) + 64 * ((head_dim) + 8)))
 
+/* ---------------------------------------------------------- weights sent: planes_make.cu -- */
+
+enum { PLANES_THREADS = 128, PLANES_STRETCH = 16 };
+
+/* The planes_<type> kernels: GGUF blocks, one behind the other from a multiple of 16 bytes on, to
+ * where they begin in each plane. grid: cuda_planes_grid. */
+struct cuda_planes_args {
+    const uint8_t *from;
+    uint8_t *plane[4];
+    int64_t blocks;
+};
+
+/* elements: of a GGUF block */
+static inline uint32_t cuda_planes_grid(int64_t blocks, int32_t elements)
+{
+    const int64_t each = elements == 256 ? PLANES_STRETCH : PLANES_THREADS / (elements / 32);
+    return (uint32_t)((blocks + each - 1) / each);
+}
+
 /* ------------------------------------------------------------------ profiling: measure.cu -- */
 
 /* Takes no argument, but every kernel has one. grid: 1 */

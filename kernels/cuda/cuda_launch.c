@@ -10,7 +10,8 @@
 
 enum {
     SPLIT_ROWS = 16, /* steps of more rows keep a GPU busy without dividing contexts */
-    SPLIT_STEP = 4,  /* grids have room for so many segments more, and captured launches last */
+    SPLIT_STEP = 4,  /* grids have room for so many segments more, and captured launches last: */
+    SPLIT_PART = 8,  /* of long contexts for an eighth to a quarter more */
     TILE_WARPS_LEAST = 2, /* of a block of attention_tile, however few rows there are */
 };
 _Static_assert((int)ATTENTION_PAGE == (int)KV_PAGE_POSITIONS, "attention goes page by page");
@@ -282,9 +283,12 @@ static int64_t step_positions(const struct step *step)
 int32_t cuda_step_segments(const struct step *step)
 {
     const int64_t pages = (step_positions(step) + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+    int64_t more = SPLIT_STEP;
     if (pages <= 1)
         return (int32_t)pages;
-    return (int32_t)min_i64((pages + SPLIT_STEP - 1) / SPLIT_STEP * SPLIT_STEP, ATTENTION_SEGMENTS);
+    while (more * SPLIT_PART < pages)
+        more *= 2;
+    return (int32_t)min_i64((pages + more - 1) / more * more, ATTENTION_SEGMENTS);
 }
 
 int32_t cuda_step_spans(const struct step *step)

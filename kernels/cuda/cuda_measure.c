@@ -161,7 +161,7 @@ static cu_result read_once(struct cuda_device *d, const struct rate_runs *r, flo
         (result =
              d->cu->launch(kernel, blocks, 1, 1, READ_THREADS, 1, 1, 0, stream, arguments, NULL)) ||
         (result = d->cu->event_record(event[1], stream)) ||
-        (result = d->cu->stream_synchronize(stream)))
+        (result = cuda_stream_finish(d, stream)))
         return result;
     return d->cu->event_elapsed(ms, event[0], event[1]);
 }
@@ -204,7 +204,7 @@ static cu_result both_once(struct cuda_device *d, const struct rate_runs *r, flo
     for (int way = 0; way < 2 && !result; way++)
         result = cu->event_record(event[2 * way + 1], stream[way]);
     for (int way = 0; way < 2 && !result; way++)
-        result = cu->stream_synchronize(stream[way]);
+        result = cuda_stream_finish(d, stream[way]);
     for (int way = 0; way < 2 && !result; way++)
         result = cu->event_elapsed(&ms[way], event[2 * way], event[2 * way + 1]);
     return result;

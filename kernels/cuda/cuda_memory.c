@@ -61,7 +61,7 @@ oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, str
         return err->status;
     cu_result result = d->cu->fill(address, 0, bytes ? bytes : 1, d->queue.stream);
     if (!result)
-        result = d->cu->stream_synchronize(d->queue.stream);
+        result = cuda_stream_finish(d, d->queue.stream);
     if (result) {
         cuda_return(d, address, bytes);
         return cuda_fail(d->cu, result, d->id, "clearing memory", err);

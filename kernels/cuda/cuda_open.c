@@ -19,18 +19,18 @@ enum {
 extern const unsigned char cuda_image_rows[], cuda_image_matvec[], cuda_image_matrix[],
     cuda_image_attention[], cuda_image_attention_tile[], cuda_image_sample[], cuda_image_sparse[],
     cuda_image_batch[], cuda_image_measure[], cuda_image_state[], cuda_image_route[],
-    cuda_image_columns[], cuda_image_batch_float[];
+    cuda_image_columns[], cuda_image_batch_float[], cuda_image_planes_make[];
 static const unsigned char *const images[CUDA_MODULES] = {
-    cuda_image_rows,           cuda_image_matvec, cuda_image_matrix, cuda_image_attention,
-    cuda_image_attention_tile, cuda_image_sample, cuda_image_sparse, cuda_image_batch,
-    cuda_image_measure,        cuda_image_state,  cuda_image_route,  cuda_image_columns,
-    cuda_image_batch_float};
+    cuda_image_rows,           cuda_image_matvec,     cuda_image_matrix, cuda_image_attention,
+    cuda_image_attention_tile, cuda_image_sample,     cuda_image_sparse, cuda_image_batch,
+    cuda_image_measure,        cuda_image_state,      cuda_image_route,  cuda_image_columns,
+    cuda_image_batch_float,    cuda_image_planes_make};
 
 /* A kernel of each image; all of an image are compiled alike. */
 static const char *const kernels[CUDA_MODULES] = {
     "rms_norm", "pack_q8",       "matrix_Q8_0", "attention_merge", "attention_tile_merge",
     "top_k",    "active_list",   "batch_Q8_0",  "measure_mark",    "conv",
-    "route",    "columns_merge", "batch_F16"};
+    "route",    "columns_merge", "batch_F16",   "planes_Q8_0"};
 
 /* False when the environment says VARIABLE=0. */
 static bool wanted(const char *variable)
@@ -131,7 +131,7 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     d->index = index;
     d->budget_bytes = options ? options->budget_bytes : 0;
     snprintf(d->id, sizeof d->id, "cuda:%d", index);
-    if (look_at(d, err))
+    if (cuda_limit_read(d, err) || look_at(d, err))
         goto no_context;
     cu_result result = cu->context_retain(&d->context, d->ordinal);
     if (result) {
@@ -140,6 +140,8 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     }
     cuda_enter(d);
     d->graphs = wanted("OATO_CUDA_GRAPHS");
+    d->keeps = wanted("OATO_CUDA_KEEP");
+    d->unpacker.declined = !wanted("OATO_CUDA_UNPACK");
     if (load_kernels(d, err))
         goto fail;
     d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
@@ -171,18 +173,26 @@ void cuda_close(struct oato_device *base)
     struct cuda_device *d = cuda_of(base);
     if (!d)
         return;
+    cuda_limit_close(d);
+    program_closes("%s ends its step and releases programs", d->id);
     job_queue_cancel(&d->queue.base);
     while (d->programs) /* their graphs are of the queue's stream, */
         cuda_release(base, d->programs);
+    program_closes("%s closes cuBLAS and NCCL", d->id);
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_nccl_close(d);
+    program_closes("%s closes its streams", d->id);
     cuda_queue_close(&d->queue);
     weights_close(base);
     cuda_enter(d);
+    cuda_unpacker_close(d);
     cuda_measure_close(d);
+    program_closes("%s frees its memory", d->id);
     cuda_return(d, d->workspace, d->workspace_bytes);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
+    program_closes("%s releases its context", d->id);
     d->cu->context_release(d->ordinal);
+    program_closes(NULL);
     free(d);
 }

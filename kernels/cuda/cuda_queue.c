@@ -12,9 +12,9 @@
  * It spins while a step is on its way: a sleep would cost as much as a small operator. Between
  * steps it sleeps.
  *
- * A kernel that does not end cannot be taken back. Once the user has interrupted the program, the
- * queue waits for the GPU's next signal HANG_NS at most; then the device has failed, and nothing is
- * asked of its driver any more, which would wait for the kernel again.
+ * Its waits for the GPU have a limit (cuda_hang.c). A launch into a stream that is full of others
+ * waits in the driver, where no limit reaches; so stretches of launches without a signal are marked
+ * now and then, and only few of these marks may be ahead of the GPU.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -23,11 +23,12 @@
 #include <string.h>
 
 enum {
-    SPINS = 200,       /* looks before another thread is given the core */
-    LOOKS_ASKED = 1000 /* at the count, before the driver is asked whether the GPU still works */
+    SPINS = 200,        /* looks before another thread is given the core */
+    LOOKS_ASKED = 1000, /* at the count, before the driver is asked whether the GPU still works */
+    MARK_LAUNCHES = 32, /* records, of up to 4 kernels, or graphs; a stream holds about 1000 */
+    MARKS_AHEAD = 6,
 };
-#define SPIN_NS 500000               /* a token is sampled and said meanwhile */
-#define HANG_NS UINT64_C(5000000000) /* a step of a large prompt takes less */
+#define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
@@ -36,28 +37,17 @@ static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doin
     return job_queue_fail(&q->base, TIMELINE_DIED, &error);
 }
 
-/* The GPU owes a signal, the user wants to leave, and neither has changed for HANG_NS. */
+/* The GPU owes something, and nothing has come of it for too long. */
 static bool hangs(struct cuda_queue *q)
 {
-    if (!oato_interrupted || q->passed == q->recorded) {
-        q->leave_ns = 0;
+    struct cuda_device *d = q->device;
+    if (q->passed == q->recorded && !q->owed) {
+        q->patience.since_ns = 0;
         return false;
     }
-    if (!q->leave_ns || q->passed != q->leave_passed) {
-        q->leave_ns = now_ns() + HANG_NS;
-        q->leave_passed = q->passed;
-    }
-    return now_ns() > q->leave_ns;
-}
-
-static bool hung(struct cuda_queue *q)
-{
-    q->device->hung = true;
-    q->device->cu = cuda_driver_none();
-    return job_queue_fail_text(
-        &q->base, TIMELINE_DIED,
-        "a kernel is still running %d s after the interrupt; leaving the GPU as it is",
-        (int)(HANG_NS / UINT64_C(1000000000)));
+    return cuda_hangs(d, &q->patience,
+                      q->passed + d->base.weights->streams.records + atomic_load(&d->filled)) &&
+           !job_queue_fail(&q->base, TIMELINE_DIED, &d->why_hung);
 }
 
 /* ------------------------------------------------------------------------------ signals --- */
@@ -93,7 +83,8 @@ static bool pump(struct cuda_queue *q)
         if (result)
             return driver_fail(q, result, "running a step");
         const uint64_t value = q->value[q->passed++ % CUDA_SIGNALS];
-        timeline_signal(&q->base.timeline, value, now_ns());
+        if (value) /* none is a mark's */
+            timeline_signal(&q->base.timeline, value, now_ns());
     }
     return true;
 }
@@ -106,7 +97,7 @@ static bool pump_again(struct cuda_queue *q, int *spins)
     if (++*spins % SPINS == 0) {
         sched_yield();
         if (hangs(q))
-            return hung(q);
+            return false;
     }
     return !atomic_load(&q->base.stop) ||
            job_queue_fail_text(&q->base, TIMELINE_DIED, "the step was cancelled");
@@ -120,18 +111,33 @@ static bool pump_all(struct cuda_queue *q)
     return true;
 }
 
-/* The timeline rises to value when the stream gets here. */
+/* The timeline rises to value when the stream gets here; 0: it does not. */
 static bool signal_here(struct cuda_queue *q, uint64_t value)
 {
     for (int spins = 0; q->recorded - q->passed == CUDA_SIGNALS;)
         if (!pump_again(q, &spins))
             return false;
-    cu_result result = cuda_measure_mark(q->device, value);
+    cu_result result = value ? cuda_measure_mark(q->device, value) : CU_OK;
     if (!result)
         result = count_here(q);
     if (result)
         return driver_fail(q, result, "signalling");
     q->value[q->recorded++ % CUDA_SIGNALS] = value;
+    q->unmarked = 0;
+    return true;
+}
+
+/* Behind each launch. What follows the mark follows no kernel. */
+static bool mark_here(struct cuda_queue *q)
+{
+    if (++q->unmarked < MARK_LAUNCHES)
+        return true;
+    if (!signal_here(q, 0))
+        return false;
+    q->chain = q->chain ? CHAIN_BEGINS : CHAIN_NONE;
+    for (int spins = 0; q->recorded - q->passed > MARKS_AHEAD;)
+        if (!pump_again(q, &spins))
+            return false;
     return true;
 }
 
@@ -203,9 +209,11 @@ static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
     if (use && use->weights && !wait_for_file(q, use->file, use->weights))
         return false;
     oato_status status = weights_room(d, &room, &error);
+    q->owed = true;
     for (int spins = 0; !status && !room; status = weights_room(d, &room, &error))
         if (!pump_again(q, &spins))
             return false;
+    q->owed = false;
     if (!status)
         status = weights_stream(d, c->program, r, step, history_mark(c, r), use, &error);
     if (!status && r->signal)
@@ -260,6 +268,8 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
         if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
             return false;
+        if (!r->signal && !mark_here(q))
+            return false;
         if (!pump(q)) /* others wait for signals while what follows them is launched */
             return false;
     }
@@ -278,7 +288,9 @@ static bool run_copy(struct cuda_queue *q, const struct job *job)
             ? cu->download(job->to, (cu_address)(uintptr_t)job->from, job->bytes, q->stream)
             : cu->upload((cu_address)(uintptr_t)job->to, job->from, job->bytes, q->stream);
     if (!result)
-        result = cu->stream_synchronize(q->stream);
+        result = cuda_stream_finish(q->device, q->stream);
+    if (q->device->hung)
+        return job_queue_fail(&q->base, TIMELINE_DIED, &q->device->why_hung);
     if (result)
         return driver_fail(q, result, job->download ? "reading memory" : "writing memory");
     if (job->signal)
@@ -294,11 +306,13 @@ static void start(struct job_queue *base)
 static void run_job(struct job_queue *base, const struct job *job)
 {
     struct cuda_queue *q = (struct cuda_queue *)base;
+    q->patience.since_ns = 0;
+    q->owed = false;
     if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
         return;
     struct oato_error ignored;
     weights_drain(&q->device->base, &ignored); /* nothing uses memory any more */
-    q->device->cu->stream_synchronize(q->stream);
+    cuda_stream_finish(q->device, q->stream);
 }
 
 /* ------------------------------------------------------------------------------- queue ---- */

@@ -40,7 +40,7 @@ bool cuda_planes(const struct oato_device *base, const struct weight_source *s,
 void cuda_convert(const struct oato_device *base, const struct weight_source *s, int64_t begin,
                   int64_t end, void *to)
 {
-    (void)base;
+    atomic_fetch_add(&cuda_of(base)->filled, 1);
     if (s->use == WEIGHT_COLUMNS) {
         struct oato_weight whole = {.dtype = s->dtype,
                                     .use = s->use,
@@ -152,6 +152,25 @@ static oato_status lane_wait(struct oato_device *base, struct lane *lane, struct
     return said(base, result, "waiting for weights", err);
 }
 
+static oato_status lane_unpack(struct oato_device *base, struct lane *lane,
+                               const struct weight_source *rows, const void *from, void *to,
+                               const struct weight_plane plane[WEIGHT_PLANES],
+                               struct oato_error *err)
+{
+    enter(base);
+    const cu_result result = cuda_unpack(cuda_of(base), stream_of(base, lane), rows, from,
+                                         (cu_address)(uintptr_t)to, plane);
+    return said(base, result, "sending a weight", err);
+}
+
+static oato_status lane_unpacked(struct oato_device *base, struct lane *lane,
+                                 struct oato_error *err)
+{
+    enter(base);
+    return said(base, cuda_unpacked(cuda_of(base), stream_of(base, lane)), "waiting for planes",
+                err);
+}
+
 static oato_status lane_passed(struct oato_device *base, struct lane_mark *mark, bool *out,
                                struct oato_error *err)
 {
@@ -163,7 +182,8 @@ static oato_status lane_passed(struct oato_device *base, struct lane_mark *mark,
 
 static oato_status lane_drain(struct oato_device *base, struct lane *lane, struct oato_error *err)
 {
-    const cu_result result = enter(base)->stream_synchronize(stream_of(base, lane));
+    enter(base);
+    const cu_result result = cuda_stream_finish(cuda_of(base), stream_of(base, lane));
     return said(base, result, "writing a weight", err);
 }
 
@@ -176,4 +196,7 @@ const struct lane_ops cuda_lanes = {.open = lane_open,
                                     .mark = lane_mark,
                                     .wait = lane_wait,
                                     .passed = lane_passed,
+                                    .unpacks = cuda_unpacks,
+                                    .unpack = lane_unpack,
+                                    .unpacked = lane_unpacked,
                                     .drain = lane_drain};

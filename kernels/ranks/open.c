@@ -207,11 +207,15 @@ void collective_close(struct collective *c)
 {
     if (!c)
         return;
+    if (c->ranks > 1)
+        program_closes("rank %d waits until the others have closed, too", c->rank);
     watch_end(c);
     if (c->shared)
         munmap(c->shared, c->shared_bytes);
-    if (c->transport && !c->failed)
+    if (c->transport && !c->failed) {
+        program_closes("rank %d leaves the others, by MPI_Finalize", c->rank);
         c->transport->close(); /* the module stays: MPI has threads and exit handlers of its own */
+    }
     if (c->sum)
         pages_free(c->sum, SLOT_BYTES);
     if (c->others)

@@ -17,10 +17,12 @@
  *   OATO_CUDA_ON_CPU_COMPUTES=1      0: kernels write nothing and take no time, for who only wants
  *                                    to be told of them
  *   OATO_CUDA_ON_CPU_GRANULE=1       allocations take multiples of so many bytes: a real one, 2 MiB
- *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N   the N-th launch ends with an illegal
+ *   OATO_CUDA_ON_CPU_FAIL=launch=N,alloc=N,register=N,hang=N   the N-th launch ends with an illegal
  *                                    address, as a real one does: later, and all that follows fails
  *                                    too; the N-th allocation finds no memory, the N-th
- *                                    registration of host memory is refused
+ *                                    registration of host memory is refused; the N-th launch does
+ *                                    not end while this is set. release=1: releasing a context does
+ *                                    not return
  *
  * Stricter than a real one: the context must be current wherever work is given or memory is asked
  * for, copies read and write host memory when the stream comes to them, copies between GPUs want
@@ -249,6 +251,7 @@ cu_result on_cpu_context_retain(cu_context *context, cu_device device)
         gpu->peers.clear();
         gpu->launches = gpu->allocations = 0;
         gpu->bad_launch = failure_asked_for("launch=");
+        gpu->hanging_launch = failure_asked_for("hang=");
         gpu->registrations = 0;
         gpu->handles = gpu->products = 0;
         gpu->bad_registration = failure_asked_for("register=");
@@ -266,6 +269,8 @@ cu_result on_cpu_context_release(cu_device device)
     cu_context gpu = &state().gpus[device];
     if (!gpu->retained)
         return INVALID_CONTEXT;
+    while (failure_asked_for("release="))
+        state().changed.wait(lock);
     if (!--gpu->retained)
         gpu->memory.clear();
     return OK;

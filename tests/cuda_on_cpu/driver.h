@@ -85,6 +85,7 @@ struct CUctx_st {
     std::set<cu_context> peers;      /* whose memory it may read and write */
     long launches, allocations;      /* so far */
     long bad_launch, bad_allocation; /* the one that fails; 0: none */
+    long hanging_launch;
     long registrations, bad_registration;
     long handles, products; /* of cuBLAS */
 };

@@ -10,7 +10,8 @@
 
 static struct cuda_driver *counted; /* the driver that devices call */
 static struct cuda_driver uncounted;
-static int launches, graph_launches;
+static _Atomic int launches;
+static int graph_launches, captures;
 static int overlapping; /* of the launches */
 
 static cu_result count_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
@@ -35,6 +36,12 @@ static cu_result count_graph(cu_graph_exec exec, cu_stream stream)
     return uncounted.graph_launch(exec, stream);
 }
 
+static cu_result count_capture(cu_graph_exec *exec, cu_graph graph, unsigned long long flags)
+{
+    captures++;
+    return uncounted.graph_instantiate(exec, graph, flags);
+}
+
 /* In place of the one that begins: what would be graphs is launched one by one. */
 static inline cu_result refuse_capture(cu_stream stream, int mode)
 {
@@ -50,7 +57,8 @@ static void count_begin(void)
     counted->launch = count_launch;
     counted->launch_as = count_launch_as;
     counted->graph_launch = count_graph;
-    launches = graph_launches = overlapping = 0;
+    counted->graph_instantiate = count_capture;
+    launches = graph_launches = captures = overlapping = 0;
 }
 
 static void count_end(void)

@@ -35,6 +35,8 @@ static int ranks_open(int *rank, int *ranks, char host[TRANSPORT_HOST])
 
 static void ranks_close(void)
 {
+    while (world->close_waits && !own_rank)
+        pause();
     atomic_fetch_add(&world->closed, 1);
 }
 

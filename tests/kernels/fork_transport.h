@@ -22,7 +22,8 @@ struct fork_box { /* one message on its way from one rank to another */
 struct fork_world {
     int ranks, hosts;
     pid_t child[FORK_RANKS];
-    bool sum_waits;     /* MPI's own sums wait for ever */
+    bool sum_waits;     /* MPI's own sums wait for ever, */
+    bool close_waits;   /* and so does leaving, on rank 0 */
     _Atomic int closed; /* ranks that have left in order */
     _Atomic size_t sent_bytes;
     struct fork_box box[CHANNELS][FORK_RANKS][FORK_RANKS];

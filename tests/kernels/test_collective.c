@@ -389,6 +389,51 @@ static void who_leaves_or_stops_is_named_by_those_who_wait(void **state)
     world_free(slow);
 }
 
+/* ---------------------------------------------------------------------------- closing ----- */
+
+static int ends(struct collective *c, int rank, const struct fork_world *w)
+{
+    (void)c, (void)rank, (void)w;
+    program_ends(OATO_OK, NULL);
+    return WRONG_STATUS; /* of a rank that closes, which the one with a limit does not */
+}
+
+/* Rank 1 is busy closing something else, though it still answers its watch. */
+static int one_closes_late(struct collective *c, int rank, const struct fork_world *w)
+{
+    (void)c, (void)w;
+    program_ends(OATO_OK, NULL);
+    if (rank) {
+        program_closes("cuda:0 closes its streams");
+        nanosleep(&(struct timespec){.tv_sec = 5}, NULL);
+    }
+    return WRONG_STATUS;
+}
+
+/* Whatever waits: the other rank, or MPI itself. Each ends with the status that it had. */
+static void closing_has_a_limit(void **state)
+{
+    (void)state;
+    setenv("OATO_CLOSING_LIMIT", "0.2", 1);
+    program_begin("tested");
+    for (int mpi = 0; mpi < 2; mpi++) {
+        struct fork_world *w = world_create(2, 1);
+        const uint64_t begin = now_ns();
+        w->close_waits = mpi;
+        ranks_start(w, mpi ? ends : one_closes_late);
+        for (int rank = 0; rank < 2; rank++) {
+            int status = 0;
+            assert_int_equal(waitpid(w->child[rank], &status, 0), w->child[rank]);
+            assert_true(WIFEXITED(status));
+            assert_int_equal(WEXITSTATUS(status), mpi && rank ? WRONG_STATUS : GOOD);
+        }
+        assert_true(now_ns() - begin < UINT64_C(4000000000));
+        assert_int_equal(w->closed, mpi); /* rank 1 */
+        world_free(w);
+    }
+    unsetenv("OATO_CLOSING_LIMIT");
+}
+
 /* ----------------------------------------------------------------------------- memory ----- */
 
 static bool memory_full; /* so is /dev/shm */
@@ -425,6 +470,7 @@ int main(void)
         cmocka_unit_test(a_q8_0_sum_has_34_of_128_bytes),
         cmocka_unit_test(the_size_decides_who_sums_unless_the_user_does),
         cmocka_unit_test(values_pass_from_rank_to_rank),
+        cmocka_unit_test(closing_has_a_limit),
         cmocka_unit_test(who_leaves_or_stops_is_named_by_those_who_wait),
         cmocka_unit_test(full_shared_memory_is_refused),
     };

@@ -283,45 +283,6 @@ static void a_dead_gpu_is_noticed(void **state)
     unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
 }
 
-static cu_result never_ready(cu_event event)
-{
-    (void)event;
-    return CU_ERROR_NOT_READY;
-}
-
-/* As if a kernel never ended: the host is told so in time, and closing waits for nothing. */
-static void a_kernel_that_hangs_is_left_after_an_interrupt(void **state)
-{
-    (void)state;
-    if (!getenv("OATO_CUDA_DRIVER"))
-        skip();
-    struct timeline host;
-    struct oato_error err;
-    const struct step step = {.n_tokens = 1, .n_seqs = 1};
-    count_begin();
-    struct rig *gpu = rig_that_signals(1); /* events tell */
-    struct cuda_device *d = cuda_of(gpu->d);
-    timeline_init(&host);
-    rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = 1;
-    rig_compile(gpu, NULL);
-    counted->event_query = never_ready;
-    const uint64_t begin_ns = now_ns();
-    rig_submit_beside(gpu, &host, &step);
-    oato_interrupted = 1;
-    assert_int_equal(gpu->d->ops->finish(gpu->d, &err), OATO_EDEVICE);
-    oato_interrupted = 0;
-    assert_in_range(now_ns() - begin_ns, UINT64_C(4000000000), UINT64_C(60000000000));
-    assert_string_equal(err.text, "cuda:0: a kernel is still running 5 s after the interrupt; "
-                                  "leaving the GPU as it is");
-    assert_true(d->cu == cuda_driver_none());
-    counted->event_query = uncounted.event_query;
-    d->cu = counted; /* here it does work: all is freed */
-    d->hung = false;
-    rig_free(gpu);
-    unsetenv("OATO_CUDA_ON_CPU_STREAM_WRITES");
-    count_end();
-}
-
 /* Of a rig. */
 enum { ARENA_BYTES = RIG_VALUES * RIG_TOKENS * RIG_WIDTH * (int)sizeof(float) };
 
@@ -529,7 +490,6 @@ int main(void)
         cmocka_unit_test(what_was_signalled_has_happened),
         cmocka_unit_test(signals_are_as_many_as_a_step_wants),
         cmocka_unit_test(a_dead_gpu_is_noticed),
-        cmocka_unit_test(a_kernel_that_hangs_is_left_after_an_interrupt),
         cmocka_unit_test(a_device_closes_what_uses_its_streams_first),
         cmocka_unit_test(values_lie_where_kernels_can_load_them),
         cmocka_unit_test(memory_is_counted_against_the_budget),

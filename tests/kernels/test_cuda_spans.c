@@ -54,18 +54,6 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     assert_int_equal(graph_launches, 5);
     rig_free(gpu);
 
-    /* a size that was forgotten begins anew: there are places for eight */
-    gpu = rig_that_adds();
-    graph_launches = 0;
-    for (int i = 0; i < 20; i++) {
-        struct step step = {.n_tokens = 1 + i / 10, .n_rows = i / 2 % 5, .n_seqs = 1};
-        rig_step(&gpu, 1, &step);
-    }
-    assert_int_equal(graph_launches, 10);
-    steps_that_add(gpu, tokens, 3);
-    assert_int_equal(graph_launches, 12);
-    rig_free(gpu);
-
     /* a driver that captures nothing only costs time */
     gpu = rig_that_adds();
     counted->capture_begin = refuse_capture;
@@ -73,6 +61,84 @@ static void steps_of_a_size_that_comes_again_are_graphs(void **state)
     steps_that_add(gpu, tokens, ARRAY_LEN(tokens));
     assert_int_equal(graph_launches, 0);
     rig_free(gpu);
+    count_end();
+}
+
+enum { BATCHES = 16, SERVED = 400 };
+
+/* Steps of a server: 1 to 16 answers at a time, in any order. */
+static void serve(struct rig *gpu, int steps)
+{
+    uint32_t seed = 7;
+    for (int i = 0; i < steps; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        const int32_t n = 1 + (int32_t)(seed >> 16) % BATCHES;
+        struct step step = {.n_tokens = n, .n_rows = n, .n_seqs = 1};
+        rig_step(&gpu, 1, &step);
+    }
+}
+
+static struct rig *rig_that_serves(void)
+{
+    struct rig *gpu = rig_create("cuda:0", 0);
+    for (int i = 0; i < 3; i++)
+        rig_put(gpu, "add/k64", 2, (int[]){0, 1}, 1, (int[]){1}, NULL)->signal = i == 2;
+    gpu->p.max_tokens = gpu->p.max_rows = BATCHES;
+    rig_compile(gpu, NULL);
+    return gpu;
+}
+
+/* Each of its sizes is captured once, and then found. */
+static void all_batch_sizes_of_a_server_keep_their_graphs(void **state)
+{
+    (void)state;
+    count_begin();
+    struct rig *gpu = rig_that_serves();
+    serve(gpu, SERVED);
+    assert_int_equal(captures, BATCHES);
+    assert_int_equal(graph_launches, SERVED - BATCHES);
+    rig_free(gpu);
+    count_end();
+}
+
+static int instantiated, room; /* graphs that are there, and may be */
+
+static cu_result graph_if_there_is_room(cu_graph_exec *exec, cu_graph graph,
+                                        unsigned long long flags)
+{
+    captures++;
+    if (instantiated == room)
+        return CU_ERROR_OUT_OF_MEMORY;
+    instantiated++;
+    return uncounted.graph_instantiate(exec, graph, flags);
+}
+
+static cu_result graph_gone(cu_graph_exec exec)
+{
+    instantiated--;
+    return uncounted.graph_exec_destroy(exec);
+}
+
+/* A GPU that is nearly full: older graphs make room, and the last one works. */
+static void fewer_graphs_are_kept_where_memory_is_short(void **state)
+{
+    (void)state;
+    count_begin();
+    instantiated = 0;
+    room = 5;
+    counted->graph_instantiate = graph_if_there_is_room;
+    counted->graph_exec_destroy = graph_gone;
+    struct rig *gpu = rig_that_serves();
+    serve(gpu, SERVED);
+    assert_null(gpu->d->ops->warning(gpu->d));
+    assert_in_range(instantiated, 1, room);
+    assert_true(graph_launches > SERVED / 4);
+    graph_launches = 0;
+    for (int i = 0; i < 4; i++)
+        rig_step(&gpu, 1, &(struct step){.n_tokens = 1, .n_rows = 1, .n_seqs = 1});
+    assert_in_range(graph_launches, 3, 4);
+    rig_free(gpu);
+    assert_int_equal(instantiated, 0);
     count_end();
 }
 
@@ -227,6 +293,8 @@ int main(void)
     struct oato_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_a_size_that_comes_again_are_graphs),
+        cmocka_unit_test(all_batch_sizes_of_a_server_keep_their_graphs),
+        cmocka_unit_test(fewer_graphs_are_kept_where_memory_is_short),
         cmocka_unit_test(graphs_without_memory_are_done_without),
         cmocka_unit_test(weights_that_moved_are_read_where_they_are),
         cmocka_unit_test(graphs_can_be_declined),

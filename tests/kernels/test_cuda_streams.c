@@ -41,6 +41,15 @@ static void give_back(const struct rig *g, void *p, uint64_t bytes)
     g->d->ops->free(g->d, p, bytes);
 }
 
+/* For a copy that is kept: hosts that have little memory left keep none. */
+static bool has_room(const struct rig *g, uint64_t bytes)
+{
+    void *p = g->d->ops->host_alloc(g->d, bytes, false);
+    if (p)
+        g->d->ops->host_free(g->d, p);
+    return p;
+}
+
 static void read_back(const struct rig *g, void *to, const void *from, uint64_t bytes)
 {
     struct oato_error err;
@@ -83,8 +92,8 @@ static uint64_t close_planes(oato_dtype dtype, int64_t rows, int64_t k, uint8_t 
     return end;
 }
 
-/* Rows [1, rows] of a tensor that is 256 columns wider, resident and streamed: each time what
- * cuda_layout_rows makes of them at once. */
+/* Rows [1, rows] of a tensor that is 256 columns wider, resident, streamed from a copy that is kept
+ * and from the file's rows: each time what cuda_layout_rows makes of them at once. */
 static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
 {
     size_t row = 0, wide = 0;
@@ -105,13 +114,19 @@ static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
                               .use = WEIGHT_MATRIX};
     cuda_layout_rows(&s, expected, 0, rows);
     const uint64_t used = close_planes(dtype, rows, k, expected);
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
+        setenv("OATO_CUDA_KEEP", way == 1 ? "1" : "0", 1);
         struct rig *g = rig_create("cuda", 0);
         struct oato_error err;
         void *staging = alloc(g, bytes + 512);
         const uint8_t *at = (const uint8_t *)staging + 256;
         if (way) {
-            stream_alone(g, rig_stage(g, &s, staging, 256));
+            const struct device_weight *w =
+                device_weight_of(g->weights[rig_stage(g, &s, staging, 256)]);
+            const bool blocks = dtype_info((int)dtype)->block_elems > 1;
+            assert_int_equal(w->unpacked, blocks);
+            assert_int_equal(w->kept != NULL, way == 1 && has_room(g, bytes));
+            stream_alone(g, 0);
         } else {
             if (weight_prepare(g->d, &s, &g->weights[g->p.n_weights++], &err))
                 fail_msg("%s", err.text);
@@ -123,9 +138,49 @@ static void check_bytes(oato_dtype dtype, int64_t rows, int64_t k)
             fail_msg("%s of %d rows, way %d: other bytes", dtype_name(dtype), (int)rows, way);
         close_rig(g, staging, bytes + 512);
     }
+    unsetenv("OATO_CUDA_KEEP");
     free(got);
     free(expected);
     free(numbers);
+}
+
+/* Where the host copied rows as fast as the link took them, with time to spare. */
+static void copies_are_kept_where_the_host_is_the_limit(void **state)
+{
+    (void)state;
+    static uint8_t file[N * N / 32 * 34];
+    const struct weight_source s = {
+        .data = file, .dtype = DT_Q8_0, .k = N, .n = N, .row_end = N, .use = WEIGHT_MATRIX};
+    struct rig *g = rig_create("cuda", 0);
+    struct weight_store *store = g->d->weights;
+    void *staging = alloc(g, 3 * MATRIX);
+    for (int i = 0; i < 3; i++) {
+        store->send_ns = i ? 100 : 0; /* 0: nothing is known */
+        store->copy_ns = i == 1 ? 80 : 40;
+        const int w = rig_stage(g, &s, staging, (uint64_t)i * MATRIX);
+        assert_int_equal(device_weight_of(g->weights[w])->kept != NULL,
+                         i < 2 && has_room(g, MATRIX));
+    }
+    close_rig(g, staging, 3 * MATRIX);
+}
+
+/* A kernel that gives other bytes than the host is not used; here none gives any. */
+static void a_gpu_that_makes_other_planes_has_the_host_make_them(void **state)
+{
+    (void)state;
+    static uint8_t file[N * N / 32 * 34];
+    const struct weight_source s = {
+        .data = file, .dtype = DT_Q8_0, .k = N, .n = N, .row_end = N, .use = WEIGHT_MATRIX};
+    struct oato_error err;
+    if (!getenv("OATO_CUDA_DRIVER"))
+        skip();
+    setenv("OATO_CUDA_ON_CPU_COMPUTES", "0", 1);
+    struct rig *g = rig_create("cuda", 0);
+    assert_int_equal(weight_prepare(g->d, &s, &g->weights[g->p.n_weights++], &err), OATO_OK);
+    assert_false(device_weight_of(g->weights[0])->unpacked);
+    assert_non_null(strstr(g->d->ops->warning(g->d), "makes other planes of Q8_0"));
+    rig_free(g);
+    unsetenv("OATO_CUDA_ON_CPU_COMPUTES");
 }
 
 /* More than all the buffers hold, so that each is filled again. */
@@ -483,6 +538,8 @@ int main(void)
     struct oato_error err;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_of_many_pieces_arrive_whole),
+        cmocka_unit_test(copies_are_kept_where_the_host_is_the_limit),
+        cmocka_unit_test(a_gpu_that_makes_other_planes_has_the_host_make_them),
         cmocka_unit_test(vectors_are_converted),
         cmocka_unit_test(rotations_know_divisors_that_are_streamed),
         cmocka_unit_test(streamed_weights_take_turns),
