@@ -269,7 +269,7 @@ void run_kv_copy(const struct run *x)
     for (int32_t l = x->thread; l < kv->n_layers; l += x->n_threads) {
         const uint64_t page = kv_page_bytes(kv, l);
         const struct kv_layer_shape *s = &kv->layers[l];
-        const bool here = !s->state && !s->filed && !s->staged; /* filed: cpu_kv_file.c */
+        const bool here = !s->state && !s->filed && !s->staged; /* filed: core/file_stream.c */
         for (int32_t i = 0; here && i < x->step->n_page_copies; i++) {
             const struct step_page_copy *copy = &x->step->page_copy[i];
             if (copy->window == (s->window > 0))
