@@ -115,8 +115,8 @@ struct matrix_tile {
 };
 
 /* A tile's columns: the c-th is row from(c) of x and, if it has one, goes to row to(c) of y; groups
- * of 8 behind the first `here` are left out. Neighbours are nearly always TILE, so that no
- * multiplication asks. */
+ * of 8 behind the first `here` are left out. Of most tiles all are there, so that no multiplication
+ * asks. */
 struct near_columns {
     int first, all;
 
@@ -135,6 +135,14 @@ struct near_columns {
     __device__ int to(int c) const
     {
         return first + c;
+    }
+};
+
+/* The last ones, fewer than TILE: a prompt of 17 has 24 multiplied. */
+struct last_columns : near_columns {
+    __device__ int here() const
+    {
+        return all - first;
     }
 };
 
@@ -331,7 +339,11 @@ template <int DTYPE> __device__ static void matrix(const cuda_matvec_args &a)
     const int i = matrix_of_tile(a, TILE, &tile);
     const matrix_tile t = {&a.w[i],     a.y[i], a.w[i].rows, 0,
                            tile * TILE, a.x,    a.x_stride,  units_of<DTYPE>(a.w[i])};
-    multiply_tile<DTYPE>(t, near_columns{(int)blockIdx.y * TILE, a.columns});
+    const near_columns columns = {(int)blockIdx.y * TILE, a.columns};
+    if (columns.first + TILE <= columns.all)
+        multiply_tile<DTYPE>(t, columns);
+    else
+        multiply_tile<DTYPE>(t, last_columns{columns});
 }
 
 /* Few experts that many tokens chose have fewer tiles than there is room for: the rest of the

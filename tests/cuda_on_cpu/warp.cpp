@@ -4,11 +4,14 @@
  */
 #include "tests/cuda_on_cpu/cuda_on_cpu.h"
 
+#include <atomic>
+
 namespace cuda_on_cpu
 {
 namespace
 {
 enum { M = 16, N = 8 }; /* of a product: rows of a, columns of b */
+std::atomic<uint64_t> products;
 
 void run_sync(exchange *, uint32_t)
 {
@@ -59,6 +62,7 @@ void run_product(exchange *lanes, uint32_t)
         for (int r = 0; r < 4; r++)
             std::memcpy(&c[group + r / 2 * 8][place * 2 + r % 2], &lanes[i].given[6 + r], 4);
     }
+    products++;
     for (int m = 0; m < M; m++)
         for (int k = 0; k < depth; k++)
             for (int n = 0; n < N; n++)
@@ -109,3 +113,9 @@ const warp_operation product_f16 = {"mma_f16", run_product<16, float, float, hal
 const warp_operation product_bf16 = {"mma_bf16", run_product<16, float, float, bfloat_of>};
 const warp_operation tiles = {"load_tiles", run_tiles};
 } // namespace cuda_on_cpu
+
+/* How often a warp has multiplied on tensor cores, for tests that count. */
+extern "C" __attribute__((visibility("default"))) uint64_t cuda_on_cpu_products(void)
+{
+    return cuda_on_cpu::products;
+}
