@@ -63,12 +63,12 @@ void sim_values_fill(struct value_types *values);
 const char *sim_values_class(const char *class);
 /* Bytes of float32 copies of the record's values; 0: it needs none. */
 uint64_t sim_values_bytes(const struct program *p, const struct program_record *r);
-/* The record between float32 copies in `wide` of its values in the arena, of which the first has
- * the inputs; and the outputs back to the arena, rounded. */
-struct program_record sim_values_widen(const struct program_record *r, const struct step *step,
-                                       const uint8_t *arena, uint8_t *wide);
 /* Room for copies of that many bytes, in s->wide. */
 oato_status sim_values_grow(struct sim_device *s, uint64_t bytes, struct oato_error *err);
+/* The record between float32 copies in `wide` of its values in the arena, where the inputs are
+ * filled; and its outputs back to the arena, rounded. */
+struct program_record sim_values_widen(const struct program_record *r, const struct step *step,
+                                       const uint8_t *arena, uint8_t *wide);
 void sim_values_round(const struct program_record *r, const struct program_record *copy,
                       const struct step *step, uint8_t *arena, const uint8_t *wide);
 
