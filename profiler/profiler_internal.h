@@ -145,6 +145,8 @@ static inline uint64_t rig_addition_bytes(int32_t width, int32_t rows)
 }
 /* Device memory filled with numbers in [-1, 1). */
 oato_status rig_alloc(const struct rig *r, uint64_t bytes, void **out, struct oato_error *err);
+/* A random choice of experts for one token, in the format of OP_ROUTE. */
+void rig_choose(const struct oato_op *op, uint32_t *random, float *out);
 /* Writes random uniform choices of experts, in the format of OP_ROUTE: n blocks for `rows` tokens
  * each, `stride` bytes apart from `offset` on. */
 oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,
