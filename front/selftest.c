@@ -13,7 +13,7 @@ struct selftest_args {
     bool json, help;
 };
 
-#define AT(take, member)           take, offsetof(struct selftest_args, member), 0, 0
+#define AT(take, member) take, offsetof(struct selftest_args, member), 0, 0
 static const struct option_of table[] = {
     {"device", 'd', "DEVICE", "the device, as --list-devices has it (or the operand)", 1,
      AT(option_text, options.device)},
@@ -56,8 +56,9 @@ static oato_status file_write(const char *path, const struct text *json, struct 
 }
 
 /* What was found, even by a device that failed; the error of writing it counts less than its. */
-static oato_status report(const struct selftest_args *a, const char *path, const struct text *people,
-                          const struct text *json, struct oato_error *err)
+static oato_status report(const struct selftest_args *a, const char *path,
+                          const struct text *people, const struct text *json,
+                          struct oato_error *err)
 {
     const struct text *shown = a->json ? json : people;
     if (file_write(path, json, err))

@@ -41,6 +41,8 @@ static void key_of(const struct trial *t, char out[OP_KEY_SIZE + 64])
     const struct op_size size = {.rows = t->rows, .seqs = t->seqs ? t->seqs : 1};
     oato_op_key(&t->op, t->rows ? &size : NULL, key);
     snprintf(out, OP_KEY_SIZE + 64, "%s %s", key, phase[t->numerics]);
+    if (t->variant)
+        snprintf(out + strlen(out), 16, " #%d", t->variant);
 }
 
 static void failure_add(struct selftest *s, const struct trial *t, const char *class,
@@ -160,12 +162,10 @@ static void counts_add(struct selftest *s)
         for (int t = 0; t < TYPE_NUMBERS; t++) {
             const struct selftest_count *c = &s->count[k][t];
             if (c->cases + c->refused)
-                json_add_object(j, NULL, JSON("kind", op_kind_name(k)),
-                                JSON("type", dtype_name((oato_dtype)t)),
-                                JSON("cases", (uint64_t)c->cases),
-                                JSON("wrong", (uint64_t)c->failed),
-                                JSON("refused", (uint64_t)c->refused),
-                                JSON("worst_nmse", c->worst));
+                json_add_object(
+                    j, NULL, JSON("kind", op_kind_name(k)), JSON("type", dtype_name((oato_dtype)t)),
+                    JSON("cases", (uint64_t)c->cases), JSON("wrong", (uint64_t)c->failed),
+                    JSON("refused", (uint64_t)c->refused), JSON("worst_nmse", c->worst));
         }
     json_close(j, ']');
     json_open(j, "failures", '[');
@@ -330,7 +330,10 @@ oato_status selftest_run(const struct selftest_options *o, struct text *people, 
     const bool failed = status == OATO_EDEVICE;
     without_paths(failed ? err->text : "", plain, sizeof plain);
     const double seconds = (double)(now_ns() - begin) * 1e-9;
-    json_add(&s->json, JSON("verdict", failed ? "failed" : right ? "right" : "wrong"),
+    json_add(&s->json,
+             JSON("verdict", failed  ? "failed"
+                             : right ? "right"
+                                     : "wrong"),
              JSON("error", plain), JSON("seconds", seconds));
     json_close(&s->json, '}');
     if (status <= OATO_NEGATIVE)
@@ -355,6 +358,6 @@ void selftest_file_name(const char *device, char *out, size_t out_bytes)
 {
     const size_t kind = strcspn(device, ":,");
     const size_t digits = device[kind] == ':' ? strspn(device + kind + 1, "0123456789") : 0;
-    snprintf(out, out_bytes, "selftest-%.*s-%.*s.json", (int)kind, device,
-             digits ? (int)digits : 1, digits ? device + kind + 1 : "0");
+    snprintf(out, out_bytes, "selftest-%.*s-%.*s.json", (int)kind, device, digits ? (int)digits : 1,
+             digits ? device + kind + 1 : "0");
 }

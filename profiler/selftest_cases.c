@@ -24,12 +24,9 @@ static void vary_embed(struct trial *t, int variant)
 
 static void vary_norm(struct trial *t, int variant)
 {
-    static const int32_t flags[] = {0,
-                                    NORM_CENTRED,
-                                    NORM_PLAIN,
-                                    NORM_CENTRED | NORM_BIASED,
-                                    NORM_BIASED,
-                                    NORM_CENTRED | NORM_PLAIN};
+    static const int32_t flags[] = {0,           NORM_CENTRED,
+                                    NORM_PLAIN,  NORM_CENTRED | NORM_BIASED,
+                                    NORM_BIASED, NORM_CENTRED | NORM_PLAIN};
     t->op.norm = flags[variant];
 }
 
@@ -64,7 +61,8 @@ static void vary_rope(struct trial *t, int variant)
 
 static void vary_activation(struct trial *t, int variant)
 {
-    t->op.activation = variant;
+    /* of a single input this one means nothing */
+    t->op.activation = t->op.kind == OP_ACTIVATE && variant == ACT_CLAMPED ? ACT_SILU : variant;
     t->op.scale = 3;
 }
 
@@ -274,7 +272,7 @@ static oato_status run_sizes(struct selftest *s, struct trial *t, const struct t
 static oato_status run_variant(struct selftest *s, const struct recipe *r, const char *key,
                                int variant, struct oato_error *err)
 {
-    struct trial t = {.numerics = NUMERICS_DECODE};
+    struct trial t = {.numerics = NUMERICS_DECODE, .variant = variant};
     struct op_size size;
     struct trial_pair pair;
     if (!oato_op_parse(key, &t.op, &size))
@@ -286,6 +284,8 @@ static oato_status run_variant(struct selftest *s, const struct recipe *r, const
         t.absent[i] = true;
     if (r->vary)
         r->vary(&t, variant);
+    for (int i = 0; i < op_weight_least(&t.op); i++)
+        t.absent[i] = false;
     trial_shape(&t);
     if (!op_valid(&t.op))
         return OATO_OK;

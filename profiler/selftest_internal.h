@@ -16,6 +16,7 @@ struct trial {
     struct oato_op op;
     enum numerics_choice numerics;
     int32_t rows, seqs, before;
+    int variant; /* of what the key does not say, by which a case is found again */
     int n_in, n_out;
     int32_t in_width[RECORD_INPUTS], out_width[RECORD_OUTPUTS];
     bool absent[RECORD_WEIGHTS]; /* optional weights that it goes without */

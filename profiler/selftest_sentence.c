@@ -1,8 +1,8 @@
 /*
  * selftest_sentence.c - a model on the device says what it says on the CPU: all operators together,
  * with their copies, KV and events, as the engine runs them. The device is given the CPU's tokens
- * and asked for each next one, so that one near-tie does not make all that follows incomparable; how
- * far its probabilities are from the CPU's is the verdict.
+ * and asked for each next one, so that one near-tie does not make all that follows incomparable;
+ * how far its probabilities are from the CPU's is the verdict.
  *
  * Without a model one of two layers is made up.
  */
@@ -13,7 +13,8 @@
 #include <string.h>
 
 enum { PROMPT = 24, SENTENCE = 16, CONTEXT = 256 };
-#define KL_MOST 1e-2 /* 8-bit inputs of one or the other give less than a tenth; what is wrong, 1 */
+#define KL_MOST 1e-2 /* 8-bit inputs of one or the other give less than a tenth; what is wrong, 1  \
+                      */
 
 /* --------------------------------------------------------------------------------- a model - */
 
@@ -47,8 +48,8 @@ static oato_status model_make_up(struct model **out, struct oato_error *err)
     uint8_t *data = NULL;
     arena_init(&arena);
     struct gguf_writer *w = gguf_writer_create();
-    oato_status status = w ? shape_tensors(&shape, &arena, &tensors, &n, err)
-                           : oato_fail_memory(err, 1, "a model");
+    oato_status status =
+        w ? shape_tensors(&shape, &arena, &tensors, &n, err) : oato_fail_memory(err, 1, "a model");
     for (size_t i = 0; !status && i < n; i++)
         bytes += tensors[i].bytes;
     if (!status && !(data = malloc(bytes)))
@@ -118,11 +119,8 @@ static oato_status plan_make(const struct model *m, const struct oato_device *d,
             continue;
         if (op.kind == OP_KV_STORE)
             p->kv[p->n_kv++] = (struct plan_kv){o->kv_layer, 0, op.kv_heads, 1};
-        p->parts[p->n_parts++] = (struct plan_part){.op = o->name,
-                                                    .end = op.n,
-                                                    .phases = (1 << PHASE_COUNT) - 1,
-                                                    .device = 1,
-                                                    .home = 1};
+        p->parts[p->n_parts++] = (struct plan_part){
+            .op = o->name, .end = op.n, .phases = (1 << PHASE_COUNT) - 1, .device = 1, .home = 1};
     }
     return OATO_OK;
 }

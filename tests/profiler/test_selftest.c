@@ -124,7 +124,8 @@ static void a_device_that_fails_is_told(void **state)
     struct oato_error err = {0};
     (void)state;
     fault = FAILS;
-    const oato_status status = run(&(struct selftest_options){.device = "sim", .quick = true}, &err);
+    const oato_status status =
+        run(&(struct selftest_options){.device = "sim", .quick = true}, &err);
     fault = NO_FAULT;
     assert_int_equal(status, OATO_EDEVICE);
     says(&json, "\"verdict\":\"failed\"");
