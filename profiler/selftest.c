@@ -85,8 +85,10 @@ void selftest_note(struct selftest *s, const struct trial *t, const struct trial
     struct selftest_count *class = r ? class_count(s, r) : NULL;
     count(&s->all, r);
     count(&s->count[t->op.kind][t->op.dtype], r);
-    if (t->op.kind == OP_ATTENTION)
+    if (t->op.kind == OP_ATTENTION) { /* of what was stored and copied */
         count(&s->count[OP_KV_STORE][t->op.dtype], r);
+        count(&s->count[OP_KV_COPY][DT_F32], r);
+    }
     if (class)
         count(class, r);
     if (r && r->wrong[0])

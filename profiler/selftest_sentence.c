@@ -13,8 +13,9 @@
 #include <string.h>
 
 enum { PROMPT = 24, SENTENCE = 16, CONTEXT = 256 };
-#define KL_MOST 1e-2 /* 8-bit inputs of one or the other give less than a tenth; what is wrong, 1  \
-                      */
+#define KL_MOST                                                                                    \
+    1e-2 /* 8-bit inputs of one or the other give less than a tenth; what is wrong, 1              \
+          */
 
 /* --------------------------------------------------------------------------------- a model - */
 

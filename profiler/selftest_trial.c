@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD_BYTES = 256, VALUES_MOST = 16, STEPS_MOST = 2 };
+enum { GUARD_BYTES = 256, VALUES_MOST = 16, STEPS_MOST = 3 };
 #define GUARD_WORD 0x7fedfaceu /* a NaN that no arithmetic gives */
 #define UNWRITTEN  -777.25f    /* what is in outputs before */
 
@@ -222,7 +222,8 @@ struct layout {
     struct kv_layer_shape layers[2]; /* none of these without KV or state */
     oato_dtype kv;
     int32_t pages;
-    int round; /* value that a class rounds; -1: none */
+    struct step_page_copy copy; /* of KV_COPY; where there is KV */
+    int round;                  /* value that a class rounds; -1: none */
 };
 
 static int add_value(struct layout *l, int32_t width, int32_t rows, bool output)
@@ -293,6 +294,17 @@ static void add_store(struct layout *l)
     l->pages = op_point_pages(&at) * at.seqs;
 }
 
+/* The first page of the last sequence is another one from then on, which was behind all others. */
+static void add_copy(struct layout *l)
+{
+    const struct oato_op op = {.kind = OP_KV_COPY};
+    add_step(l, &op, 0, NULL, 0, 0, l->at[l->n_steps - 1]);
+    l->copy = (struct step_page_copy){.from = l->pages - op_point_pages(&l->at[0]),
+                                      .to = l->pages,
+                                      .positions = KV_PAGE_POSITIONS};
+    l->pages++;
+}
+
 static void fill_choices(const struct oato_op *op, float *x, int32_t rows)
 {
     uint32_t random = 0xc2b2ae35;
@@ -355,8 +367,10 @@ static oato_status layout_make(const struct trial *t, int n_weights, struct layo
         present--;
     *l = (struct layout){.t = t, .round = -1, .kv = DT_F16, .pages = 1};
     l->layers[0] = (struct kv_layer_shape){.kv_heads = 1, .head_dim = 32};
-    if (t->op.kind == OP_ATTENTION)
+    if (t->op.kind == OP_ATTENTION) {
         add_store(l);
+        add_copy(l);
+    }
     if (state) {
         l->layers[0] = (struct kv_layer_shape){.state = 5, .slots = t->seqs};
         l->layers[1] = (struct kv_layer_shape){.state = state, .slots = t->seqs};
@@ -411,6 +425,10 @@ static oato_status run_on(const struct rig *rig, const struct layout *l,
         if (status)
             break;
         s.step.cached = cached;
+        s.step.n_page_copies = r.op.kind == OP_KV_COPY;
+        s.step.page_copy = &l->copy;
+        if (r.op.kind == OP_ATTENTION) /* of the step's own table */
+            ((int32_t *)(uintptr_t)s.step.seq[l->at[i].seqs - 1].pages)[0] = l->copy.to;
         status = rig_run(rig, &p, &s, &once, &times, err);
         rig_step_free(&s);
     }

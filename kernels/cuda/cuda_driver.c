@@ -27,7 +27,9 @@ static const char *driver_name(void)
     return name && *name ? name : "libcuda.so.1";
 }
 
-void cuda_driver_symbols(symbol_fn *see, void *user)
+void cuda_driver_symbols(void (*see)(void *user, const char *library, const char *symbol,
+                                     bool found),
+                         void *user)
 {
     void *library = dlopen(driver_name(), RTLD_NOW | RTLD_LOCAL);
 #define SEE(member, symbol, arguments)                                                             \

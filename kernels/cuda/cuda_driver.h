@@ -10,7 +10,7 @@
 #ifndef OATO_CUDA_DRIVER_H
 #define OATO_CUDA_DRIVER_H
 
-#include "kernels/device.h"
+#include "base/base.h"
 
 typedef int cu_result; /* 0: success */
 typedef int cu_device;
@@ -157,7 +157,9 @@ const struct cuda_driver *cuda_driver_open(struct oato_error *err);
 /* Whether there is such a library, usable or not. */
 bool cuda_driver_found(void);
 /* device_ops.symbols */
-void cuda_driver_symbols(symbol_fn *see, void *user);
+void cuda_driver_symbols(void (*see)(void *user, const char *library, const char *symbol,
+                                     bool found),
+                         void *user);
 /* A driver that does nothing: each of its functions fails at once. */
 const struct cuda_driver *cuda_driver_none(void);
 /* Opens a library of NVIDIA's toolkit: what the environment variable names or, in the folders of
