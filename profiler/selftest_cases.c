@@ -216,7 +216,7 @@ static const struct recipe recipes[] = {
     {OP_TOP_K, "k5000/n80", 0, NULL, false},
 };
 
-static bool is_of_few(oato_dtype dtype)
+bool selftest_few_types(oato_dtype dtype)
 {
     return dtype == DT_F32 || dtype == DT_F16 || dtype == DT_Q4_0 || dtype == DT_Q6_K;
 }
@@ -228,7 +228,8 @@ static const oato_dtype weight_types[] = {
 #undef TYPE
 };
 
-static const int32_t rows_full[] = {1, 3, 7, 17, 64}, rows_quick[] = {1, 7};
+static const int32_t rows_full[] = {1, 3, 7, 17, 64}, rows_quick[] = {1, 7, 17};
+enum { SOME_ROWS = 7 };
 
 /* One operator at several sizes, with the same weights. */
 static oato_status run_sizes(struct selftest *s, struct trial *t, const struct trial_pair *pair,
@@ -249,11 +250,13 @@ static oato_status run_sizes(struct selftest *s, struct trial *t, const struct t
         t->before = t->op.kind == OP_ATTENTION ? (i % 2 ? 70 : 300) : i % 2 ? 5 : 1000;
         if (op_state_floats(&t->op))
             t->before = i % 3 * 2;
+        /* a class once each; libraries compute many rows */
         const bool many = t->rows > NUMERICS_DECODE_ROWS;
-        for (int c = many ? NUMERICS_PREFILL : NUMERICS_DECODE; c <= NUMERICS_LIBRARY; c++) {
+        const int first = many ? NUMERICS_PREFILL : NUMERICS_DECODE;
+        const int last = many ? NUMERICS_LIBRARY : NUMERICS_PREFILL;
+        for (int c = first; c <= last; c++) {
             struct trial_result result;
-            const bool first = c == (many ? NUMERICS_PREFILL : NUMERICS_DECODE);
-            if (!first && (!strcmp(class[c], class[c - 1]) || t->rows < 7))
+            if (c > first && (!strcmp(class[c], class[c - 1]) || t->rows < SOME_ROWS))
                 continue;
             t->numerics = (enum numerics_choice)c;
             const oato_status status = trial_run(pair, t, &result, err);
@@ -311,7 +314,7 @@ static oato_status run_recipe(struct selftest *s, const struct recipe *r, oato_d
     struct oato_op example;
     char key[OP_KEY_SIZE];
     oato_status status = OATO_OK;
-    if (!op_example(r->kind, dtype, &example) || (r->few_types && !is_of_few(dtype)))
+    if (!op_example(r->kind, dtype, &example) || (r->few_types && !selftest_few_types(dtype)))
         return OATO_OK;
     const bool typed = op_example(r->kind, DT_F16, &example);
     snprintf(key, sizeof key, "%s/%s%s%s", op_kind_name(r->kind), typed ? dtype_name(dtype) : "",

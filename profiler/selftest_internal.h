@@ -82,6 +82,8 @@ void selftest_note_error(struct selftest *s, const struct trial *t, const char *
 
 /* selftest_cases.c: all cases that are asked for. */
 oato_status selftest_operators(struct selftest *s, struct oato_error *err);
+/* Types that stand for all others where those would take too long. */
+bool selftest_few_types(oato_dtype dtype);
 /* selftest_rates.c: bandwidth, latency, events; and with options.perf the table of operators. */
 oato_status selftest_rates(struct selftest *s, struct oato_error *err);
 oato_status selftest_perf(struct selftest *s, struct oato_error *err);

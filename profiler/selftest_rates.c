@@ -213,7 +213,8 @@ oato_status selftest_perf(struct selftest *s, struct oato_error *err)
     for (int kind = OP_NONE + 1; kind < OP_KIND_COUNT && !status; kind++)
         for (int dtype = 0; dtype < TYPE_NUMBERS && !status; dtype++) {
             struct oato_op op;
-            if ((s->only_kind && kind != (int)s->only_kind) ||
+            if ((s->o->quick && s->only_dtype < 0 && !selftest_few_types((oato_dtype)dtype)) ||
+                (s->only_kind && kind != (int)s->only_kind) ||
                 (s->only_dtype >= 0 && dtype != s->only_dtype) ||
                 !perf_op((enum op_kind)kind, (oato_dtype)dtype, &op) ||
                 !s->rig.device->ops->supports(s->rig.device, &op))
