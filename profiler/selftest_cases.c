@@ -326,7 +326,8 @@ static oato_status run_recipe(struct selftest *s, const struct recipe *r, oato_d
 
 static bool is_wanted(const struct selftest *s, const struct recipe *r, const struct recipe *before)
 {
-    const enum op_kind only = s->only_kind == OP_KV_STORE ? OP_ATTENTION : s->only_kind;
+    const enum op_kind only =
+        s->only_kind == OP_KV_STORE || s->only_kind == OP_KV_COPY ? OP_ATTENTION : s->only_kind;
     if (only && r->kind != only)
         return false;
     return !s->o->quick || before == r || before->kind != r->kind;
