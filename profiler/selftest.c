@@ -64,7 +64,7 @@ static void count(struct selftest_count *c, const struct trial_result *r)
     c->cases += r != NULL;
     c->refused += r == NULL;
     c->failed += r && r->wrong[0];
-    c->worst = r ? fmax(c->worst, r->nmse) : c->worst;
+    c->worst = r && !r->wrong[0] ? fmax(c->worst, r->nmse) : c->worst;
 }
 
 static struct selftest_count *class_count(struct selftest *s, const struct trial_result *r)
@@ -204,9 +204,10 @@ static void counts_print(struct selftest *s)
     text_printf(&s->people, "operators  %d cases, %d wrong, %d refused\n", (int)s->all.cases,
                 (int)s->all.failed, (int)s->all.refused);
     for (int i = 0; i < s->n_classes; i++)
-        text_printf(&s->people, "  %-12s %5d cases, NMSE at most %.2g (limit %.2g)\n",
-                    s->class[i].name, (int)s->class[i].count.cases, s->class[i].count.worst,
-                    s->class[i].limit);
+        text_printf(&s->people,
+                    "  %-12s %5d cases, %d wrong, else NMSE at most %.2g (limit %.2g)\n",
+                    s->class[i].name, (int)s->class[i].count.cases, (int)s->class[i].count.failed,
+                    s->class[i].count.worst, s->class[i].limit);
     refused_print(s);
     text_add(&s->people, or_empty(s->failed_lines.data), s->failed_lines.len);
     if (s->all.failed > FAILURES_SHOWN)

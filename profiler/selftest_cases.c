@@ -262,10 +262,10 @@ static oato_status run_sizes(struct selftest *s, struct trial *t, const struct t
             const oato_status status = trial_run(pair, t, &result, err);
             if (status == OATO_EDEVICE || status == OATO_NEGATIVE)
                 return status;
-            if (status)
+            if (status && status != OATO_EFIT)
                 selftest_note_error(s, t, err->text);
             else
-                selftest_note(s, t, &result);
+                selftest_note(s, t, status ? NULL : &result);
         }
     }
     return oato_interrupted ? oato_fail(err, OATO_NEGATIVE, "interrupted") : OATO_OK;
@@ -298,11 +298,12 @@ static oato_status run_variant(struct selftest *s, const struct recipe *r, const
         return OATO_OK;
     }
     oato_status status = trial_pair_open(&s->rig, &s->reference, &t, &pair, err);
-    if (status) {
-        if (status != OATO_EDEVICE)
-            selftest_note_error(s, &t, err->text);
+    if (status == OATO_EFIT)
+        selftest_note(s, &t, NULL);
+    else if (status && status != OATO_EDEVICE)
+        selftest_note_error(s, &t, err->text);
+    if (status)
         return status == OATO_EDEVICE ? status : OATO_OK;
-    }
     status = run_sizes(s, &t, &pair, err);
     trial_pair_close(&pair);
     return status;

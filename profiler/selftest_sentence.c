@@ -248,7 +248,7 @@ oato_status selftest_sentence(struct selftest *s, const struct device_info *info
     plan_init(&plan);
     /* the CPU is compared with the definition of its kernels */
     struct engine_options options = {.devices = "cpu",
-                                     .isa = info->is_host && !s->o->model ? "ref" : NULL,
+                                     .isa = info->is_host ? "ref" : NULL,
                                      .threads = s->o->threads,
                                      .context = CONTEXT,
                                      .ubatch = PROMPT,

@@ -33,7 +33,7 @@ void cuda_driver_symbols(void (*see)(void *user, const char *library, const char
 {
     void *library = dlopen(driver_name(), RTLD_NOW | RTLD_LOCAL);
 #define SEE(member, symbol, arguments)                                                             \
-    see(user, "libcuda", symbol, library &&dlsym(library, symbol));
+    see(user, "libcuda", symbol, library != NULL && dlsym(library, symbol) != NULL);
     CUDA_DRIVER_FUNCTIONS(SEE)
 #undef SEE
 }
