@@ -38,6 +38,7 @@ static const struct {
     {"perplexity", PERPLEXITY, run_perplexity, "perplexity of a text, second half of each window"},
     {"logits", LOGITS, run_logits, "write the logits of token ids, raw float32"},
     {"tokenize", TOKENIZE, run_tokenize, "show the tokens of a text"},
+    {"selftest", 0, NULL, "check a device; see selftest --help"}, /* has options of its own */
 };
 
 /* ----------------------------------------------------------------------------- options ----- */
@@ -227,6 +228,8 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
             first = 2;
         }
     }
+    if (first == 2 && !verbs[verb].run)
+        return selftest_command(argc - 1, argv + 1, err);
     if (first == 1 && argc > 1 && verb_check(argv[1], names, ARRAY_LEN(names), err))
         return err->status;
     const size_t n = options_rows(table, ARRAY_LEN(table), verbs[verb].verb, rows);

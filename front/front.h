@@ -27,4 +27,7 @@ oato_status rm_command(int argc, char **argv, struct oato_error *err);
 /* doctor.c: oato doctor. */
 oato_status doctor_command(int argc, char **argv, struct oato_error *err);
 
+/* selftest.c: oato-run selftest. */
+oato_status selftest_command(int argc, char **argv, struct oato_error *err);
+
 #endif

@@ -12,6 +12,7 @@ static const struct {
 } verbs[] = {
     {"run", run_command, "continue or answer; all that oato-run does"},
     {"doctor", doctor_command, "say what this machine offers, and what would make it faster"},
+    {"selftest", selftest_command, "check a device, for a report"},
     {"pull", pull_command, "fetch a model, OWNER/REPO[:QUANT]"},
     {"ls", ls_command, "list the models that are here"},
     {"rm", rm_command, "remove some of them"},

@@ -230,6 +230,8 @@ struct device_sight {
     char lacks[128], lacks_command[96];
 };
 
+typedef void symbol_fn(void *user, const char *library, const char *symbol, bool found);
+
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
@@ -240,6 +242,9 @@ struct device_ops {
     /* What there is below root, "" for this machine. NULL: what the device needs is always there.
      */
     void (*sight)(const char *root, struct device_sight *out);
+    /* Tells `see` the functions that the kind looks for in libraries, and which of them are there,
+     * without opening a device. NULL: it needs none. */
+    void (*symbols)(symbol_fn *see, void *user);
     /* spec: the text after "kind:" ("vram=64MiB,read=900GB/s"), or "". */
     oato_status (*open)(int index, const char *spec, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);

@@ -340,4 +340,12 @@ oato_status shape_tensors(const struct shape_spec *s, struct arena *arena, struc
 /* A header-only file of this shape. */
 oato_status shape_open(const struct shape_spec *s, struct gguf **out, struct oato_error *err);
 
+/* ---------------------------------------------------------------------- made-up weights --- */
+
+/* Fills bytes of whole blocks with values of about the given mean and standard deviation. The mean
+ * counts for F32, F16 and BF16; other types have none. Every block is one that a quantiser could
+ * have written: finite, ordinary scales, no -128 in Q8_0. */
+void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean, double deviation,
+                        uint64_t seed);
+
 #endif

@@ -154,4 +154,25 @@ void neurons_report(const struct neurons *n, const char *path, bool json, struct
 oato_status neurons_plot(const struct neurons *n, const char *title, struct text *out,
                          struct oato_error *err);
 
+/* ---------------------------------------------------------------------------- self-test -- */
+
+struct selftest_options {
+    const char *device; /* spec of one device: "cuda:0", "sim:vram=1GiB" */
+    int32_t threads;    /* of the cpu device; 0: physical cores */
+    const char *only;   /* "KIND" or "KIND/TYPE": nothing but these operators; NULL: everything */
+    const char *model;  /* a GGUF file that says the sentence; NULL: a made-up one */
+    bool quick;         /* fewer shapes, rows and repeats */
+    bool perf;          /* also a table of what operators take */
+};
+
+/* Checks a device against the CPU's reference kernels: what it is, every operator, links and
+ * events, a sentence. Both texts are the caller's to free: the report for people, and the JSON to
+ * hand on, without names of hosts, serial numbers and paths. OATO_NEGATIVE: something is wrong with
+ * it, as both say, or the user interrupted, and then both are empty. OATO_EDEVICE: it failed; the
+ * texts say what was found until then, and so in JSON does err->text. */
+oato_status selftest_run(const struct selftest_options *o, struct text *people, struct text *json,
+                         struct oato_error *err);
+/* The name of a file for the report of that spec: "selftest-cuda-0.json". */
+void selftest_file_name(const char *device, char *out, size_t out_bytes);
+
 #endif

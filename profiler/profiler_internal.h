@@ -154,6 +154,8 @@ oato_status rig_write(const struct rig *r, void *memory, uint64_t offset, const 
                       oato_dtype type, struct oato_error *err);
 oato_status rig_read(const struct rig *r, float *x, const void *memory, uint64_t offset, size_t n,
                      oato_dtype type, struct oato_error *err);
+/* A random choice of experts for one token, in the format of OP_ROUTE. */
+void rig_choose(const struct oato_op *op, uint32_t *random, float *out);
 /* Writes random uniform choices of experts, in the format of OP_ROUTE: n blocks for `rows` tokens
  * each, `stride` bytes apart from `offset` on. */
 oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void *memory,

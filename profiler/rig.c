@@ -287,7 +287,7 @@ oato_status rig_read(const struct rig *r, float *x, const void *memory, uint64_t
 }
 
 /* Each expert is taken with the chance that leaves all choices equally likely. */
-static void choose(const struct oato_op *op, uint32_t *random, float *out)
+void rig_choose(const struct oato_op *op, uint32_t *random, float *out)
 {
     int32_t wanted = op->experts_used;
     for (int32_t e = 0; wanted; e++) {
@@ -311,7 +311,7 @@ oato_status rig_fill_choices(const struct rig *r, const struct oato_op *op, void
         return oato_fail_memory(err, bytes, "choices of experts");
     for (int32_t i = 0; i < n && !status; i++) {
         for (int32_t t = 0; t < rows; t++)
-            choose(op, &random, choice + (size_t)t * width);
+            rig_choose(op, &random, choice + (size_t)t * width);
         status = r->device->ops->upload(r->device, memory, offset + (uint64_t)i * stride, choice,
                                         bytes, NULL, err);
     }

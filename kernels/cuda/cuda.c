@@ -112,6 +112,7 @@ const struct device_ops cuda_device_ops = {
     .keeps_core = true,
     .probe = probe,
     .sight = cuda_sight,
+    .symbols = cuda_driver_symbols,
     .open = cuda_open,
     .close = cuda_close,
     .info = info,

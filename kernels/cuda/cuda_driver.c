@@ -21,11 +21,26 @@ static struct oato_error why_not;
 static bool found, usable;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static oato_status load(struct oato_error *err)
+static const char *driver_name(void)
 {
     const char *name = getenv("OATO_CUDA_DRIVER");
-    if (!name || !*name)
-        name = "libcuda.so.1";
+    return name && *name ? name : "libcuda.so.1";
+}
+
+void cuda_driver_symbols(void (*see)(void *user, const char *library, const char *symbol,
+                                     bool found),
+                         void *user)
+{
+    void *library = dlopen(driver_name(), RTLD_NOW | RTLD_LOCAL);
+#define SEE(member, symbol, arguments)                                                             \
+    see(user, "libcuda", symbol, library != NULL && dlsym(library, symbol) != NULL);
+    CUDA_DRIVER_FUNCTIONS(SEE)
+#undef SEE
+}
+
+static oato_status load(struct oato_error *err)
+{
+    const char *name = driver_name();
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return oato_fail(err, OATO_EDEVICE, "cuda: no NVIDIA driver found: %s", dlerror());

@@ -156,6 +156,10 @@ struct cuda_driver {
 const struct cuda_driver *cuda_driver_open(struct oato_error *err);
 /* Whether there is such a library, usable or not. */
 bool cuda_driver_found(void);
+/* device_ops.symbols */
+void cuda_driver_symbols(void (*see)(void *user, const char *library, const char *symbol,
+                                     bool found),
+                         void *user);
 /* A driver that does nothing: each of its functions fails at once. */
 const struct cuda_driver *cuda_driver_none(void);
 /* Opens a library of NVIDIA's toolkit: what the environment variable names or, in the folders of

@@ -50,11 +50,6 @@ oato_status random_model_open(const struct random_model *m, struct model **out,
 
 /* The same in pieces. */
 enum { RANDOM_VOCAB_LEAST = 259 }; /* 3 control tokens and 256 bytes */
-/* Fills bytes of whole blocks with values of about the given mean and standard deviation. The mean
- * counts for F32, F16 and BF16; other types have none. Every block is one that a quantiser could
- * have written: finite, ordinary scales, no -128 in Q8_0. */
-void random_blocks_fill(oato_dtype dtype, void *data, size_t bytes, double mean, double deviation,
-                        uint64_t seed);
 /* Adds tokenizer.* for a vocabulary of `size` tokens. */
 void random_vocab_add(struct gguf_writer *w, int64_t size);
 

@@ -3,7 +3,7 @@
  * quants are raw random bits, uniform over their range, and the scales are chosen so that a weight
  * has mean 0 and the wanted standard deviation. Layouts as in the gguf package (gguf.quants).
  */
-#include "tests/models/random_model.h"
+#include "models/models.h"
 
 #include <math.h>
 #include <string.h>
