@@ -1,11 +1,11 @@
 /*
- * sim_internal.h - shared by the files of kernels/sim: the declared speeds (sim_spec.c), the memory
- * whose addresses cannot be read (sim_memory.c), the queue with its virtual clock (sim_queue.c) and
- * the device made of them (sim.c).
+ * sim_internal.h - shared by the files of kernels/sim: the declared speeds (sim_spec.c), the queue
+ * with its virtual clock (sim_queue.c) and the device made of them (sim.c).
  */
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
+#include "kernels/core/far_memory.h"
 #include "kernels/core/weights.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/job_queue.h"
@@ -22,33 +22,6 @@ struct sim_spec {
 
 /* "vram=64MiB,read=900GB/s,...", in any order; missing values get defaults. */
 oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_error *err);
-
-/* ----------------------------------------------------------------------------- memory ----- */
-
-/* One allocation: callers get `address`, which faults when accessed; the bytes are at `real`, which
- * never leaves this folder. */
-struct sim_block {
-    struct sim_block *next;
-    uint8_t *address, *real;
-    uint64_t bytes;
-    void *handle; /* malloc'ed: the KV cache that callers hold; freed with the block */
-};
-
-struct sim_memory {
-    struct sim_block *blocks;
-    uint64_t capacity, used; /* bytes; counts requested sizes only */
-    int64_t fail_after;      /* injected: allocations until one fails; 0 = never */
-    const char *id;          /* of the device, for messages */
-};
-
-/* Zeroed memory; OATO_EFIT beyond the capacity. */
-oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
-                             struct sim_block **out, struct oato_error *err);
-void sim_memory_free(struct sim_memory *m, struct sim_block *b); /* NULL: nothing */
-/* The block that contains `bytes` bytes at address + offset, with their real address in *real;
- * NULL: none. */
-struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
-                                  uint64_t bytes, uint8_t **real);
 
 /* ----------------------------------------------------------------------------- device ----- */
 
@@ -72,11 +45,11 @@ struct sim_device {
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
     bool timing_only;
-    struct sim_memory memory;
+    struct far_memory memory;
     struct compiled *programs;
     /* These two serve all programs, which never run at the same time, and change only while the
      * queue is empty. */
-    struct sim_block *workspace; /* NULL: none */
+    struct far_block *workspace; /* NULL: none */
     struct rope_table rope;
     _Atomic uint64_t clock_ns; /* virtual; written by the queue's thread only */
     uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
