@@ -1,172 +1,108 @@
 /*
- * ov_internal.h - shared by the files of kernels/openvino: the library that is opened at run time
- * (ov_load.c), text of its intermediate representation (ov_ir.c), what an operator is in it
- * (ov_ops.c), how weights lie (ov_weights.c), functions compiled from runs of records
- * (ov_function.c) and the device made of them (ov_device.c, ov_queue.c).
+ * ov_internal.h - the parts of the openvino device, each of which knows nothing of those below it:
+ *
+ *   ov_load.c      the library, opened at run time: its functions, its element types, its errors
+ *   ov_runtime.c   one of its devices: what it is, what it can, what it computes in
+ *   ov_weights.c   how weights lie in memory: the planes that compiled functions take as inputs
+ *   ov_ir.c        the text that describes a function to the library
+ *   ov_ops.c       the operators as such text, a row each
+ *   ov_function.c  a span of records, compiled, checked against the reference, shared by all equal
+ *                  spans, and run
+ *
+ * Functions have a fixed number of rows; a run with fewer is padded in the function's own buffers,
+ * so arenas need no room for it and values may overlap as lowering likes. Weights are inputs: no
+ * function holds any, and one serves all layers of a shape.
  */
 #ifndef OATO_OV_INTERNAL_H
 #define OATO_OV_INTERNAL_H
 
-#include "kernels/core/weights.h"
-#include "kernels/job_queue.h"
-#include "kernels/openvino/ov_api.h"
+#include "kernels/core/core_internal.h"
+#include "kernels/openvino/ov_load.h"
 
-/* ----------------------------------------------------------------------- representation ---- */
+/* ------------------------------------------------------------------------------- runtime -- */
 
-/* An output of a layer of the text. */
-struct ov_node {
-    int layer, port;
+struct ov_function;
+
+/* A device of the library that was opened. Its functions are called by one thread at a time, except
+ * ov_function_run, which may run beside all but those of the same function. */
+struct ov_runtime {
+    const struct ov_library *library;
+    ov_core *core;
+    char device[16];       /* "CPU", "GPU.0", "NPU" */
+    char name[96];         /* what it says it is: FULL_DEVICE_NAME */
+    char architecture[32]; /* "intel64", "3720"; "" when it says none */
+    char driver[48];       /* of NPU and GPU, and the compiler's version; "" */
+    char numerics[24];     /* class of all operators: "f32.openvino", read from a compiled model */
+    char precision[8];     /* the part before the dot */
+    double nmse;           /* a function with more error than this is refused */
+    uint64_t memory_bytes; /* what it can use, and how much of it is free; 0: the host's */
+    uint64_t free_bytes;
+    bool asks;                     /* what it supports is found out by compiling: NPU, GPU */
+    char known[4096];              /* SUPPORTED_PROPERTIES, surrounded by blanks */
+    struct ov_function *functions; /* in use, or kept for who comes next */
+    struct ov_trial *trials;
 };
 
-/* The text of a function: layers, the edges between them, and the numbers that constants have. */
-struct ov_ir {
-    struct text layers, edges, consts;
-    int n;
-    bool half; /* products of scales and integers are rounded to F16, as an NPU computes */
-};
+/* device: "CPU", "GPU", "NPU", or "" for the first of NPU and GPU.0. One line in err where there
+ * is no library, no plugin, no such device. */
+oato_status ov_runtime_open(const char *device, struct ov_runtime **out, struct oato_error *err);
+void ov_runtime_close(
+    struct ov_runtime *rt); /* functions that are still open are closed; NULL: nothing */
+/* Appends the names of the library's devices, ", " between them. Opens the library. */
+oato_status ov_runtime_devices(struct text *out, struct oato_error *err);
+/* Reads what memory is free now to rt->free_bytes. */
+void ov_runtime_memory(struct ov_runtime *rt);
+/* Whether it runs the operator: the table of kinds and types, and where rt->asks the compiler's
+ * answer to an operator of that kind and type, asked once. why: its one line; may be NULL. */
+bool ov_supports(struct ov_runtime *rt, const struct oato_op *op, struct oato_error *why);
 
-void ov_ir_init(struct ov_ir *ir, bool half);
-void ov_ir_free(struct ov_ir *ir);
-/* A layer of an operation set: "MatMul", "opset1". data: its attributes, or NULL. */
-struct ov_node ov_layer(struct ov_ir *ir, const char *type, const char *set, const char *data,
-                        int n_in, const struct ov_node *in);
-/* An input of the function; its place among them is the order of the calls. */
-struct ov_node ov_parameter(struct ov_ir *ir, enum ov_type type, int n, const int64_t *shape);
-/* An output, likewise. */
-void ov_result(struct ov_ir *ir, struct ov_node value);
-struct ov_node ov_number(struct ov_ir *ir, double value); /* a float32 of no dimensions */
-struct ov_node ov_integers(struct ov_ir *ir, int n, const int64_t *values);
-struct ov_node ov_unary(struct ov_ir *ir, const char *type, struct ov_node x);
-struct ov_node ov_binary(struct ov_ir *ir, const char *type, struct ov_node a, struct ov_node b);
-struct ov_node ov_convert(struct ov_ir *ir, enum ov_type type, struct ov_node x);
-struct ov_node ov_reshape(struct ov_ir *ir, struct ov_node x, int n, const int64_t *shape);
-/* The whole text; false: memory is short. */
-bool ov_ir_text(const struct ov_ir *ir, struct text *out);
+/* ------------------------------------------------------------------------------- weights -- */
 
-/* -------------------------------------------------------------------------------- weights -- */
+/* See device_ops: layout's id, bytes (0: not such a use, or type), convert (pure). */
+const char *ov_layout(void);
+uint64_t ov_bytes(const struct weight_source *source);
+void ov_convert_rows(const struct weight_source *source, int64_t begin, int64_t end, void *to);
 
-/* A prepared weight is up to three tensors, one behind the other: numbers, the scale of each block
- * of a row, and what is added to its products. */
-enum { OV_TENSORS = 3, OV_ALIGN = 64, OV_RANK = 3 };
-struct ov_tensor_form {
-    enum ov_type type;
-    int rank;
-    int64_t shape[OV_RANK];
-    uint64_t offset, bytes;
-};
-struct ov_form {
-    int n;
-    struct ov_tensor_form tensor[OV_TENSORS];
-    uint64_t bytes; /* of all; 0: there is no such layout */
-};
-struct ov_form ov_form_of(oato_dtype dtype, int64_t rows, int64_t k, enum weight_use use);
-const char *ov_layout(const struct oato_device *d);
-uint64_t ov_bytes(const struct oato_device *d, const struct weight_source *source);
-void ov_convert_rows(const struct oato_device *d, const struct weight_source *source, int64_t begin,
-                     int64_t end, void *to);
-/* The rows x k float32 matrix that the tensors of a weight mean, from its parameters. */
-struct ov_node ov_weight_node(struct ov_ir *ir, const struct ov_form *form, int64_t rows,
-                              int64_t k);
+/* ----------------------------------------------------------------------------- functions -- */
 
-/* ------------------------------------------------------------------------------ operators -- */
-
-/* False: an operator of this kind, type or shape is none here. */
-bool ov_supports(const struct oato_op *op);
-/* The operator's layers: in and weight are its inputs and weights (those that a record has), out
- * its outputs. rows: of the values. */
-void ov_op(struct ov_ir *ir, const struct oato_op *op, int64_t rows, int n_in,
-           const struct ov_node *in, int n_weights, const struct ov_node *weight,
-           struct ov_node *out);
-
-/* ------------------------------------------------------------------------------ functions -- */
-
-struct ov_device;
-
-/* A run of records compiled for a number of rows. One that has the same text is shared. */
-struct ov_function {
-    struct ov_function *next;
-    struct text text;
-    struct text consts; /* that the text refers to */
-    int32_t rows;
-    int n_in, n_out, n_weights; /* values that go in and out; weights, each of whose tensors is a
-                                   parameter behind the values */
-    struct ov_binding *binding; /* n_bindings: of each parameter, then of each output */
-    int n_bindings;
-    struct ov_compiled_model *model;
-    struct ov_infer_request *request;
-    double compile_s;
-};
-
-/* A span, or a record as a span of one: what it is compiled from. */
+/* Records of one row class that are compiled as one function: a program_span, or a single record.
+ * Everything is borrowed. */
 struct ov_span {
     const struct program_record *records;
     uint32_t n;
-    const struct span_value *value; /* n_in values, then n_out */
-    int n_in, n_out;
+    const struct span_value *values; /* n_in that it reads, then n_out that it leaves */
+    uint16_t n_in, n_out;
 };
+enum { OV_SPAN_WEIGHTS = 64 }; /* of a span, at most */
+/* The values of a span of one record, for a program without spans; values: room for
+ * RECORD_INPUTS + RECORD_OUTPUTS, borrowed by the span. */
+struct ov_span ov_span_of_record(const struct program_record *r, struct span_value *values);
+/* The numbers in program.weights of the weights that a run takes, in its order, or -1: too many. */
+int ov_span_weights(const struct ov_span *span, uint32_t out[OV_SPAN_WEIGHTS]);
 
-/* The span's function for so many rows: found among the device's, or compiled and checked once on
- * made-up numbers against float64 arithmetic of the CPU's reference. OATO_EDEVICE: it is refused,
- * in one line. */
-oato_status ov_function_get(struct ov_device *d, const struct ov_span *span, int32_t rows,
-                            struct ov_function **out, struct oato_error *err);
-/* Runs it on the calling thread. in, out: rows of the span's values; weights in the order of the
- * records. */
-oato_status ov_function_run(struct ov_device *d, struct ov_function *f, void *const *in,
-                            void *const *out, const struct oato_weight *const *weights,
-                            struct oato_error *err);
-void ov_functions_free(struct ov_device *d);
-
-/* --------------------------------------------------------------------------------- device -- */
-
-struct compiled {
-    struct compiled *next;
-    const struct program *program; /* borrowed */
-    int self;
-    struct ov_step *steps; /* what its records are, in order */
-    uint32_t n_steps;
-    struct span_value *values; /* of records that are in no span */
+struct ov_function_info {
+    int32_t rows;
+    double compile_seconds, check_seconds;
+    uint64_t buffer_bytes;    /* its padded inputs and outputs */
+    uint64_t temporary_bytes; /* what a run takes beside them, estimated: values inside, and the
+                                 widest matrix as float32 */
+    double nmse;              /* of the check */
 };
-
-enum { OV_BUCKETS = 3 };
-extern const int32_t ov_rows[OV_BUCKETS]; /* that functions are compiled for */
-
-/* Some records of a program: one that copies, or a span with its functions. */
-struct ov_step {
-    struct ov_span span;
-    uint32_t first; /* number of its first record */
-    struct ov_function *function[OV_BUCKETS];
-    const struct oato_weight **weights; /* of a span, in the order of its records */
-};
-
-struct ov_device {
-    struct oato_device base;
-    struct job_queue queue;
-    char id[16], name[16], model[96], driver[48], class[24];
-    const struct ov_api *api;
-    struct ov_core *core;
-    bool static_only; /* an NPU or a GPU: trial compiles say what it takes, F16 inside */
-    uint64_t budget_bytes, used_bytes, total_bytes;
-    int64_t fail_alloc;
-    struct compiled *programs;
-    struct ov_function *functions;
-    uint8_t *padded; /* rows of the values of a tail, up to the next number of rows */
-    uint64_t padded_bytes;
-    struct oato_device *reference; /* checks functions; NULL: not open */
-    _Atomic uint8_t tried[OP_KIND_COUNT][DT_COUNT]; /* trial compiles: 0 none, 1 fine, 2 refused */
-};
-
-static inline struct ov_device *ov_of(const struct oato_device *d)
-{
-    return (struct ov_device *)(uintptr_t)d;
-}
-/* Memory of the device, counted against its budget. */
-oato_status ov_take(struct ov_device *d, uint64_t bytes, const char *what, void **out,
-                    struct oato_error *err);
-void ov_give(struct ov_device *d, void *p, uint64_t bytes);
-/* The queue's thread runs a job. */
-void ov_run_job(struct job_queue *q, const struct job *job);
-/* Which of ov_rows so many rows take next: the largest while there are as many. */
-int ov_bucket(int32_t rows);
+/* The function of that span for so many rows: compiled and checked, or, if an equal one was, that
+ * one. oato_status OATO_EDEVICE, one line: the compiler refuses it, or it computes something else.
+ */
+oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
+                             struct ov_function **out, struct oato_error *err);
+/* Functions that nobody uses are kept until the runtime closes. NULL: nothing. */
+void ov_function_close(struct ov_function *f);
+struct ov_function_info ov_function_info(const struct ov_function *f);
+/* One run on the calling thread. rows: 1 to the function's. in, out: the span's values, any
+ * addresses, which may overlap (outputs are written when all is read); weights: the prepared bytes
+ * of ov_span_weights, in that order. */
+oato_status ov_function_run(struct ov_function *f, int32_t rows, const float *const *in,
+                            const void *const *weights, float *const *out, struct oato_error *err);
+/* A bound, without a compiler, of what functions of the record's operator take beside values and
+ * weights, for workspace_bytes. */
+uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows);
 
 #endif
