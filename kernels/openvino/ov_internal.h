@@ -32,6 +32,7 @@ struct ov_runtime {
     char name[96];         /* what it says it is: FULL_DEVICE_NAME */
     char architecture[32]; /* "intel64", "3720"; "" when it says none */
     char driver[48];       /* of NPU and GPU, and the compiler's version; "" */
+    char streams[4];       /* "0": a run takes the caller's thread and makes none */
     char numerics[24];     /* class of all operators: "f32.openvino", read from a compiled model */
     char precision[8];     /* the part before the dot */
     double nmse;           /* a function with more error than this is refused */
@@ -39,7 +40,7 @@ struct ov_runtime {
     uint64_t free_bytes;
     bool asks;                     /* what it supports is found out by compiling: NPU, GPU */
     char known[4096];              /* SUPPORTED_PROPERTIES, surrounded by blanks */
-    struct ov_function *functions; /* in use, or kept for who comes next */
+    struct ov_function *functions; /* in use */
     struct ov_trial *trials;
 };
 
@@ -93,7 +94,7 @@ struct ov_function_info {
  */
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
                              struct ov_function **out, struct oato_error *err);
-/* Functions that nobody uses are kept until the runtime closes. NULL: nothing. */
+/* The last one who has it open frees it. NULL: nothing. */
 void ov_function_close(struct ov_function *f);
 struct ov_function_info ov_function_info(const struct ov_function *f);
 /* One run on the calling thread. rows: 1 to the function's. in, out: the span's values, any

@@ -1,137 +1,117 @@
 /*
- * ov_ir.c - writes a function as text of OpenVINO's intermediate representation: layers with
- * numbered ports, edges between ports, and numbers of constants in a block of bytes beside it.
- * Shapes of values are left out, for the reader infers them.
+ * ov_ir.c - writes functions as OpenVINO's intermediate representation, version 11: XML that names
+ * layers, ports and edges, and constants beside it. Shapes and types follow from the inputs', so
+ * ports do not repeat them.
  */
-#include "kernels/openvino/ov_internal.h"
+#include "kernels/openvino/ov_parts.h"
 
-#include <inttypes.h>
 #include <string.h>
-
-void ov_ir_init(struct ov_ir *ir, bool half)
-{
-    *ir = (struct ov_ir){.half = half};
-    text_init(&ir->layers);
-    text_init(&ir->edges);
-    text_init(&ir->consts);
-}
 
 void ov_ir_free(struct ov_ir *ir)
 {
     text_free(&ir->layers);
     text_free(&ir->edges);
-    text_free(&ir->consts);
+    text_free(&ir->constants);
 }
 
-/* data: its attributes; out: whether it has an output, of a precision that may be NULL. */
-static struct ov_node add_layer(struct ov_ir *ir, const char *type, const char *set,
-                                const char *data, int n_in, const struct ov_node *in, bool out,
-                                const char *precision)
+void ov_ir_write(const struct ov_ir *ir, struct text *out)
 {
-    const int id = ir->n++;
-    text_printf(&ir->layers, "<layer id=\"%d\" name=\"%d\" type=\"%s\" version=\"%s\">", id, id,
-                type, set);
-    if (data)
-        text_printf(&ir->layers, "<data %s/>", data);
+    text_printf(out, "<net name=\"oato\" version=\"11\"><layers>%s</layers><edges>%s</edges></net>",
+                or_empty(ir->layers.data), or_empty(ir->edges.data));
+    out->failed = out->failed || ir->layers.failed || ir->edges.failed || ir->constants.failed;
+}
+
+struct ov_node ov_ir_layer(struct ov_ir *ir, const char *type, int opset, const char *attributes,
+                           int n_in, const struct ov_node *in)
+{
+    const struct ov_node out = {ir->n++, n_in};
+    struct text *t = &ir->layers;
+    text_printf(t, "<layer id=\"%d\" name=\"l%d\" type=\"%s\" version=\"opset%d\">", out.layer,
+                out.layer, type, opset);
+    if (*attributes)
+        text_printf(t, "<data %s/>", attributes);
     if (n_in)
-        text_printf(&ir->layers, "<input>");
+        text_printf(t, "<input>");
     for (int i = 0; i < n_in; i++) {
-        text_printf(&ir->layers, "<port id=\"%d\"/>", i);
+        text_printf(t, "<port id=\"%d\"/>", i);
         text_printf(&ir->edges,
                     "<edge from-layer=\"%d\" from-port=\"%d\" to-layer=\"%d\" to-port=\"%d\"/>",
-                    in[i].layer, in[i].port, id, i);
+                    in[i].layer, in[i].port, out.layer, i);
     }
     if (n_in)
-        text_printf(&ir->layers, "</input>");
-    if (out)
-        text_printf(&ir->layers, "<output><port id=\"%d\"%s%s%s/></output>", n_in,
-                    precision ? " precision=\"" : "", or_empty(precision), precision ? "\"" : "");
-    text_printf(&ir->layers, "</layer>");
-    return (struct ov_node){id, n_in};
+        text_printf(t, "</input>");
+    if (strcmp(type, "Result") != 0)
+        text_printf(t, "<output><port id=\"%d\" names=\"t%d\"/></output>", out.port, out.layer);
+    text_printf(t, "</layer>");
+    return out;
 }
 
-struct ov_node ov_layer(struct ov_ir *ir, const char *type, const char *set, const char *data,
-                        int n_in, const struct ov_node *in)
+static void dims_print(char out[96], int rank, const int64_t *dims)
 {
-    return add_layer(ir, type, set, data, n_in, in, true, NULL);
+    *out = 0;
+    for (int i = 0, n = 0; i < rank; i++)
+        n += snprintf(out + n, 96 - (size_t)n, "%s%lld", i ? "," : "", (long long)dims[i]);
 }
 
-static void write_shape(char *to, size_t room, int n, const int64_t *shape)
+struct ov_node ov_ir_input(struct ov_ir *ir, enum ov_element element, int rank, const int64_t *dims)
 {
-    size_t used = 0;
-    *to = 0;
-    for (int i = 0; i < n && used < room; i++)
-        used += (size_t)snprintf(to + used, room - used, "%s%" PRId64, i ? "," : "", shape[i]);
+    char shape[96], attributes[160];
+    dims_print(shape, rank, dims);
+    snprintf(attributes, sizeof attributes, "shape=\"%s\" element_type=\"%s\"", shape,
+             ov_element_name[element]);
+    return ov_ir_layer(ir, "Parameter", 1, attributes, 0, NULL);
 }
 
-struct ov_node ov_parameter(struct ov_ir *ir, enum ov_type type, int n, const int64_t *shape)
+void ov_ir_result(struct ov_ir *ir, struct ov_node of)
 {
-    char data[160], dims[96];
-    write_shape(dims, sizeof dims, n, shape);
-    snprintf(data, sizeof data, "shape=\"%s\" element_type=\"%s\"", dims, ov_type_names[type]);
-    return add_layer(ir, "Parameter", "opset1", data, 0, NULL, true, ov_type_ports[type]);
+    ov_ir_layer(ir, "Result", 1, "", 1, &of);
 }
 
-void ov_result(struct ov_ir *ir, struct ov_node value)
+static struct ov_node constant(struct ov_ir *ir, const char *element, const char *shape,
+                               const void *data, size_t bytes)
 {
-    add_layer(ir, "Result", "opset1", NULL, 1, &value, false, NULL);
+    char attributes[160];
+    snprintf(attributes, sizeof attributes,
+             "element_type=\"%s\" shape=\"%s\" offset=\"%zu\" size=\"%zu\"", element, shape,
+             ir->constants.len, bytes);
+    text_add(&ir->constants, data, bytes);
+    return ov_ir_layer(ir, "Const", 1, attributes, 0, NULL);
 }
 
-static struct ov_node add_const(struct ov_ir *ir, enum ov_type type, const char *shape,
-                                const void *bytes, size_t n)
+struct ov_node ov_ir_number(struct ov_ir *ir, float x)
 {
-    static const char zeros[8];
-    char data[160];
-    text_add(&ir->consts, zeros, size_align(ir->consts.len, sizeof zeros) - ir->consts.len);
-    snprintf(data, sizeof data, "element_type=\"%s\" shape=\"%s\" offset=\"%zu\" size=\"%zu\"",
-             ov_type_names[type], shape, ir->consts.len, n);
-    text_add(&ir->consts, bytes, n);
-    return add_layer(ir, "Const", "opset1", data, 0, NULL, true, ov_type_ports[type]);
+    static const char unused[4] = {0};
+    const struct ov_node out = constant(ir, "f32", "", &x, sizeof x);
+    text_add(&ir->constants, unused, sizeof unused); /* whole numbers stay aligned */
+    return out;
 }
 
-struct ov_node ov_number(struct ov_ir *ir, double value)
-{
-    const float f = (float)value;
-    return add_const(ir, OV_F32, "", &f, sizeof f);
-}
-
-struct ov_node ov_integers(struct ov_ir *ir, int n, const int64_t *values)
+struct ov_node ov_ir_whole(struct ov_ir *ir, int n, const int64_t *x)
 {
     char shape[16];
     snprintf(shape, sizeof shape, "%d", n);
-    return add_const(ir, OV_I64, shape, values, (size_t)n * sizeof *values);
+    return constant(ir, "i64", shape, x, (size_t)n * sizeof *x);
 }
 
-struct ov_node ov_unary(struct ov_ir *ir, const char *type, struct ov_node x)
+struct ov_node ov_ir_1(struct ov_ir *ir, const char *type, struct ov_node a)
 {
-    return ov_layer(ir, type, "opset1", NULL, 1, &x);
+    return ov_ir_layer(ir, type, 1, "", 1, &a);
 }
 
-struct ov_node ov_binary(struct ov_ir *ir, const char *type, struct ov_node a, struct ov_node b)
+struct ov_node ov_ir_2(struct ov_ir *ir, const char *type, struct ov_node a, struct ov_node b)
 {
-    const struct ov_node in[2] = {a, b};
-    return ov_layer(ir, type, "opset1", "auto_broadcast=\"numpy\"", 2, in);
+    return ov_ir_layer(ir, type, 1, "auto_broadcast=\"numpy\"", 2, (struct ov_node[]){a, b});
 }
 
-struct ov_node ov_convert(struct ov_ir *ir, enum ov_type type, struct ov_node x)
+struct ov_node ov_ir_convert(struct ov_ir *ir, struct ov_node a, enum ov_element to)
 {
-    char data[48];
-    snprintf(data, sizeof data, "destination_type=\"%s\"", ov_type_names[type]);
-    return ov_layer(ir, "Convert", "opset1", data, 1, &x);
+    char attributes[40];
+    snprintf(attributes, sizeof attributes, "destination_type=\"%s\"", ov_element_name[to]);
+    return ov_ir_layer(ir, "Convert", 1, attributes, 1, &a);
 }
 
-struct ov_node ov_reshape(struct ov_ir *ir, struct ov_node x, int n, const int64_t *shape)
+struct ov_node ov_ir_reshape(struct ov_ir *ir, struct ov_node a, int rank, const int64_t *dims)
 {
-    const struct ov_node in[2] = {x, ov_integers(ir, n, shape)};
-    return ov_layer(ir, "Reshape", "opset1", "special_zero=\"false\"", 2, in);
-}
-
-bool ov_ir_text(const struct ov_ir *ir, struct text *out)
-{
-    text_printf(out, "<?xml version=\"1.0\"?><net name=\"oato\" version=\"11\"><layers>");
-    text_add(out, or_empty(ir->layers.data), ir->layers.len);
-    text_printf(out, "</layers><edges>");
-    text_add(out, or_empty(ir->edges.data), ir->edges.len);
-    text_printf(out, "</edges></net>");
-    return !out->failed && !ir->layers.failed && !ir->edges.failed && !ir->consts.failed;
+    const struct ov_node shape = ov_ir_whole(ir, rank, dims);
+    return ov_ir_layer(ir, "Reshape", 1, "special_zero=\"false\"", 2, (struct ov_node[]){a, shape});
 }

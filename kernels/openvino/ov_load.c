@@ -1,188 +1,207 @@
 /*
- * ov_load.c - OpenVINO's library, opened when a device of it is first opened and never closed. It
- * finds its plugins beside itself, so nothing of the environment must be set.
- *
- * Looked for in this order: OATO_OPENVINO (a file, or a folder that has it), where ld.so looks, and
- * where packages of OpenVINO put it. Names end in the release: libopenvino_c.so.2641; the highest
- * one of a folder is taken.
+ * ov_load.c - finds OpenVINO's library and opens it. It is opened once and never closed: its
+ * plug-ins have threads of their own, which outlive a dlclose.
  */
-#include "kernels/openvino/ov_api.h"
+#include "kernels/openvino/ov_load.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define LIBRARY "libopenvino_c.so"
+#define LIBRARY_NAME "libopenvino_c.so"
 
-static const char *const folders[] = {
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/opt/intel/openvino/runtime/lib/intel64",
-    "/opt/intel/openvino/runtime/lib/aarch64",
+const char *const ov_element_name[OV_ELEMENT_COUNT] = {
+#define NAME(name, text) [OV_##name] = #text,
+    OV_ELEMENTS(NAME)
+#undef NAME
 };
 
-const char *const ov_type_names[OV_TYPES] = {"f32", "f16", "bf16", "i4", "u4", "i8", "u8", "i64"};
-const char *const ov_type_ports[OV_TYPES] = {"FP32", "FP16", "BF16", "I4", "U4", "I8", "U8", "I64"};
+/* ------------------------------------------------------------------------------- finding -- */
 
-static struct ov_api api;
-static struct oato_error why_not; /* OATO_OK: it is open */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/* ------------------------------------------------------------------------------ the file -- */
-
-/* The library of the highest release in a folder. */
-static bool newest_of(const char *folder, char path[512])
+/* The library in a folder: releases number it, libopenvino_c.so.2641, and the highest is taken. */
+static bool find_in(const char *folder, size_t n, char *path)
 {
-    char best[64] = "";
-    DIR *d = opendir(folder);
-    for (const struct dirent *e; d && (e = readdir(d));) {
-        const bool is = !strncmp(e->d_name, LIBRARY, sizeof LIBRARY - 1) &&
-                        strlen(e->d_name) < sizeof best;
-        if (is && strverscmp(e->d_name, best) > 0)
+    char where[OV_PATH_BYTES], best[64] = "";
+    long highest = -1;
+    snprintf(where, sizeof where, "%.*s", (int)n, folder);
+    DIR *d = n ? opendir(where) : NULL;
+    if (!d)
+        return false;
+    for (const struct dirent *e; (e = readdir(d));) {
+        const char *number = e->d_name + strlen(LIBRARY_NAME);
+        if (strncmp(e->d_name, LIBRARY_NAME, strlen(LIBRARY_NAME)) != 0 ||
+            strlen(e->d_name) >= sizeof best)
+            continue;
+        const long release = *number == '.' ? strtol(number + 1, NULL, 10) : 0;
+        if (release > highest)
             snprintf(best, sizeof best, "%s", e->d_name);
+        highest = max_i64(highest, release);
     }
-    if (d)
-        closedir(d);
-    return *best && snprintf(path, 512, "%s/%s", folder, best) < 512;
+    closedir(d);
+    return highest >= 0 && snprintf(path, OV_PATH_BYTES, "%s/%s", where, best) < OV_PATH_BYTES;
 }
 
-bool ov_present(char path[512])
+/* The folder itself, and where packages have the library below the one that people name. */
+static bool find_below(const char *folder, char *path)
 {
-    const char *asked = getenv("OATO_OPENVINO");
-    if (asked && *asked)
-        return newest_of(asked, path) ||
-               (!access(asked, R_OK) && snprintf(path, 512, "%s", asked) < 512);
-    for (size_t i = 0; i < ARRAY_LEN(folders); i++)
-        if (newest_of(folders[i], path))
+    static const char *const below[] = {"", "/libs", "/runtime/lib/intel64", "/lib/intel64",
+                                        "/openvino/libs"};
+    char where[OV_PATH_BYTES];
+    for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+        const int n = snprintf(where, sizeof where, "%s%s", folder, below[i]);
+        if (n < OV_PATH_BYTES && find_in(where, (size_t)n, path))
+            return true;
+    }
+    return false;
+}
+
+bool ov_library_found(char *path)
+{
+    static const char *const usual[] = {"/usr/lib/x86_64-linux-gnu",
+                                        "/usr/lib/aarch64-linux-gnu",
+                                        "/usr/local/lib",
+                                        "/usr/lib64",
+                                        "/usr/lib",
+                                        "/opt/intel/openvino/runtime/lib/intel64"};
+    char unasked[OV_PATH_BYTES];
+    const char *own = getenv("OATO_OPENVINO"), *folders = getenv("LD_LIBRARY_PATH");
+    struct stat s;
+    path = path ? path : unasked;
+    if (own && *own) {
+        if (stat(own, &s) == 0 && S_ISDIR(s.st_mode))
+            return find_below(own, path);
+        return snprintf(path, OV_PATH_BYTES, "%s", own) < OV_PATH_BYTES && !access(own, R_OK);
+    }
+    for (size_t n; folders && *folders; folders += n + (folders[n] == ':')) {
+        n = strcspn(folders, ":");
+        if (find_in(folders, n, path))
+            return true;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(usual); i++)
+        if (find_in(usual[i], strlen(usual[i]), path))
             return true;
     return false;
 }
 
 /* ------------------------------------------------------------------------------- opening -- */
 
-oato_status ov_fail(const struct ov_api *a, oato_status status, struct oato_error *err,
-                    const char *what, const char *device)
+oato_status ov_fail(const struct ov_library *l, ov_status status, const char *id, const char *doing,
+                    struct oato_error *err)
 {
-    char line[400];
-    const char *said = a->get_last_err_msg();
+    char line[256] = "";
+    const char *text = l->get_last_err_msg();
     size_t n = 0;
-    for (const char *p = or_empty(said); *p && n < sizeof line - 1; p++) {
-        const bool white = (unsigned char)*p <= ' ';
+    /* what says why is at the end of several lines, where in the library's source at the front */
+    const size_t length = text ? strlen(text) : 0;
+    const size_t skip = length >= sizeof line ? length - sizeof line + 1 : 0;
+    for (const char *c = text ? text + skip : ""; *c; c++) {
+        const bool white = (unsigned char)*c <= ' ';
         if (!white || (n && line[n - 1] != ' '))
-            line[n++] = white ? ' ' : *p;
+            line[n++] = white ? ' ' : *c;
     }
     while (n && line[n - 1] == ' ')
         n--;
     line[n] = 0;
     text_tame(line, n);
-    return oato_fail(err, status, "%s: OpenVINO: %s: %s", device, what,
-                     n ? line : "it does not say why");
+    if (text)
+        l->free(text);
+    return oato_fail(err, OATO_EDEVICE, "%s: %s: %s (OpenVINO's status %d)", id, doing,
+                     n ? line : "no reason given", (int)status);
 }
 
-static void *open_file(void)
+/* One Parameter of the type. */
+static const char type_text[] =
+    "<net name=\"t\" version=\"11\"><layers>"
+    "<layer id=\"0\" name=\"p\" type=\"Parameter\" version=\"opset1\">"
+    "<data shape=\"2\" element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\"><dim>2</dim>"
+    "</port></output></layer>"
+    "<layer id=\"1\" name=\"r\" type=\"Result\" version=\"opset1\"><input>"
+    "<port id=\"0\" precision=\"%s\"><dim>2</dim></port></input></layer></layers>"
+    "<edges><edge from-layer=\"0\" from-port=\"0\" to-layer=\"1\" to-port=\"0\"/></edges></net>";
+
+/* Asks what number the library gives an element type; -1: it does not know the type. */
+static int32_t element_number(const struct ov_library *l, const ov_core *core, const char *name)
 {
-    const char *asked = getenv("OATO_OPENVINO");
-    void *library;
-    if (!asked || !*asked) { /* ld.so's own places first */
-        library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-        if (library) {
-            snprintf(api.path, sizeof api.path, "%s", LIBRARY);
-            return library;
-        }
-    }
-    if (!ov_present(api.path)) {
-        oato_fail(&why_not, OATO_EDEVICE,
-                  "openvino: no %s%s%s; install OpenVINO (pip install openvino) and set "
-                  "OATO_OPENVINO to the folder that has it",
-                  LIBRARY, asked && *asked ? " at " : " is found", or_empty(asked));
-        return NULL;
-    }
-    library = dlopen(api.path, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        oato_fail(&why_not, OATO_EDEVICE, "openvino: %s cannot be opened: %s", api.path, dlerror());
-    return library;
+    char text[sizeof type_text + 32], upper[8] = "";
+    int32_t number = -1;
+    ov_model *model = NULL;
+    ov_port *port = NULL;
+    for (size_t i = 0; name[i] && i + 1 < sizeof upper; i++)
+        upper[i] = (char)(name[i] >= 'a' ? name[i] - 'a' + 'A' : name[i]);
+    const int n = snprintf(text, sizeof text, type_text, name, upper, upper);
+    if (l->core_read_model_from_memory_buffer(core, text, (size_t)n, NULL, &model))
+        return -1;
+    if (l->model_const_input_by_index(model, 0, &port) || l->port_get_element_type(port, &number))
+        number = -1;
+    if (port)
+        l->output_const_port_free(port);
+    l->model_free(model);
+    return number;
 }
 
-static oato_status find_symbols(void)
+static oato_status elements_ask(struct ov_library *l, struct oato_error *err)
 {
-#define FIND(name, result, parameters)                                                             \
-    if (!(*(void **)&api.name = dlsym(api.library, "ov_" #name)))                                  \
-        return oato_fail(&why_not, OATO_EDEVICE,                                                   \
-                         "openvino: %s has no ov_" #name "; install a newer OpenVINO", api.path);
-    OV_SYMBOLS(FIND)
-#undef FIND
+    ov_core *core = NULL;
+    const ov_status status = l->core_create(&core);
+    if (status)
+        return ov_fail(l, status, "openvino", "starting the library", err);
+    for (int i = 0; i < OV_ELEMENT_COUNT; i++)
+        l->element[i] = element_number(l, core, ov_element_name[i]);
+    l->core_free(core);
+    if (l->element[OV_F32] < 0)
+        return oato_fail(err, OATO_EDEVICE,
+                         "openvino: %s reads no models: its libopenvino_ir_frontend is missing; "
+                         "install OpenVINO again",
+                         l->path);
     return OATO_OK;
 }
 
-/* A model with a parameter of each type says the numbers of types. */
-static oato_status ask_types(struct ov_core *core)
+oato_status ov_library_load(const char *path, struct ov_library *out, struct oato_error *err)
 {
-    struct text t;
-    struct ov_model *model = NULL;
-    text_init(&t);
-    text_printf(&t, "<?xml version=\"1.0\"?><net name=\"types\" version=\"11\"><layers>");
-    for (int i = 0; i < OV_TYPES; i++)
-        text_printf(&t,
-                    "<layer id=\"%d\" name=\"p%d\" type=\"Parameter\" version=\"opset1\"><data "
-                    "shape=\"2\" element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\">"
-                    "<dim>2</dim></port></output></layer><layer id=\"%d\" name=\"r%d\" "
-                    "type=\"Result\" version=\"opset1\"><input><port id=\"0\"><dim>2</dim></port>"
-                    "</input></layer>",
-                    2 * i, i, ov_type_names[i], ov_type_ports[i], 2 * i + 1, i);
-    text_printf(&t, "</layers><edges>");
-    for (int i = 0; i < OV_TYPES; i++)
-        text_printf(&t,
-                    "<edge from-layer=\"%d\" from-port=\"0\" to-layer=\"%d\" to-port=\"0\"/>",
-                    2 * i, 2 * i + 1);
-    text_printf(&t, "</edges></net>");
-    int failed = t.failed ||
-                 api.core_read_model_from_memory_buffer(core, t.data, t.len, NULL, &model);
-    for (int i = 0; !failed && i < OV_TYPES; i++) {
-        struct ov_port *port = NULL;
-        failed = api.model_const_input_by_index(model, (size_t)i, &port) ||
-                 api.port_get_element_type(port, &api.type[i]);
-        if (port)
-            api.output_const_port_free(port);
-    }
-    if (model)
-        api.model_free(model);
-    text_free(&t);
-    return failed ? ov_fail(&api, OATO_EDEVICE, &why_not, "reading a model", "openvino") : OATO_OK;
-}
-
-static void load(void)
-{
-    struct ov_core *core = NULL;
     struct ov_version version = {0};
-    why_not.status = OATO_OK;
-    api.library = open_file();
-    if (!api.library || find_symbols())
-        return;
-    if (!api.get_openvino_version(&version)) {
-        snprintf(api.version, sizeof api.version, "%.*s", (int)strcspn(or_empty(version.build), "-"),
-                 or_empty(version.build));
-        api.version_free(&version);
+    *out = (struct ov_library){.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
+    if (!out->handle)
+        return oato_fail(err, OATO_EDEVICE, "openvino: cannot open its library: %s", dlerror());
+    snprintf(out->path, sizeof out->path, "%s", path);
+#define LOAD(result, name, arguments)                                                              \
+    if (!(*(void **)&out->name = dlsym(out->handle, "ov_" #name)))                                 \
+        return oato_fail(err, OATO_EDEVICE,                                                        \
+                         "openvino: %s lacks ov_%s: install OpenVINO 2023.1 or newer", path,       \
+                         #name);
+    OV_FUNCTIONS(LOAD)
+#undef LOAD
+    if (!out->get_openvino_version(&version)) {
+        snprintf(out->version, sizeof out->version, "%s", version.build);
+        out->version_free(&version);
     }
-    if (api.core_create(&core)) {
-        ov_fail(&api, OATO_EDEVICE, &why_not, "starting", "openvino");
-        return;
-    }
-    ask_types(core);
-    api.core_free(core);
+    return elements_ask(out, err);
 }
 
-oato_status ov_load(const struct ov_api **out, struct oato_error *err)
+static struct ov_library library;
+static struct oato_error why_not;
+static bool usable;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void load_once(void)
 {
-    pthread_once(&once, load);
-    if (why_not.status) {
-        *err = why_not;
-        return err->status;
-    }
-    *out = &api;
-    return OATO_OK;
+    char path[OV_PATH_BYTES];
+    const bool found = ov_library_found(path);
+    usable = !ov_library_load(found ? path : LIBRARY_NAME, &library, &why_not);
+    if (!found && !usable && !library.handle)
+        oato_fail(&why_not, OATO_EDEVICE,
+                  "openvino: no " LIBRARY_NAME " found: install OpenVINO's runtime, or set "
+                  "OATO_OPENVINO to that file or its folder");
+}
+
+const struct ov_library *ov_library_open(struct oato_error *err)
+{
+    pthread_once(&once, load_once);
+    if (usable)
+        return &library;
+    *err = why_not;
+    return NULL;
 }

@@ -48,8 +48,7 @@ struct ov_version {
     X(ov_status, compiled_model_get_property, (const ov_compiled_model *compiled, const char *key, char **out)) \
     X(ov_status, compiled_model_create_infer_request, (const ov_compiled_model *compiled, ov_infer_request **out)) \
     X(void, infer_request_free, (ov_infer_request *request))                                       \
-    X(ov_status, infer_request_set_input_tensor_by_index, (ov_infer_request *request, size_t index, const ov_tensor *tensor)) \
-    X(ov_status, infer_request_set_output_tensor_by_index, (ov_infer_request *request, size_t index, const ov_tensor *tensor)) \
+    X(ov_status, infer_request_set_tensor, (ov_infer_request *request, const char *name, const ov_tensor *tensor)) \
     X(ov_status, infer_request_infer, (ov_infer_request *request))                                 \
     X(ov_status, tensor_create_from_host_ptr, (int32_t type, struct ov_shape shape, void *data, ov_tensor **out)) \
     X(void, tensor_free, (ov_tensor *tensor))                                                      \
@@ -68,18 +67,20 @@ enum ov_element {
 };
 extern const char *const ov_element_name[OV_ELEMENT_COUNT];
 
+enum { OV_PATH_BYTES = 512 };
+
 struct ov_library {
 #define MEMBER(result, name, arguments) result(*name) arguments;
     OV_FUNCTIONS(MEMBER)
 #undef MEMBER
     void *handle;
-    char path[512];                    /* of the file */
+    char path[OV_PATH_BYTES];          /* of the file */
     char version[64];                  /* "2026.4.1-..." */
     int32_t element[OV_ELEMENT_COUNT]; /* the library's numbers; -1: it has no such type */
 };
 
-/* Whether the library is installed where it is looked for; opens nothing. Its path may be asked
- * for (room for 512 bytes), else NULL. */
+/* Whether the library is installed where it is looked for; opens nothing. path: room for
+ * OV_PATH_BYTES, or NULL. */
 bool ov_library_found(char *path);
 /* The library, opened once a process and never closed. NULL, with one line: there is none, or it
  * lacks a function. */

@@ -1,241 +1,269 @@
 /*
- * ov_ops.c - operators as layers of OpenVINO: a row for each kind that computes every row of its
- * values by itself, without state and without the step's tables. Values are rows x width, float32.
+ * ov_ops.c - the operators as layers: a row for each kind whose rows of values depend on nothing
+ * but themselves and weights. What reads KV, state, positions, experts or lists has none and stays
+ * on the host. Values are rows x width.
  */
-#include "kernels/openvino/ov_internal.h"
+#include "kernels/openvino/ov_parts.h"
 
-/* An operator that is being written. */
-struct writing {
-    struct ov_ir *ir;
-    const struct oato_op *op;
-    int64_t rows;
-    int n_in, n_weights;
-    const struct ov_node *in, *weight;
-    struct ov_node *out;
-};
+#include <string.h>
 
-static struct ov_node multiply(struct ov_ir *ir, struct ov_node a, struct ov_node b)
+/* -------------------------------------------------------------------------------- pieces -- */
+
+static struct ov_node times(struct ov_ir *ir, struct ov_node a, struct ov_node b)
 {
-    return ov_binary(ir, "Multiply", a, b);
+    return ov_ir_2(ir, "Multiply", a, b);
 }
 
-static struct ov_node clamp(struct ov_ir *ir, struct ov_node x, double low, double high)
+static struct ov_node at_most(struct ov_ir *ir, struct ov_node a, float most)
 {
-    char data[96];
-    snprintf(data, sizeof data, "min=\"%.9g\" max=\"%.9g\"", low, high);
-    return ov_layer(ir, "Clamp", "opset1", data, 1, &x);
+    return ov_ir_2(ir, "Minimum", a, ov_ir_number(ir, most));
 }
 
-static struct ov_node silu(struct ov_ir *ir, struct ov_node x)
+static struct ov_node between(struct ov_ir *ir, struct ov_node a, float bound)
 {
-    return ov_layer(ir, "Swish", "opset4", NULL, 1, &x);
+    return ov_ir_2(ir, "Maximum", at_most(ir, a, bound), ov_ir_number(ir, -bound));
 }
 
-static const double LEAST = -3e38; /* of a float32, nearly */
-
-/* As activation.c defines them. */
-static struct ov_node activation(const struct writing *w, struct ov_node x)
+static struct ov_node silu(struct ov_ir *ir, struct ov_node a)
 {
-    struct ov_ir *ir = w->ir;
-    const double scale = (double)w->op->scale;
-    switch ((enum activation)w->op->activation) {
-    case ACT_SILU: return silu(ir, x);
-    case ACT_GELU:
-        return ov_layer(ir, "Gelu", "opset7", "approximation_mode=\"TANH\"", 1, &x);
-    case ACT_RELU: return ov_unary(ir, "ReLU", x);
-    case ACT_RELU_SQUARED:
-        x = ov_unary(ir, "ReLU", x);
-        return multiply(ir, x, x);
-    case ACT_SIGMOID: return ov_unary(ir, "Sigmoid", x);
+    return ov_ir_layer(ir, "Swish", 4, "", 1, &a);
+}
+
+/* activation_of */
+static struct ov_node activated(struct ov_ir *ir, const struct oato_op *op, struct ov_node a)
+{
+    const float scale = op->scale;
+    struct ov_node b;
+    switch ((enum activation)op->activation) {
+    case ACT_SILU: return silu(ir, a);
+    case ACT_GELU: return ov_ir_layer(ir, "Gelu", 7, "approximation_mode=\"TANH\"", 1, &a);
+    case ACT_RELU: return ov_ir_1(ir, "ReLU", a);
+    case ACT_RELU_SQUARED: b = ov_ir_1(ir, "ReLU", a); return times(ir, b, b);
+    case ACT_SIGMOID: return ov_ir_1(ir, "Sigmoid", a);
     case ACT_SOFT_CAP:
-        x = ov_unary(ir, "Tanh", ov_binary(ir, "Divide", x, ov_number(ir, scale)));
-        return multiply(ir, x, ov_number(ir, scale));
+        b = ov_ir_1(ir, "Tanh", ov_ir_2(ir, "Divide", a, ov_ir_number(ir, scale)));
+        return times(ir, b, ov_ir_number(ir, scale));
     case ACT_CLAMPED:
-        x = clamp(ir, x, LEAST, 7);
-        return multiply(ir, x,
-                        ov_unary(ir, "Sigmoid", multiply(ir, x, ov_number(ir, (double)1.702f))));
-    case ACT_CLAMP: return clamp(ir, x, -scale, scale);
-    case ACT_CLAMPED_SILU: return silu(ir, clamp(ir, x, LEAST, scale));
-    case ACT_SOFTPLUS: return ov_layer(ir, "SoftPlus", "opset4", NULL, 1, &x);
-    case ACT_SILU_CLAMPED: return clamp(ir, silu(ir, x), LEAST, scale);
-    case ACT_NONE:
+        a = at_most(ir, a, 7);
+        b = ov_ir_1(ir, "Sigmoid", times(ir, a, ov_ir_number(ir, 1.702f)));
+        return times(ir, a, b);
+    case ACT_CLAMP: return between(ir, a, scale);
+    case ACT_NONE: return times(ir, a, ov_ir_number(ir, 1));
+    case ACT_CLAMPED_SILU: return silu(ir, at_most(ir, a, scale));
+    case ACT_SOFTPLUS: return ov_ir_layer(ir, "SoftPlus", 4, "", 1, &a);
+    case ACT_SILU_CLAMPED: return at_most(ir, silu(ir, a), scale);
     case ACT_COUNT: break;
     }
-    return x;
+    return a;
 }
 
-static struct ov_node gated(const struct writing *w, struct ov_node gate, struct ov_node up)
+static struct ov_node gated(struct ov_ir *ir, const struct oato_op *op, struct ov_node gate,
+                            struct ov_node up)
 {
-    const double scale = (double)w->op->scale;
-    const int a = w->op->activation;
-    if (a == ACT_CLAMPED)
-        up = ov_binary(w->ir, "Add", clamp(w->ir, up, -7, 7), ov_number(w->ir, 1));
-    if (a == ACT_CLAMPED_SILU || a == ACT_SILU_CLAMPED)
-        up = clamp(w->ir, up, -scale, scale);
-    return multiply(w->ir, activation(w, gate), up);
+    if (op->activation == ACT_CLAMPED)
+        up = ov_ir_2(ir, "Add", between(ir, up, 7), ov_ir_number(ir, 1));
+    if (op->activation == ACT_CLAMPED_SILU || op->activation == ACT_SILU_CLAMPED)
+        up = between(ir, up, op->scale);
+    return times(ir, activated(ir, op, gate), up);
 }
 
-static struct ov_node product(const struct writing *w, struct ov_node x, struct ov_node weight)
+static struct ov_node mean(struct ov_ir *ir, struct ov_node a)
 {
-    const struct ov_node in[2] = {x, weight};
-    return ov_layer(w->ir, "MatMul", "opset1", "transpose_a=\"false\" transpose_b=\"true\"", 2, in);
+    const struct ov_node axis = ov_ir_whole(ir, 1, (const int64_t[]){-1});
+    return ov_ir_layer(ir, "ReduceMean", 1, "keep_dims=\"true\"", 2, (struct ov_node[]){a, axis});
 }
 
-/* Of the last of so many dimensions. */
-static struct ov_node mean(struct ov_ir *ir, struct ov_node x, int rank)
+/* Of the last dimension, in the order of layers that the library makes one of. */
+static struct ov_node normed(const struct ov_record *x, struct ov_node a)
 {
-    const int64_t axis = rank - 1;
-    const struct ov_node in[2] = {x, ov_integers(ir, 1, &axis)};
-    return ov_layer(ir, "ReduceMean", "opset1", "keep_dims=\"true\"", 2, in);
+    struct ov_ir *ir = x->ir;
+    const struct oato_op *op = &x->r->op;
+    if (op->norm & NORM_CENTRED)
+        a = ov_ir_2(ir, "Subtract", a, mean(ir, a));
+    struct ov_node s = mean(ir, ov_ir_2(ir, "Power", a, ov_ir_number(ir, 2)));
+    s = ov_ir_1(ir, "Sqrt", ov_ir_2(ir, "Add", s, ov_ir_number(ir, op->eps)));
+    a = times(ir, a, ov_ir_2(ir, "Divide", ov_ir_number(ir, 1), s));
+    if (x->has[0])
+        a = times(ir, a, x->weight[0]);
+    return x->has[1] ? ov_ir_2(ir, "Add", a, x->weight[1]) : a;
 }
 
-static struct ov_node normed(const struct writing *w, struct ov_node x, int rank)
+static struct ov_node product(const struct ov_record *x, int weight)
 {
-    struct ov_ir *ir = w->ir;
-    if (w->op->norm & NORM_CENTRED)
-        x = ov_binary(ir, "Subtract", x, mean(ir, x, rank));
-    struct ov_node squares = mean(ir, multiply(ir, x, x), rank);
-    squares = ov_binary(ir, "Add", squares, ov_number(ir, (double)w->op->eps));
-    return ov_binary(ir, "Divide", x, ov_unary(ir, "Sqrt", squares));
+    return ov_ir_layer(x->ir, "MatMul", 1, "transpose_a=\"false\" transpose_b=\"true\"", 2,
+                       (struct ov_node[]){x->in[0], x->weight[weight]});
 }
 
-/* ---------------------------------------------------------------------------- the kinds --- */
+/* ----------------------------------------------------------------------------- operators -- */
 
-static void write_mul_mat(const struct writing *w)
+static void write_products(struct ov_record *x)
 {
-    w->out[0] = product(w, w->in[0], w->weight[0]);
+    for (int i = 0; i < op_weight_count(&x->r->op); i++)
+        x->out[i] = product(x, i);
 }
 
-static void write_qkv(const struct writing *w)
+static void write_gate_up(struct ov_record *x)
 {
-    for (int i = 0; i < 3; i++)
-        w->out[i] = product(w, w->in[0], w->weight[i]);
+    x->out[0] = gated(x->ir, &x->r->op, product(x, 0), product(x, 1));
 }
 
-static void write_gate_up(const struct writing *w)
+static void write_norm(struct ov_record *x)
 {
-    w->out[0] =
-        gated(w, product(w, w->in[0], w->weight[0]), product(w, w->in[0], w->weight[1]));
+    x->out[0] = normed(x, x->in[0]);
 }
 
-static void write_swiglu(const struct writing *w)
+static void write_add_norm(struct ov_record *x)
 {
-    w->out[0] = gated(w, w->in[0], w->in[1]);
+    x->out[0] = ov_ir_2(x->ir, "Add", x->in[0], x->in[1]);
+    x->out[1] = normed(x, x->out[0]);
 }
 
-static void write_activate(const struct writing *w)
+static struct ov_node in_heads(const struct ov_record *x, struct ov_node a, int64_t width)
 {
-    w->out[0] = activation(w, w->in[0]);
+    const int64_t heads = x->r->op.heads;
+    return ov_ir_reshape(x->ir, a, 3, (const int64_t[]){x->rows, heads, width / heads});
 }
 
-static struct ov_node weighted(const struct writing *w, struct ov_node x)
+static struct ov_node in_rows(const struct ov_record *x, struct ov_node a, int64_t width)
 {
-    int i = 0;
-    if (!(w->op->norm & NORM_PLAIN))
-        x = multiply(w->ir, x, w->weight[i++]);
-    return w->op->norm & NORM_BIASED ? ov_binary(w->ir, "Add", x, w->weight[i]) : x;
+    return ov_ir_reshape(x->ir, a, 2, (const int64_t[]){x->rows, width});
 }
 
-static void write_rms_norm(const struct writing *w)
+static void write_head_norm(struct ov_record *x)
 {
-    w->out[0] = weighted(w, normed(w, w->in[0], 2));
+    const struct oato_op *op = &x->r->op;
+    x->out[0] = in_rows(x, normed(x, in_heads(x, x->in[0], op->n)), op->n);
 }
 
-static void write_add_norm(const struct writing *w)
+static void write_gate(struct ov_record *x)
 {
-    w->out[0] = ov_binary(w->ir, "Add", w->in[0], w->in[1]);
-    w->out[1] = weighted(w, normed(w, w->out[0], 2));
+    const struct oato_op *op = &x->r->op;
+    if (op->heads == op->n) {
+        x->out[0] = gated(x->ir, op, x->in[1], x->in[0]);
+        return;
+    }
+    const struct ov_node gate = in_heads(x, activated(x->ir, op, x->in[1]), op->heads);
+    x->out[0] = in_rows(x, times(x->ir, in_heads(x, x->in[0], op->n), gate), op->n);
 }
 
-static void write_head_norm(const struct writing *w)
+static void write_bias(struct ov_record *x)
 {
-    const struct oato_op *op = w->op;
-    const int64_t heads[3] = {w->rows, op->heads, op->head_dim}, row[2] = {w->rows, op->n};
-    struct ov_node x = normed(w, ov_reshape(w->ir, w->in[0], 3, heads), 3);
-    if (!(op->norm & NORM_PLAIN)) /* heads x head_dim, or one of the two */
-        x = multiply(w->ir, x, w->weight[0]);
-    w->out[0] = ov_reshape(w->ir, x, 2, row);
+    x->out[0] = ov_ir_2(x->ir, "Add", x->in[0], x->weight[0]);
 }
 
-static void write_bias(const struct writing *w)
+static void write_scale(struct ov_record *x)
 {
-    w->out[0] = ov_binary(w->ir, "Add", w->in[0], w->weight[0]);
+    const struct oato_op *op = &x->r->op;
+    const struct ov_node by = x->has[0] ? x->weight[0] : ov_ir_number(x->ir, op->scale);
+    x->out[0] = ov_ir_2(x->ir, op->divides && x->has[0] ? "Divide" : "Multiply", x->in[0], by);
 }
 
-static void write_scale(const struct writing *w)
+static void write_sum(struct ov_record *x)
 {
-    w->out[0] = ov_binary(w->ir, w->op->divides ? "Divide" : "Multiply", w->in[0],
-                          w->n_weights ? w->weight[0] : ov_number(w->ir, (double)w->op->scale));
+    x->out[0] = x->r->n_in == 1 ? times(x->ir, x->in[0], ov_ir_number(x->ir, 1)) : x->in[0];
+    for (int i = 1; i < x->r->n_in; i++)
+        x->out[0] = ov_ir_2(x->ir, "Add", x->out[0], x->in[i]);
 }
 
-static void write_add(const struct writing *w)
+static void write_swiglu(struct ov_record *x)
 {
-    w->out[0] = ov_binary(w->ir, "Add", w->in[0], w->in[1]);
+    x->out[0] = gated(x->ir, &x->r->op, x->in[0], x->in[1]);
 }
 
-static void write_merge(const struct writing *w)
+static void write_activate(struct ov_record *x)
 {
-    w->out[0] = w->n_in == 1 ? w->in[0]
-                             : ov_layer(w->ir, "Concat", "opset1", "axis=\"1\"", w->n_in, w->in);
+    x->out[0] = activated(x->ir, &x->r->op, x->in[0]);
 }
 
-static void write_merge_sum(const struct writing *w)
+static void write_merge(struct ov_record *x)
 {
-    w->out[0] = w->in[0];
-    for (int i = 1; i < w->n_in; i++)
-        w->out[0] = ov_binary(w->ir, "Add", w->out[0], w->in[i]);
+    x->out[0] = ov_ir_layer(x->ir, "Concat", 1, "axis=\"1\"", x->r->n_in, x->in);
 }
 
-static void write_slice(const struct writing *w)
+static void write_slice(struct ov_record *x)
 {
-    const struct oato_op *op = w->op;
-    const int64_t heads = op->heads ? op->heads : 1, axis = 2, step = 1, first = op->first;
-    const int64_t end = first + op->n / heads, row[2] = {w->rows, op->n};
-    const struct ov_node in[5] = {
-        ov_reshape(w->ir, w->in[0], 3, (const int64_t[]){w->rows, heads, op->k / heads}),
-        ov_integers(w->ir, 1, &first), ov_integers(w->ir, 1, &end), ov_integers(w->ir, 1, &step),
-        ov_integers(w->ir, 1, &axis)};
-    w->out[0] = ov_reshape(w->ir, ov_layer(w->ir, "Slice", "opset8", NULL, 5, in), 2, row);
+    const struct oato_op *op = &x->r->op;
+    const int64_t heads = op->heads ? op->heads : 1, first = op->first;
+    struct ov_node in =
+        ov_ir_reshape(x->ir, x->in[0], 3, (const int64_t[]){x->rows, heads, op->k / heads});
+    in = ov_ir_layer(
+        x->ir, "Slice", 8, "", 5,
+        (struct ov_node[]){in, ov_ir_whole(x->ir, 1, &first),
+                           ov_ir_whole(x->ir, 1, (const int64_t[]){first + op->n / heads}),
+                           ov_ir_whole(x->ir, 1, (const int64_t[]){1}),
+                           ov_ir_whole(x->ir, 1, (const int64_t[]){2})});
+    x->out[0] = in_rows(x, in, op->n);
 }
 
-static void write_gate(const struct writing *w)
+static bool is_dense(const struct oato_op *op)
 {
-    const struct oato_op *op = w->op;
-    const int64_t heads[3] = {w->rows, op->heads, op->k / op->heads}, row[2] = {w->rows, op->n};
-    const int64_t gates[3] = {w->rows, op->heads, 1};
-    const struct ov_node gate = ov_reshape(w->ir, activation(w, w->in[1]), 3, gates);
-    const struct ov_node x = multiply(w->ir, ov_reshape(w->ir, w->in[0], 3, heads), gate);
-    w->out[0] = ov_reshape(w->ir, x, 2, row);
+    return !op->sparse && (op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP);
 }
 
-static void (*const written[OP_KIND_COUNT])(const struct writing *w) = {
-    [OP_RMS_NORM] = write_rms_norm, [OP_MUL_MAT] = write_mul_mat,   [OP_BIAS] = write_bias,
-    [OP_SCALE] = write_scale,       [OP_ADD] = write_add,           [OP_SWIGLU] = write_swiglu,
-    [OP_ACTIVATE] = write_activate, [OP_HEAD_NORM] = write_head_norm, [OP_QKV] = write_qkv,
-    [OP_GATE_UP] = write_gate_up,   [OP_ADD_NORM] = write_add_norm, [OP_MERGE] = write_merge,
-    [OP_MERGE_SUM] = write_merge_sum, [OP_SLICE] = write_slice,     [OP_GATE] = write_gate,
+static bool is_even(const struct oato_op *op) /* the same for all positions */
+{
+    return op->temperature == 0;
+}
+
+static bool is_f32(const struct oato_op *op)
+{
+    return op->dtype == DT_F32;
+}
+
+static const struct {
+    void (*write)(struct ov_record *x);
+    bool (*fits)(const struct oato_op *op); /* NULL: always */
+} kinds[OP_KIND_COUNT] = {
+    [OP_MUL_MAT] = {write_products, is_dense},
+    [OP_QKV] = {write_products, is_dense},
+    [OP_GATE_UP] = {write_gate_up, is_dense},
+    [OP_RMS_NORM] = {write_norm, NULL},
+    [OP_HEAD_NORM] = {write_head_norm, NULL},
+    [OP_ADD_NORM] = {write_add_norm, NULL},
+    [OP_BIAS] = {write_bias, NULL},
+    [OP_SCALE] = {write_scale, is_even},
+    [OP_ADD] = {write_sum, NULL},
+    [OP_SWIGLU] = {write_swiglu, NULL},
+    [OP_ACTIVATE] = {write_activate, NULL},
+    [OP_GATE] = {write_gate, NULL},
+    [OP_MERGE] = {write_merge, NULL},
+    [OP_MERGE_SUM] = {write_sum, is_f32},
+    [OP_SLICE] = {write_slice, NULL},
 };
 
-bool ov_supports(const struct oato_op *op)
+bool ov_op_known(const struct oato_op *op)
 {
-    int64_t n, k;
-    if (op->kind >= OP_KIND_COUNT || !written[op->kind] || op->sparse || op->temperature != 0 ||
-        (op->kind == OP_MERGE_SUM && op->dtype != DT_F32) ||
-        ((op->kind == OP_ACTIVATE || op->kind == OP_GATE) && op->activation == ACT_CLAMPED))
+    if (op->kind >= OP_KIND_COUNT || !kinds[op->kind].write ||
+        (kinds[op->kind].fits && !kinds[op->kind].fits(op)))
         return false;
-    for (int i = 0; i < op_weight_count(op); i++)
-        if (op_weight_shape(op, i, &n, &k) &&
-            !ov_form_of(i < op_weight_least(op) ? op_weight_dtype(op, i) : DT_F32, n, k,
-                        op_weight_use_at(op, i))
-                 .bytes)
+    for (int i = 0; i < op_weight_least(op); i++)
+        if (!ov_op_planes(op, i).n)
             return false;
     return true;
 }
 
-void ov_op(struct ov_ir *ir, const struct oato_op *op, int64_t rows, int n_in,
-           const struct ov_node *in, int n_weights, const struct ov_node *weight,
-           struct ov_node *out)
+void ov_op_write(struct ov_record *x)
 {
-    const struct writing w = {ir, op, rows, n_in, n_weights, in, weight, out};
-    written[op->kind](&w);
+    kinds[x->r->op.kind].write(x);
+}
+
+struct ov_planes ov_op_planes(const struct oato_op *op, int i)
+{
+    int64_t rows = 0, k = 0;
+    if (!op_weight_shape(op, i, &rows, &k))
+        return (struct ov_planes){0};
+    return ov_planes_of(op_weight_dtype(op, i), op_weight_use_at(op, i), rows, k);
+}
+
+struct ov_node ov_weight_write(struct ov_ir *ir, const struct ov_planes *p,
+                               const struct ov_node plane[OV_PLANES], enum ov_element mid)
+{
+    if (p->n == 1)
+        return p->plane[0].element == OV_F32 ? plane[0] : ov_ir_convert(ir, plane[0], OV_F32);
+    struct ov_node w = ov_ir_convert(ir, plane[0], mid), s = plane[1], m = plane[2];
+    w = times(ir, w, p->plane[1].element == mid ? s : ov_ir_convert(ir, s, mid));
+    if (p->n > 2)
+        w = ov_ir_2(ir, "Add", w, p->plane[2].element == mid ? m : ov_ir_convert(ir, m, mid));
+    w = ov_ir_reshape(ir, w, 2, (const int64_t[]){p->rows, p->k});
+    return mid == OV_F32 ? w : ov_ir_convert(ir, w, OV_F32);
 }

@@ -1,139 +1,148 @@
 /*
- * ov_weights.c - weights as inputs of functions: GGUF's own numbers in tensors that OpenVINO reads
- * where they lie, so that nothing is copied and layers of one shape share a function.
+ * ov_weights.c - weights as compiled functions take them: planes one behind the other, each at a
+ * multiple of 64 bytes.
  *
- *   F32 F16 BF16   rows x k
- *   others         integers (i4, u4 or i8) rows x k / b x b, b elements sharing a scale;
- *                  scales rows x k / b x 1 and, where the type has them, minima: F16, or float32
- *                  where the type's own are products (as in core/columns.c)
- *   vectors        float32
+ *   matrix of a float type    rows x k elements of the type, as in the GGUF
+ *   matrix of blocks          rows x k integers, i4 or u4 (the first of a pair in the low bits) or
+ *                             i8; then a scale of each group of 32 or 16; then, where the type has
+ *                             minima, a minimum likewise: F16, or float32 where the type's own
+ *                             scales are products
+ *   vector                    float32
  *
- * An element is scale * integer + minimum. Of two 4-bit integers the first one is the low half of
- * its byte. Tensors follow each other at multiples of OV_ALIGN.
+ * A weight is scale * integer + minimum: the GGUF's own number. The groups, and which types have
+ * minima, are those of struct columns_form.
  */
-#include "kernels/openvino/ov_internal.h"
+#include "kernels/openvino/ov_parts.h"
 
 #include <string.h>
 
-static void add_tensor(struct ov_form *f, enum ov_type type, int bits, int rank,
-                       const int64_t *shape)
+const char *ov_layout(void)
 {
-    struct ov_tensor_form *t = &f->tensor[f->n++];
-    int64_t n = 1;
-    for (int i = 0; i < rank; i++)
-        n *= t->shape[i] = shape[i];
-    t->type = type;
-    t->rank = rank;
-    t->offset = f->bytes;
-    t->bytes = (uint64_t)n * (uint64_t)bits / 8;
-    f->bytes = size_align(t->offset + t->bytes, OV_ALIGN);
+    return "ov-planes-1";
 }
 
-static enum ov_type float_type(oato_dtype dtype)
+static void plane_add(struct ov_planes *p, enum ov_element element, int64_t groups, int64_t each)
 {
-    return dtype == DT_F32 ? OV_F32 : dtype == DT_F16 ? OV_F16 : OV_BF16;
+    static const uint8_t bits[OV_ELEMENT_COUNT] = {
+        [OV_F32] = 32, [OV_F16] = 16, [OV_BF16] = 16, [OV_I8] = 8, [OV_I4] = 4, [OV_U4] = 4};
+    struct ov_plane *plane = &p->plane[p->n++];
+    *plane = (struct ov_plane){.element = element,
+                               .groups = groups,
+                               .each = each,
+                               .offset = p->bytes,
+                               .row_bytes = (uint64_t)(groups * each) * bits[element] / 8};
+    p->bytes += (plane->row_bytes * (uint64_t)p->rows + 63) / 64 * 64;
 }
 
-struct ov_form ov_form_of(oato_dtype dtype, int64_t rows, int64_t k, enum weight_use use)
+struct ov_planes ov_planes_of(oato_dtype dtype, enum weight_use use, int64_t rows, int64_t k)
 {
-    struct ov_form f = {0};
-    size_t row;
-    const bool known = quants_known(dtype) && rows > 0 && dtype_row_bytes(dtype, k, &row);
-    if (use == WEIGHT_VECTOR && known)
-        add_tensor(&f, OV_F32, 32, 2, (const int64_t[]){rows, k});
-    if (use != WEIGHT_MATRIX || !known)
-        return f;
-    const struct columns_form *c = columns_form_of(dtype);
-    if (!c->bits) {
-        const enum ov_type type = float_type(dtype);
-        add_tensor(&f, type, type == OV_F32 ? 32 : 16, 2, (const int64_t[]){rows, k});
-        return f;
+    struct ov_planes p = {.rows = rows, .k = k, .form = columns_form_of(dtype)};
+    const enum ov_element scale = p.form->half ? OV_F16 : OV_F32;
+    if (use == WEIGHT_VECTOR) {
+        plane_add(&p, OV_F32, 1, k);
+    } else if (use == WEIGHT_MATRIX && !p.form->bits) {
+        plane_add(&p, dtype == DT_F32 ? OV_F32 : dtype == DT_F16 ? OV_F16 : OV_BF16, 1, k);
+    } else if (use == WEIGHT_MATRIX && k % p.form->block == 0) {
+        const int64_t groups = k / p.form->block;
+        plane_add(&p,
+                  p.form->bits == 8 ? OV_I8
+                  : p.form->offset  ? OV_I4
+                                    : OV_U4,
+                  groups, p.form->block);
+        plane_add(&p, scale, groups, 1);
+        if (p.form->has_min)
+            plane_add(&p, scale, groups, 1);
     }
-    const int64_t numbers[3] = {rows, k / c->block, c->block}, blocks[3] = {rows, k / c->block, 1};
-    const enum ov_type scale = c->half ? OV_F16 : OV_F32;
-    add_tensor(&f, c->bits == 8 ? OV_I8 : c->offset ? OV_I4 : OV_U4, c->bits, 3, numbers);
-    for (int i = 0; i <= c->has_min; i++)
-        add_tensor(&f, scale, c->half ? 16 : 32, 3, blocks);
-    return f;
+    return p;
 }
 
-const char *ov_layout(const struct oato_device *d)
+uint64_t ov_bytes(const struct weight_source *s)
 {
-    (void)d;
-    return "openvino1";
+    return dtype_is_weight(s->dtype) && weight_source_stride(s)
+               ? ov_planes_of(s->dtype, s->use, s->row_end - s->row_begin, s->k).bytes
+               : 0;
 }
 
-uint64_t ov_bytes(const struct oato_device *d, const struct weight_source *s)
+static void scale_put(const struct ov_plane *plane, uint8_t *row, int64_t group, float x)
 {
-    (void)d;
-    return ov_form_of(s->dtype, s->row_end - s->row_begin, s->k, s->use).bytes;
-}
-
-static void put_scale(const struct ov_tensor_form *t, uint8_t *to, int64_t at, float value)
-{
-    if (t->type == OV_F16)
-        ((uint16_t *)(void *)to)[at] = f32_to_f16(value);
+    const uint16_t half = plane->element == OV_F16 ? f32_to_f16(x) : 0;
+    if (plane->element == OV_F16)
+        memcpy(row + 2 * group, &half, sizeof half);
     else
-        floats(to)[at] = value;
+        memcpy(row + 4 * group, &x, sizeof x);
 }
 
-static void convert_blocks(const struct ov_form *f, const struct columns_form *c, oato_dtype dtype,
-                           const uint8_t *row, int64_t r, int64_t k, uint8_t *to)
+/* One row of blocks to the row r of each plane. */
+static void blocks_convert(const struct ov_planes *p, const struct dtype_info *type,
+                           oato_dtype dtype, const uint8_t *from, int64_t r, uint8_t *to)
 {
-    const struct dtype_info *type = dtype_info((int)dtype);
-    const int subs = type->block_elems / c->block, b = c->block;
-    int8_t q[32];
-    for (int64_t i = 0; i < k / b; i++) {
-        const int64_t at = r * (k / b) + i;
+    uint8_t *row[OV_PLANES];
+    for (int i = 0; i < p->n; i++)
+        row[i] = to + p->plane[i].offset + (uint64_t)r * p->plane[i].row_bytes;
+    const int block = p->form->block, subs = (int)type->block_elems / block;
+    for (int64_t g = 0; g < p->plane[0].groups; g++) {
         float scale = 0, min = 0;
-        uint8_t *numbers = to + (uint64_t)(at * b * c->bits / 8);
-        quants_integers(dtype, row + (uint64_t)(i / subs) * type->block_bytes, (int)(i % subs), q,
+        int8_t q[32];
+        quants_integers(dtype, from + (uint64_t)(g / subs) * type->block_bytes, (int)(g % subs), q,
                         &scale, &min);
-        if (c->bits == 8)
-            memcpy(numbers, q, (size_t)b);
-        for (int j = 0; c->bits == 4 && j < b; j += 2)
-            numbers[j / 2] = (uint8_t)((q[j] & 15) | (q[j + 1] & 15) << 4);
-        put_scale(&f->tensor[1], to + f->tensor[1].offset, at, scale);
-        if (c->has_min)
-            put_scale(&f->tensor[2], to + f->tensor[2].offset, at, min);
+        if (p->form->bits == 8) {
+            memcpy(row[0] + g * block, q, (size_t)block);
+        } else {
+            for (int i = 0; i < block; i += 2)
+                row[0][(g * block + i) / 2] = (uint8_t)((q[i] & 15) | (q[i + 1] & 15) << 4);
+        }
+        scale_put(&p->plane[1], row[1], g, scale);
+        if (p->n > 2)
+            scale_put(&p->plane[2], row[2], g, min);
     }
 }
 
-void ov_convert_rows(const struct oato_device *d, const struct weight_source *s, int64_t begin,
-                     int64_t end, void *to)
+void ov_convert_rows(const struct weight_source *s, int64_t begin, int64_t end, void *to)
 {
-    const struct ov_form f = ov_form_of(s->dtype, s->row_end - s->row_begin, s->k, s->use);
-    const struct columns_form *c = columns_form_of(s->dtype);
-    size_t bytes = 0;
-    (void)d;
-    dtype_row_bytes(s->dtype, s->k, &bytes);
+    const struct ov_planes p = ov_planes_of(s->dtype, s->use, s->row_end - s->row_begin, s->k);
+    const struct dtype_info *type = dtype_info((int)s->dtype);
     for (int64_t r = begin; r < end; r++) {
-        const uint8_t *row = weight_source_row(s, r);
+        const uint8_t *from = weight_source_row(s, r);
+        uint8_t *row = (uint8_t *)to + p.plane[0].offset + (uint64_t)r * p.plane[0].row_bytes;
         if (s->use == WEIGHT_VECTOR)
-            quants_row(s->dtype, row, s->k, floats(to) + r * s->k);
-        else if (c->bits)
-            convert_blocks(&f, c, s->dtype, row, r, s->k, to);
+            quants_row(s->dtype, from, s->k, floats(row));
+        else if (!p.form->bits)
+            memcpy(row, from, (size_t)p.plane[0].row_bytes);
         else
-            memcpy((uint8_t *)to + (uint64_t)r * bytes, row, bytes);
+            blocks_convert(&p, type, s->dtype, from, r, to);
     }
 }
 
-struct ov_node ov_weight_node(struct ov_ir *ir, const struct ov_form *f, int64_t rows, int64_t k)
+static float number_at(const struct ov_plane *plane, const uint8_t *row, int64_t i)
 {
-    const enum ov_type middle = ir->half ? OV_F16 : OV_F32;
-    struct ov_node part[OV_TENSORS];
-    for (int i = 0; i < f->n; i++) {
-        const struct ov_tensor_form *t = &f->tensor[i];
-        const enum ov_type wanted = f->n == 1 ? OV_F32 : middle;
-        part[i] = ov_parameter(ir, t->type, t->rank, t->shape);
-        if (t->type != wanted)
-            part[i] = ov_convert(ir, wanted, part[i]);
+    uint16_t half;
+    float x = 0;
+    switch (plane->element) {
+    case OV_F32: memcpy(&x, row + 4 * i, sizeof x); return x;
+    case OV_F16:
+    case OV_BF16:
+        memcpy(&half, row + 2 * i, sizeof half);
+        return plane->element == OV_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    case OV_I8: return (float)(int8_t)row[i];
+    case OV_U4: return (float)(row[i / 2] >> i % 2 * 4 & 15);
+    case OV_I4: return (float)(((row[i / 2] >> i % 2 * 4 & 15) ^ 8) - 8);
+    case OV_U8:
+    case OV_ELEMENT_COUNT: break;
     }
-    if (f->n == 1)
-        return part[0];
-    struct ov_node w = ov_binary(ir, "Multiply", part[0], part[1]);
-    if (f->n > 2)
-        w = ov_binary(ir, "Add", w, part[2]);
-    w = ov_reshape(ir, w, 2, (const int64_t[]){rows, k});
-    return middle == OV_F32 ? w : ov_convert(ir, OV_F32, w);
+    return 0;
+}
+
+void ov_planes_row(const struct ov_planes *p, const void *weight, int64_t r, float *out)
+{
+    const uint8_t *row[OV_PLANES] = {0};
+    for (int i = 0; i < p->n; i++)
+        row[i] = (const uint8_t *)weight + p->plane[i].offset + (uint64_t)r * p->plane[i].row_bytes;
+    for (int64_t i = 0; i < p->k; i++) {
+        const int64_t group = i / p->plane[0].each;
+        out[i] = number_at(&p->plane[0], row[0], i);
+        if (p->n > 1)
+            out[i] *= number_at(&p->plane[1], row[1], group);
+        if (p->n > 2)
+            out[i] += number_at(&p->plane[2], row[2], group);
+    }
 }
