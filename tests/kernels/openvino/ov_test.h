@@ -12,14 +12,16 @@
 
 #include <glob.h>
 
-/* Makes OATO_OPENVINO name the library of the tests' Python, unless it is set. False: there is none.
+/* Makes OATO_OPENVINO name the library of the tests' Python, unless it is set. False: there is
+ * none.
  */
 static UNUSED bool ov_test_library(void)
 {
     const char *cache = getenv("OATO_CACHE"), *home = getenv("HOME");
     char pattern[512];
     glob_t found = {0};
-    setenv("TBB_ENABLE_SANITIZERS", "1", 1); /* else it opens a library in a way that ASan refuses */
+    setenv("TBB_ENABLE_SANITIZERS", "1",
+           1); /* else it opens a library in a way that ASan refuses */
     snprintf(pattern, sizeof pattern, "%s%s/venv/lib/python3*/site-packages/openvino/libs",
              cache ? cache : or_empty(home), cache ? "" : "/.cache/oato");
     if (!getenv("OATO_OPENVINO") && glob(pattern, 0, NULL, &found) == 0)
