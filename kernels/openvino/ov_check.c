@@ -87,7 +87,7 @@ static oato_status run_alone(const struct checking *c, struct alone *a, float *c
     const struct op_size size = {.rows = c->rows, .seqs = 1};
     struct oato_weight *table[RECORD_WEIGHTS];
     uint64_t offset = 0;
-    r->rows = ROWS_TOKENS;
+    r->rows = ROWS_LOGITS; /* which have no positions */
     r->n_waits = 0;
     r->numerics = NUMERICS_DECODE;
     for (int i = 0; i < RECORD_WEIGHTS; i++) {

@@ -1,7 +1,7 @@
 /*
  * ov_ir.c - writes functions as OpenVINO's intermediate representation, version 11: XML that names
- * layers, ports and edges, and constants beside it. Shapes and types follow from the inputs', so
- * ports do not repeat them.
+ * layers, ports and edges, and constants beside it. Shapes and types follow from those of
+ * inputs: ports leave out dimensions, and of the type, which is mandatory, no reader takes notice.
  */
 #include "kernels/openvino/ov_parts.h"
 
@@ -41,7 +41,8 @@ struct ov_node ov_ir_layer(struct ov_ir *ir, const char *type, int opset, const 
     if (n_in)
         text_printf(t, "</input>");
     if (strcmp(type, "Result") != 0)
-        text_printf(t, "<output><port id=\"%d\" names=\"t%d\"/></output>", out.port, out.layer);
+        text_printf(t, "<output><port id=\"%d\" precision=\"FP32\" names=\"t%d\"/></output>",
+                    out.port, out.layer);
     text_printf(t, "</layer>");
     return out;
 }

@@ -117,22 +117,20 @@ oato_status ov_fail(const struct ov_library *l, ov_status status, const char *id
 static const char type_text[] =
     "<net name=\"t\" version=\"11\"><layers>"
     "<layer id=\"0\" name=\"p\" type=\"Parameter\" version=\"opset1\">"
-    "<data shape=\"2\" element_type=\"%s\"/><output><port id=\"0\" precision=\"%s\"><dim>2</dim>"
-    "</port></output></layer>"
-    "<layer id=\"1\" name=\"r\" type=\"Result\" version=\"opset1\"><input>"
-    "<port id=\"0\" precision=\"%s\"><dim>2</dim></port></input></layer></layers>"
+    "<data shape=\"2\" element_type=\"%s\"/>"
+    "<output><port id=\"0\" precision=\"FP32\"/></output></layer>"
+    "<layer id=\"1\" name=\"r\" type=\"Result\" version=\"opset1\">"
+    "<input><port id=\"0\"/></input></layer></layers>"
     "<edges><edge from-layer=\"0\" from-port=\"0\" to-layer=\"1\" to-port=\"0\"/></edges></net>";
 
 /* Asks what number the library gives an element type; -1: it does not know the type. */
 static int32_t element_number(const struct ov_library *l, const ov_core *core, const char *name)
 {
-    char text[sizeof type_text + 32], upper[8] = "";
+    char text[sizeof type_text + 8];
     int32_t number = -1;
     ov_model *model = NULL;
     ov_port *port = NULL;
-    for (size_t i = 0; name[i] && i + 1 < sizeof upper; i++)
-        upper[i] = (char)(name[i] >= 'a' ? name[i] - 'a' + 'A' : name[i]);
-    const int n = snprintf(text, sizeof text, type_text, name, upper, upper);
+    const int n = snprintf(text, sizeof text, type_text, name);
     if (l->core_read_model_from_memory_buffer(core, text, (size_t)n, NULL, &model))
         return -1;
     if (l->model_const_input_by_index(model, 0, &port) || l->port_get_element_type(port, &number))
@@ -150,13 +148,11 @@ static oato_status elements_ask(struct ov_library *l, struct oato_error *err)
     if (status)
         return ov_fail(l, status, "openvino", "starting the library", err);
     for (int i = 0; i < OV_ELEMENT_COUNT; i++)
-        l->element[i] = element_number(l, core, ov_element_name[i]);
+        if ((l->element[i] = element_number(l, core, ov_element_name[i])) < 0 && i == OV_F32) {
+            l->core_free(core);
+            return ov_fail(l, -1, "openvino", "the library reads no model", err);
+        }
     l->core_free(core);
-    if (l->element[OV_F32] < 0)
-        return oato_fail(err, OATO_EDEVICE,
-                         "openvino: %s reads no models: its libopenvino_ir_frontend is missing; "
-                         "install OpenVINO again",
-                         l->path);
     return OATO_OK;
 }
 

@@ -200,6 +200,12 @@ static bool is_dense(const struct oato_op *op)
     return !op->sparse && (op->kind == OP_MUL_MAT || op->kind == OP_QKV || op->kind == OP_GATE_UP);
 }
 
+/* That activation is one of pairs. */
+static bool is_single(const struct oato_op *op)
+{
+    return op->activation != ACT_CLAMPED || (op->kind == OP_GATE && op->heads == op->n);
+}
+
 static bool is_even(const struct oato_op *op) /* the same for all positions */
 {
     return op->temperature == 0;
@@ -224,8 +230,8 @@ static const struct {
     [OP_SCALE] = {write_scale, is_even},
     [OP_ADD] = {write_sum, NULL},
     [OP_SWIGLU] = {write_swiglu, NULL},
-    [OP_ACTIVATE] = {write_activate, NULL},
-    [OP_GATE] = {write_gate, NULL},
+    [OP_ACTIVATE] = {write_activate, is_single},
+    [OP_GATE] = {write_gate, is_single},
     [OP_MERGE] = {write_merge, NULL},
     [OP_MERGE_SUM] = {write_sum, is_f32},
     [OP_SLICE] = {write_slice, NULL},
