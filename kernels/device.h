@@ -71,7 +71,6 @@ static inline void step_cores_give(const struct step *step)
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
-enum { DEVICE_ROWS = 8 };
 struct device_info {
     char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
     char kind[16];         /* "cpu", "sim", "cuda", "openvino" */

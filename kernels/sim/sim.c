@@ -64,7 +64,9 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
         .link_bytes_per_s = spec->link_bytes_per_s,
         .link_latency_s = spec->latency_s,
         .launch_s = spec->launch_s,
+        .spans = spec->spans,
     };
+    memcpy(out->rows, spec->rows, sizeof out->rows);
     snprintf(out->id, sizeof out->id, "%s", s->id);
     snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
 }
@@ -338,10 +340,26 @@ static oato_status make_rooms(struct compiled *c, struct oato_error *err)
                : oato_fail_memory(err, weights * sizeof *c->ready_ns, "a program");
 }
 
+/* If the program has spans. */
+static oato_status mark_units(struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    if (!p->n_spans)
+        return OATO_OK;
+    c->units = calloc(p->n_records, sizeof *c->units);
+    if (!c->units)
+        return oato_fail_memory(err, p->n_records * sizeof *c->units, "a program");
+    for (uint32_t i = 0; i < p->n_spans; i++)
+        for (uint32_t r = p->spans[i].begin; r < p->spans[i].end; r++)
+            c->units[r] = r == p->spans[i].begin ? UNIT_BEGINS : UNIT_GOES_ON;
+    return OATO_OK;
+}
+
 static void compiled_free(struct compiled *c)
 {
     free(c->kv_ready_ns);
     free(c->ready_ns);
+    free(c->units);
     free(c->needs);
     free(c);
 }
@@ -374,7 +392,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || make_rooms(c, err) ||
+    if (find_peers(s, c, err) || make_rooms(c, err) || mark_units(c, err) ||
         file_stream_compile(weights_file(d), p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);
         return err->status;

@@ -18,12 +18,18 @@ struct sim_spec {
     double link_bytes_per_s, latency_s; /* per copy from or to the host */
     double launch_s;                    /* per operator */
     double peer_bytes_per_s; /* copies from another simulated device; 0: only through the host */
+    bool spans;              /* asks for them: one pays unit_s a call, in place of each launch */
+    double unit_s;
+    int32_t rows[DEVICE_ROWS]; /* as in struct device_info */
 };
 
-/* "vram=64MiB,read=900GB/s,...", in any order; missing values get defaults. */
+/* "vram=64MiB,read=900GB/s,spans=on,rows=1+16+256,...", in any order; missing values get defaults.
+ */
 oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_error *err);
 
 /* ----------------------------------------------------------------------------- device ----- */
+
+enum unit_place { UNIT_NONE, UNIT_BEGINS, UNIT_GOES_ON };
 
 struct compiled {
     struct compiled *next;
@@ -31,6 +37,7 @@ struct compiled {
     struct kv_cache kv;            /* the program's, readable */
     uint8_t *arena;                /* its real address */
     uint8_t *peer[DEVICES_MAX];    /* real arenas of other devices; NULL: not reachable */
+    uint8_t *units;                /* per record: enum unit_place; NULL: there are no spans */
     uint32_t *needs;               /* per record: see file_stream_compile */
     uint64_t *kv_ready_ns; /* per KV layer: when its history arrived, on the virtual clock; NULL:
                               there are no rooms */
