@@ -294,13 +294,13 @@ static oato_status function_check(struct ov_function *f, const struct ov_span *s
 
 uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows)
 {
-    uint64_t bytes = 0;
+    int64_t most = 0;
     for (int i = 0; i < op_weight_count(op); i++) {
         const struct ov_planes p = ov_op_planes(op, i);
         if (p.n && op_weight_use_at(op, i) == WEIGHT_MATRIX && p.plane[0].element != OV_F32)
-            bytes = (uint64_t)max_i64((int64_t)bytes, p.rows * p.k * (p.n > 1 ? 2 : 1));
+            most = max_i64(most, p.rows * p.k);
     }
-    return (bytes + (uint64_t)rows * (uint64_t)op->n) * sizeof(float);
+    return (uint64_t)(most + (int64_t)rows * op->n) * sizeof(float);
 }
 
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,

@@ -89,24 +89,32 @@ bool ov_library_found(char *path)
 
 /* ------------------------------------------------------------------------------- opening -- */
 
+/* Where in its source the library was: "Exception from ..", "Check '..' failed at ..". */
+static bool is_place(const char *line, size_t n)
+{
+    return n && line[n - 1] == ':' &&
+           (!strncmp(line, "Exception", 9) || !strncmp(line, "Check", 5));
+}
+
 oato_status ov_fail(const struct ov_library *l, ov_status status, const char *id, const char *doing,
                     struct oato_error *err)
 {
-    char line[256] = "";
-    const char *text = l->get_last_err_msg();
+    char line[256];
     size_t n = 0;
-    /* what says why is at the end of several lines, where in the library's source at the front */
-    const size_t length = text ? strlen(text) : 0;
-    const size_t skip = length >= sizeof line ? length - sizeof line + 1 : 0;
-    for (const char *c = text ? text + skip : ""; *c; c++) {
-        const bool white = (unsigned char)*c <= ' ';
-        if (!white || (n && line[n - 1] != ' '))
-            line[n++] = white ? ' ' : *c;
+    const char *text = l->get_last_err_msg();
+    for (const char *at = or_empty(text), *next; *at; at = next) {
+        const size_t length = strcspn(at, "\n");
+        next = at + length + (at[length] == '\n');
+        const size_t some = is_place(at, length) ? 0 : length;
+        if (!some || n + 2 >= sizeof line)
+            continue;
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s%.*s", n ? " " : "", (int)some, at);
+        n = n < sizeof line ? n : sizeof line - 1;
     }
-    while (n && line[n - 1] == ' ')
-        n--;
     line[n] = 0;
     text_tame(line, n);
+    for (char *c = line; *c; c++)
+        *c = *c == '\t' ? ' ' : *c;
     if (text)
         l->free(text);
     return oato_fail(err, OATO_EDEVICE, "%s: %s: %s (OpenVINO's status %d)", id, doing,

@@ -137,12 +137,10 @@ void ov_planes_row(const struct ov_planes *p, const void *weight, int64_t r, flo
     const uint8_t *row[OV_PLANES] = {0};
     for (int i = 0; i < p->n; i++)
         row[i] = (const uint8_t *)weight + p->plane[i].offset + (uint64_t)r * p->plane[i].row_bytes;
-    for (int64_t i = 0; i < p->k; i++) {
-        const int64_t group = i / p->plane[0].each;
-        out[i] = number_at(&p->plane[0], row[0], i);
-        if (p->n > 1)
-            out[i] *= number_at(&p->plane[1], row[1], group);
-        if (p->n > 2)
-            out[i] += number_at(&p->plane[2], row[2], group);
+    for (int64_t g = 0, at = 0; g < p->plane[0].groups; g++) {
+        const float scale = p->n > 1 ? number_at(&p->plane[1], row[1], g) : 1;
+        const float min = p->n > 2 ? number_at(&p->plane[2], row[2], g) : 0;
+        for (int64_t i = 0; i < p->plane[0].each; i++, at++)
+            out[at] = scale * number_at(&p->plane[0], row[0], at) + min;
     }
 }

@@ -39,6 +39,7 @@ struct ov_test {
     int32_t width[OV_TEST_VALUES]; /* 0: not made */
     struct oato_weight f32[OV_SPAN_WEIGHTS];
     void *planes[OV_SPAN_WEIGHTS];
+    uint64_t planes_bytes[OV_SPAN_WEIGHTS];
     int n_weights;
 };
 
@@ -63,7 +64,8 @@ static void ov_test_weight(struct ov_test *t, struct program_record *r, int i)
     random_elements(s.dtype, raw, s.n * s.k);
     s.data = raw;
     const int at = t->n_weights++;
-    t->planes[at] = pages_alloc(ov_bytes(&s));
+    t->planes_bytes[at] = ov_bytes(&s);
+    t->planes[at] = pages_alloc(t->planes_bytes[at]);
     for (int64_t r0 = 0; r0 < s.n; r0 += 64) /* in pieces, as devices convert */
         ov_convert_rows(&s, r0, min_i64(s.n, r0 + 64), t->planes[at]);
     for (int64_t j = 0; j < s.n; j++)
@@ -109,7 +111,7 @@ static UNUSED void ov_test_free(struct ov_test *t)
 {
     for (int i = 0; i < t->n_weights; i++) {
         pages_free((void *)(uintptr_t)t->f32[i].data, t->f32[i].bytes);
-        pages_free(t->planes[i], 0);
+        pages_free(t->planes[i], t->planes_bytes[i]);
     }
     memset(t, 0, sizeof *t);
 }
