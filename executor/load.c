@@ -260,6 +260,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
         facts.id[to] = e->device[to].info.id;
         facts.values[to] = device_values(e->device[to].device);
         facts.streams[to] = e->device[to].device->ops->streams;
+        facts.spans[to] = e->device[to].info.spans;
         facts.caches[to] = caches_possible(e, &e->device[to]);
         for (int from = 0; from < e->n_devices; from++)
             facts.reaches[to][from] = e->device[to].peers[from].device;
@@ -542,6 +543,10 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
         d->program[phase] = (struct program){
             .records = p->records,
             .n_records = p->n_records,
+            .spans = p->spans,
+            .n_spans = p->n_spans,
+            .span_values = p->span_values,
+            .n_span_values = p->n_span_values,
             .n_signals = p->n_signals,
             .max_tokens = e->limits.tokens[phase],
             .max_rows = e->limits.rows[phase],

@@ -71,16 +71,16 @@ static inline void step_cores_give(const struct step *step)
 
 /* ----------------------------------------------------------------------------- devices ---- */
 
-enum { DEVICE_ROWS = 8 };
 struct device_info {
     char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
-    char kind[8];          /* "cpu", "sim", "cuda", "ascend" */
+    char kind[16];         /* "cpu", "sim", "cuda", "openvino" */
     char model[96];        /* what it is: "AMD EPYC 9755", "simulated" */
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
     uint64_t free_bytes;
     int32_t threads; /* 0: the device has no such number */
     char driver[48]; /* version of the driver that it needs; "": it needs none */
+    const char *note; /* static text for lists of devices; NULL: none */
     bool is_host;    /* its memory is the host's: no copies to reach it */
     bool spans;      /* it compiles runs of records as one function: lowering cuts program.spans */
     /* Numbers of rows that its functions are compiled for, ascending, then 0: a step's rows are so
@@ -237,8 +237,12 @@ struct device_ops {
     const char *kind;
     bool keeps_core; /* a thread of the device spins while a step runs */
     bool simulated;  /* no hardware: it is there only if it is asked for */
+    bool if_named;   /* it is hardware, but used only if it is asked for, too */
     /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
+    /* Why there is none, or how else one is had, as a line for --list-devices; the function is NULL
+     * where nothing is said. Opens nothing. */
+    void (*absence)(char line[320]);
     /* What there is below root, "" for this machine. NULL: what the device needs is always there.
      */
     void (*sight)(const char *root, struct device_sight *out);
@@ -454,7 +458,7 @@ oato_status weight_convert(struct oato_device *d, const struct weight_source *so
 const char *weight_layout(const struct oato_device *d);
 
 /* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
-#define DEVICE_KINDS(row) row(cpu) row(cuda) row(sim)
+#define DEVICE_KINDS(row) row(cpu) row(cuda) row(openvino) row(sim)
 #define DEVICE_OPS(kind)  extern const struct device_ops kind##_device_ops;
 DEVICE_KINDS(DEVICE_OPS)
 #undef DEVICE_OPS

@@ -305,6 +305,20 @@ static inline bool op_by_columns(const struct oato_op *op)
     return op->kind == OP_MUL_MAT && op->sparse == SPARSE_ABOVE;
 }
 
+/* Numbers of rows that a device compiles its functions for, ascending, then 0 (device_info.rows).
+ */
+enum { DEVICE_ROWS = 8 };
+/* How it runs T rows: `whole` calls of `largest` each, then the other rows, if any, in one call
+ * for `rest` rows, the least of these numbers that has room. */
+struct row_steps {
+    int32_t largest, whole, rest;
+};
+struct row_steps row_steps(const int32_t rows[DEVICE_ROWS], int32_t T);
+static inline int32_t row_calls(struct row_steps s)
+{
+    return s.whole + (s.rest > 0);
+}
+
 /* What varies from step to step and decides an operator's cost. */
 struct op_size {
     int32_t rows;         /* T: rows that the operator computes */
@@ -423,6 +437,8 @@ bool op_has_seqs(int kind);
 int32_t op_neurons(const struct oato_op *op);
 /* True for KV_STORE and ATTENTION, which work on the pages of a layer. */
 bool op_has_kv(const struct oato_op *op);
+/* Whether the operator may be in a span (program.h) of a device that compiles spans. */
+bool op_spans(const struct oato_op *op);
 /* Floats of recurrent state that the operator keeps for a sequence; 0: it has none. */
 int64_t op_state_floats(const struct oato_op *op);
 int32_t op_v_dim(const struct oato_op *op); /* width of a head's values */

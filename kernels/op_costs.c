@@ -336,3 +336,17 @@ double op_bytes(const struct oato_op *op, const struct op_size *size)
     }
     return 0;
 }
+
+struct row_steps row_steps(const int32_t rows[DEVICE_ROWS], int32_t T)
+{
+    struct row_steps s = {.rest = T};
+    for (int i = 0; i < DEVICE_ROWS && rows[i]; i++)
+        s.largest = rows[i];
+    if (!s.largest)
+        return s;
+    s.whole = T / s.largest;
+    s.rest = 0;
+    for (int i = 0; T % s.largest && s.rest < T % s.largest; i++)
+        s.rest = rows[i];
+    return s;
+}

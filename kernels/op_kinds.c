@@ -183,14 +183,14 @@ static bool scan_fits(const struct oato_op *op)
 static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_EMBED] = {"embed", true, {F_K, F_N}, .example = "k4096/n4096", .out = {W_K}, .weight = {{W_N, W_K}},
         .traffic = TABLE_ROWS, .flops = 1, .flops_of = W_K},
-    [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
+    [OP_RMS_NORM] = {"rms_norm", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .fits = norm_fits}, /* square and add, scale, weight */
-    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N}, .weight = {{W_N, W_K}},
+    [OP_MUL_MAT] = {"mul_mat", true, {F_K, F_N, F_SPARSE}, .spans = true, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N}, .weight = {{W_N, W_K}},
         .traffic = MATRICES, .axes = ROWS | K, .fits = sparse_fits},
-    [OP_BIAS] = {"bias", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
+    [OP_BIAS] = {"bias", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .traffic = VECTOR, .flops = 1, .flops_of = W_K, .axes = ROWS},
-    [OP_SCALE] = {"scale", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
+    [OP_SCALE] = {"scale", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_FACTORS}}, .optional = 1, .flops = 1, .flops_of = W_K},
     [OP_ROPE] = {"rope", false, {F_HEADS, F_HEAD_DIM, F_ROPE_DIMS, F_PAIRING}, .example = "h32/d128/r128/p0", .k = W_HEADS,
         .n = W_HEADS, .in = {W_HEADS}, .out = {W_N}, .weight = {{W_ONE, W_PAIRS}},
@@ -203,14 +203,14 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .weight = {{W_ONE, W_GATES}}, .optional = 1, .traffic = KV_READ,
         .flops = 2, .flops_of = W_ATTENDED, /* q.K and its sum with V */
         .axes = HEADS, .fits = attention_fits},
-    [OP_ADD] = {"add", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N},
+    [OP_ADD] = {"add", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N},
         .flops = 1, .flops_of = W_K},
-    [OP_SWIGLU] = {"swiglu", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N},
+    [OP_SWIGLU] = {"swiglu", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N},
         .flops = 5, .flops_of = W_K, .fits = activation_fits},
-    [OP_ACTIVATE] = {"activate", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
+    [OP_ACTIVATE] = {"activate", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N},
         .flops = 4, .flops_of = W_K, .fits = activation_fits},
     [OP_SELECT] = {"select", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K}, .out = {W_N}},
-    [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .example = "h32/d128", .k = W_HEADS, .n = W_HEADS,
+    [OP_HEAD_NORM] = {"head_norm", false, {F_HEADS, F_HEAD_DIM}, .spans = true, .example = "h32/d128", .k = W_HEADS, .n = W_HEADS,
         .in = {W_HEADS}, .out = {W_N}, .weight = {{W_WEIGHTED, W_HEAD}}, .traffic = VECTOR,
         .flops = 4, .flops_of = W_K, .axes = HEADS, .fits = head_norm_fits},
     [OP_ROUTE] = {"route", false, {F_EXPERTS, F_USED, F_SHARE}, .example = "e64/u8", .k = W_SCORES, .n = W_CHOICE, .in = {W_K},
@@ -227,18 +227,18 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
     [OP_EXPERT_SUM] = {"expert_sum", false, {F_N, F_EXPERTS, F_USED}, .example = "n4096/e64/u8", .k = W_N,
         .in = {W_CHOICE, W_CHOSEN_N, W_CHOSEN_N}, .out = {W_N},
         .flops = 2, .flops_of = W_CHOSEN_N, .fits = experts_fit},
-    [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .example = "k4096/n4096/m1024", .in = {W_K}, .out = {W_N, W_N2, W_N2},
+    [OP_QKV] = {"qkv", true, {F_K, F_N, F_N2}, .spans = true, .example = "k4096/n4096/m1024", .in = {W_K}, .out = {W_N, W_N2, W_N2},
         .weight = {{W_N, W_K}, {W_N2, W_K}, {W_N2, W_K}}, .traffic = MATRICES, .axes = HEADS},
-    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N},
+    [OP_GATE_UP] = {"gate_up", true, {F_K, F_N, F_SPARSE}, .spans = true, .example = "k4096/n4096", .in = {W_K, W_LISTED}, .out = {W_N},
         .weight = {{W_N, W_K}, {W_N, W_K}}, .traffic = MATRICES,
         .flops = 5, .flops_of = W_N, .axes = ROWS, .fits = gate_up_fits},
-    [OP_ADD_NORM] = {"add_norm", false, {F_K}, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
+    [OP_ADD_NORM] = {"add_norm", false, {F_K}, .spans = true, .example = "k4096", .n = W_K, .in = {W_K, W_K}, .out = {W_N, W_N},
         .weight = {{W_WEIGHTED, W_K}, {W_BIASED, W_K}}, .traffic = VECTOR,
         .flops = 5, .flops_of = W_K, .fits = norm_fits},
-    [OP_MERGE] = {"merge", false, {F_N}, .example = "n4096", .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
-    [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .example = "k8192/n4096", .merges = true, .in = {W_N}, .out = {W_N},
+    [OP_MERGE] = {"merge", false, {F_N}, .spans = true, .example = "n4096", .k = W_N, .merges = true, .in = {W_ANY}, .out = {W_N}},
+    [OP_MERGE_SUM] = {"merge_sum", false, {F_K, F_N}, .spans = true, .example = "k8192/n4096", .merges = true, .in = {W_N}, .out = {W_N},
         .flops = 1, .flops_of = W_ADDED, .fits = sum_fits},
-    [OP_SLICE] = {"slice", false, {F_K, F_N}, .example = "k8192/n4096", .in = {W_K}, .out = {W_N}, .fits = slice_fits},
+    [OP_SLICE] = {"slice", false, {F_K, F_N}, .spans = true, .example = "k8192/n4096", .in = {W_K}, .out = {W_N}, .fits = slice_fits},
     [OP_CONV] = {"conv", false, {F_K, F_STATE}, .example = "k4096/s3", .n = W_K, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_TAPS}}, .traffic = STATE, .flops = 2, .flops_of = W_TAPS,
         .fits = conv_fits},
@@ -251,12 +251,12 @@ static const struct op_kind_row op_kinds[OP_KIND_COUNT] = {
         .n = W_HEADS, .in = {W_XBC, W_STEPS}, .out = {W_N},
         .weight = {{W_DECAYED, W_DECAYS}, {W_DECAYED, W_BY_HEAD}}, .traffic = STATE,
         .flops = 5, .flops_of = W_STATE, .fits = scan_fits},
-    [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .example = "k512/n512/h16/d576", .in = {W_HEADS},
+    [OP_HEAD_MUL_MAT] = {"head_mul_mat", true, {F_K, F_N, F_HEADS, F_HEAD_DIM}, .spans = true, .example = "k512/n512/h16/d576", .in = {W_HEADS},
         .out = {W_PRODUCTS}, .weight = {{W_MATRICES, W_K}}, .traffic = MATRICES,
         .fits = head_products_fit},
-    [OP_MUL_MAT_T] = {"mul_mat_t", true, {F_K, F_N}, .example = "k4096/n4096", .in = {W_K}, .out = {W_N}, .weight = {{W_K, W_N}},
+    [OP_MUL_MAT_T] = {"mul_mat_t", true, {F_K, F_N}, .spans = true, .example = "k4096/n4096", .in = {W_K}, .out = {W_N}, .weight = {{W_K, W_N}},
         .traffic = TRANSPOSED},
-    [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .example = "k4096/h32", .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
+    [OP_GATE] = {"gate", false, {F_K, F_HEADS}, .spans = true, .example = "k4096/h32", .n = W_K, .in = {W_K, W_GATES}, .out = {W_N},
         .flops = 4, .flops_of = W_K, .fits = gate_fits},
     [OP_ACTIVE] = {"active", false, {F_K}, .example = "k4096", .n = W_LIST, .in = {W_K}, .out = {W_N},
         .weight = {{W_ONE, W_K}}, .optional = 1, .flops = 1, .flops_of = W_K, .fits = list_fits},
@@ -288,6 +288,11 @@ const struct op_kind_row *op_kind_row(int kind)
 static int32_t state_rows(const struct oato_op *op)
 {
     return op->kind == OP_DELTA ? op->head_dim : op->state;
+}
+
+bool op_spans(const struct oato_op *op)
+{
+    return op_kind_row(op->kind)->spans && !op->sparse && op->temperature == 0;
 }
 
 int64_t op_state_floats(const struct oato_op *op)

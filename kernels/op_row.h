@@ -99,7 +99,9 @@ struct op_kind_row {
     bool typed; /* the dtype is part of the key; else it is F32 */
     uint8_t fields[7];
     uint8_t k, n; /* enum width: what they are when the key does not name them */
-    bool merges;  /* takes any number of inputs, all of width in[0] */
+    bool spans; /* each row of its outputs follows from the same rows of its inputs and from weights
+                   alone, not from positions, KV, state, lists or choices */
+    bool merges; /* takes any number of inputs, all of width in[0] */
     uint8_t in[3], out[3];
     struct {
         uint8_t n, k;

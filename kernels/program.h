@@ -112,8 +112,8 @@ struct span_value {
 };
 
 /* A run of records that a device which asks for spans (device_info.spans) compiles as one function:
- * RECORD_RUNs of one row class, none with KV, state, experts or a list. Only the first one waits,
- * only the last one signals. */
+ * RECORD_RUNs of one row class that may be in one (op_spans), perhaps a single one. Only the first
+ * one waits, only the last one signals. No output lies where an input does. */
 struct program_span {
     uint32_t begin, end; /* records [begin, end) */
     uint32_t value;      /* number of its first value in program.span_values: n_in that it reads, */
@@ -126,6 +126,7 @@ struct program {
     const struct program_span *spans; /* ascending; records outside run one by one; NULL: none */
     uint32_t n_spans;
     const struct span_value *span_values;
+    uint32_t n_span_values;
     uint32_t n_signals;                     /* by how much one step raises the device's event */
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */

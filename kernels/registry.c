@@ -3,6 +3,7 @@
  *
  *   KIND[:INDEX][:OPTION=VALUE,...]       one device
  *   cpu,sim:vram=1GiB,link=25GB/s,sim:1   a list; a piece that is no OPTION=VALUE begins a device
+ *   npu[:INDEX]                           another name of a device, from `aliases`
  */
 #include "kernels/device.h"
 
@@ -13,6 +14,18 @@ const struct device_ops *const device_registry[] = {DEVICE_KINDS(ROW) NULL};
 #undef ROW
 
 enum { INDEX_MOST = 999 };
+
+static const struct alias {
+    const char *name, *kind, *option;
+} aliases[] = {{"npu", "openvino", "device=NPU"}};
+
+static const struct alias *find_alias(const char *name, size_t n)
+{
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
+        if (strlen(aliases[i].name) == n && !memcmp(aliases[i].name, name, n))
+            return &aliases[i];
+    return NULL;
+}
 
 /* The kind that the first n bytes name, or NULL. */
 static const struct device_ops *find_kind(const char *name, size_t n)
@@ -45,6 +58,13 @@ oato_status device_open(const char *spec, int index, const struct device_options
                         struct oato_device **out, struct oato_error *err)
 {
     size_t n = kind_length(spec);
+    char own[1][256];
+    if (find_alias(spec, n)) {
+        if (device_split(spec, own, 1, err) < 0)
+            return err->status;
+        spec = own[0];
+        n = kind_length(spec);
+    }
     const struct device_ops *ops = find_kind(spec, n);
     if (!ops)
         return unknown_kind(spec, n, err);
@@ -91,12 +111,13 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         size_t n = strcspn(p, ",");
         size_t kind = kind_length(p);
         bool option = is_option(p, n);
+        const struct alias *alias = option ? NULL : find_alias(p, kind);
         if (!n || (option && !count)) {
             oato_fail(err, OATO_EUSAGE, "device list '%.100s': a device is missing %s'%.*s'", list,
                       n ? "before " : "at ", (int)min_i64((int64_t)strlen(p), 32), p);
             return -1;
         }
-        if (!option && !find_kind(p, kind)) {
+        if (!option && !alias && !find_kind(p, kind)) {
             unknown_kind(p, kind, err);
             return -1;
         }
@@ -110,7 +131,10 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         size_t used = strlen(spec);
         /* the first option of a bare kind stands behind a colon, whatever the user wrote */
         const char *separator = !used ? "" : strchr(spec, ':') ? "," : ":";
-        int written = snprintf(spec + used, sizeof specs[0] - used, "%s%.*s", separator, (int)n, p);
+        const size_t name = alias ? kind : 0; /* "openvino:0:device=NPU" for "npu:0" */
+        int written = snprintf(spec + used, sizeof specs[0] - used, "%s%s%.*s%s%s", separator,
+                               alias ? alias->kind : "", (int)(n - name), p + name,
+                               alias ? ":" : "", alias ? alias->option : "");
         if (written < 0 || (size_t)written >= sizeof specs[0] - used) {
             oato_fail(err, OATO_EUSAGE, "device list '%.100s': a spec exceeds %zu characters", list,
                       sizeof specs[0] - 1);
@@ -126,7 +150,7 @@ void device_found(struct text *list, warn_fn warn, void *user)
 {
     for (int i = 0; device_registry[i]; i++) {
         const struct device_ops *ops = device_registry[i];
-        const int n = ops->simulated ? 0 : ops->probe();
+        const int n = ops->simulated || ops->if_named ? 0 : ops->probe();
         for (int index = 0; index < n; index++) {
             struct oato_device *d = NULL;
             struct oato_error err;
@@ -161,6 +185,8 @@ static void list_device(const struct device_ops *ops, int index, FILE *out)
     if (info.read_bytes_per_s > 0)
         fprintf(out, ", declared %.0f GB/s, %.1f TFLOP/s, link %.1f GB/s",
                 info.read_bytes_per_s / 1e9, info.flops_per_s / 1e12, info.link_bytes_per_s / 1e9);
+    if (info.note)
+        fprintf(out, "; %s", info.note);
     fputc('\n', out);
     ops->close(d);
 }
@@ -168,8 +194,14 @@ static void list_device(const struct device_ops *ops, int index, FILE *out)
 void device_list(FILE *out)
 {
     for (int i = 0; device_registry[i]; i++) {
-        int n = device_registry[i]->probe();
+        const struct device_ops *ops = device_registry[i];
+        const int n = ops->probe();
+        char line[320];
         for (int index = 0; index < n; index++)
-            list_device(device_registry[i], index, out);
+            list_device(ops, index, out);
+        if (n || !ops->absence)
+            continue;
+        ops->absence(line);
+        fprintf(out, "%-8s %s\n", ops->kind, line);
     }
 }

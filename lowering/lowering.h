@@ -144,6 +144,7 @@ struct lowering_facts {
     const char *id[DEVICES_MAX]; /* for messages; borrowed */
     bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
     bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
+    bool spans[DEVICES_MAX];                /* compiles spans: as in struct device_info */
     bool caches[DEVICES_MAX]; /* can replace experts beside steps; else there is no cache there */
     /* The types of the values in each device's arena, [OP_KIND_COUNT]; NULL: float32, as the host's
      * must be. Borrowed as long as the result. */
@@ -186,6 +187,9 @@ struct lowering_input {
 struct lowered_program {
     struct program_record *records;
     uint32_t n_records, n_signals;
+    struct program_span *spans; /* NULL: the device does not ask for them */
+    struct span_value *span_values;
+    uint32_t n_spans, n_span_values;
 };
 
 /* KV heads [head_begin, head_end) of a layer of the model live here, or the state of an operator of

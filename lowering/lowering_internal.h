@@ -214,6 +214,13 @@ oato_status parts_order(const struct neurons *n, const struct graph *g, struct p
 /* Sets every buffer's offset and raises each device's arena size to what they take. */
 void buffers_place(struct lowering *l);
 
+/* ------------------------------------------------------------------------------- spans.c --- */
+
+/* Cuts the spans of each device that asks for them, before its buffers have offsets. */
+void spans_cut(struct lowering *l);
+/* Sets their records, of which `place` has the number of each in the queue, and offsets. */
+void spans_finish(const struct lowering *l, struct lowered_program *p, const uint32_t *place);
+
 /* ------------------------------------------------------------------------------ result.c --- */
 
 /* What the host gets of the logits; a home is nowhere where this rank gets nothing. */

@@ -273,9 +273,11 @@ static void program_finish(struct lowering *l, int32_t device)
         return;
     p->records = calloc(n, sizeof *p->records);
     uint64_t *after = calloc((size_t)l->streams[device] + 1, sizeof *after);
-    if (!p->records || !after) {
+    uint32_t *place = calloc((size_t)q->n, sizeof *place); /* by record of the queue */
+    if (!p->records || !after || !place) {
         oato_fail_memory(l->err, n * sizeof *p->records, "a program");
         free(after);
+        free(place);
         return;
     }
     if (device == l->in->facts->host) {
@@ -296,6 +298,7 @@ static void program_finish(struct lowering *l, int32_t device)
             streams++;
         }
         record_fill(l, r);
+        place[i] = put;
         p->records[put++] = r->record;
         read += r->streams;
         const uint64_t workspace = record_workspace(l, device, &r->record);
@@ -305,6 +308,8 @@ static void program_finish(struct lowering *l, int32_t device)
         angles = own > angles ? own : angles;
     }
     d->angles_bytes += angles;
+    spans_finish(l, p, place);
+    free(place);
     free(after);
     p->n_records = put;
 }

@@ -145,6 +145,9 @@ void phase_finish(struct lowering *l, const struct result *result)
     buffer_keep(l, result->picks.buffer);
     for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
         buffer_keep(l, out->caches[i].choice);
+    spans_cut(l);
+    if (failed(l))
+        return;
     buffers_place(l);
     for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
         out->caches[i].choice_offset = buffer_offset(l, out->caches[i].choice);
@@ -157,8 +160,11 @@ void lowered_free(struct lowered *l)
 {
     for (int d = 0; d < DEVICES_MAX; d++) {
         struct lowered_device *own = &l->device[d];
-        for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int phase = 0; phase < PHASE_COUNT; phase++) {
             free(own->phase[phase].records);
+            free(own->phase[phase].spans);
+            free(own->phase[phase].span_values);
+        }
         free(own->slots);
         free(own->kv);
         free(own->kv_shapes);

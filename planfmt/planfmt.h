@@ -325,7 +325,7 @@ enum plan_phase { PHASE_PREFILL = 0, PHASE_DECODE = 1, PHASE_COUNT = 2 };
 
 enum { PLAN_DEVICES_MAX = 64 };
 struct plan_device {
-    char id[16], kind[8], model[96], spec[160]; /* as in the profile */
+    char id[16], kind[16], model[96], spec[160]; /* as in the profile */
     bool is_host; /* its memory is the host's: as in the profile, or by its kind in a plan's file */
     int32_t rank; /* process that opens it; 0 */
     int32_t host; /* of a cluster, on which the rank runs; ascending with ranks; 0 */

@@ -44,7 +44,7 @@ const struct schema profile_machine_schema = {"machine", {
 /* Lengths as in struct plan_device, where these strings end up. */
 const struct schema profile_device_schema = {"device", {
     {"id", AT(profile_device, id), FIELD_TEXT, 15, REQUIRED},
-    {"kind", AT(profile_device, kind), FIELD_TEXT, 7, REQUIRED},
+    {"kind", AT(profile_device, kind), FIELD_TEXT, 15, REQUIRED},
     {"model", AT(profile_device, model), FIELD_TEXT, MODEL_BYTES, OPTIONAL},
     {"spec", AT(profile_device, spec), FIELD_TEXT, SPEC_BYTES, OPTIONAL},
     {"isa", AT(profile_device, isa), FIELD_TEXT, LEVEL_BYTES, IF_SET},
@@ -159,7 +159,7 @@ int schema_fields(const struct schema *schema, const void *base)
 bool profile_device_id_ok(const char *id, const char *kind)
 {
     size_t n = strlen(kind), len = strlen(id);
-    if (!n || n > 7 || len > 15 || len < n + 2 || strncmp(id, kind, n) != 0 || id[n] != ':')
+    if (!n || len > 15 || len < n + 2 || strncmp(id, kind, n) != 0 || id[n] != ':')
         return false;
     for (const char *c = kind; *c; c++)
         if (!(*c >= 'a' && *c <= 'z') && !(*c >= '0' && *c <= '9') && *c != '_')

@@ -175,7 +175,7 @@ void trial_pair_close(struct trial_pair *p)
     for (int i = 0; i < p->n; i++) {
         for (int d = 0; d < 2; d++)
             if (p->weight[d][i])
-                rig[d]->device->ops->weight_free(rig[d]->device, p->weight[d][i]);
+                weight_free(rig[d]->device, p->weight[d][i]);
         free((void *)(uintptr_t)p->source[i].data);
     }
 }
@@ -193,8 +193,7 @@ oato_status trial_pair_open(const struct rig *tested, const struct rig *referenc
         if (!status)
             out->n++;
         for (int d = 2; d-- > 0 && !status;) /* the reference first: what fails is the tested one */
-            status = rig[d]->device->ops->prepare(rig[d]->device, &out->source[i],
-                                                  &out->weight[d][i], err);
+            status = weight_prepare(rig[d]->device, &out->source[i], &out->weight[d][i], err);
     }
     if (status)
         trial_pair_close(out);

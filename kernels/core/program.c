@@ -306,6 +306,71 @@ static oato_status check_events(const struct check *c, const struct program_reco
     return OATO_OK;
 }
 
+/* Whether one of n values of a span lies at the offset. */
+static bool lies_in(const struct span_value *v, int n, uint64_t offset)
+{
+    bool found = false;
+    for (int i = 0; i < n; i++)
+        found = found || v[i].offset == offset;
+    return found;
+}
+
+/* Whether a record of the span before record `end` writes there. */
+static bool written_in(const struct program *p, const struct program_span *s, uint32_t end,
+                       uint64_t offset)
+{
+    bool written = false;
+    for (uint32_t i = s->begin; i < end; i++)
+        for (int k = 0; k < p->records[i].n_out; k++)
+            written = written || p->records[i].out[k] == offset;
+    return written;
+}
+
+static oato_status check_span_record(struct check *c, const struct program_span *s)
+{
+    const struct program_record *r = &c->p->records[c->index];
+    const struct span_value *in = &c->p->span_values[s->value];
+    if (r->kind != RECORD_RUN || !op_spans(&r->op) || r->rows != c->p->records[s->begin].rows)
+        return refuse(c, "cannot be in a span with record %" PRIu32, s->begin);
+    if ((r->n_waits && c->index != s->begin) || (r->signal && c->index != s->end - 1))
+        return refuse(c, "waits or signals inside a span");
+    for (int i = 0; i < r->n_in; i++)
+        if (!written_in(c->p, s, c->index, r->in[i]) && !lies_in(in, s->n_in, r->in[i]))
+            return refuse(c, "reads offset %" PRIu64 ", which its span does not name", r->in[i]);
+    for (int i = 0; i < r->n_out; i++)
+        if (lies_in(in, s->n_in, r->out[i]))
+            return refuse(c, "writes offset %" PRIu64 ", an input of its span", r->out[i]);
+    return OATO_OK;
+}
+
+static oato_status check_spans(struct check *c)
+{
+    const struct program *p = c->p;
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < p->n_spans; i++) {
+        const struct program_span *s = &p->spans[i];
+        const uint64_t values = (uint64_t)s->value + s->n_in + s->n_out;
+        c->index = s->begin;
+        if (s->begin < before || s->end <= s->begin || s->end > p->n_records ||
+            values > p->n_span_values)
+            return refuse(c, "span %" PRIu32 " is out of order or exceeds its tables", i);
+        before = s->end;
+        for (; c->index < s->end; c->index++)
+            if (check_span_record(c, s))
+                return c->err->status;
+        c->index = s->begin;
+        for (int k = 0; k < s->n_in + s->n_out; k++) {
+            const struct span_value *v = &p->span_values[s->value + (uint32_t)k];
+            if (k >= s->n_in && !written_in(p, s, s->end, v->offset))
+                return refuse(c, "nothing in span %" PRIu32 " makes its result at %" PRIu64, i,
+                              v->offset);
+            if (check_value(c, v->offset, v->width, v->rows))
+                return c->err->status;
+        }
+    }
+    return OATO_OK;
+}
+
 oato_status program_check(const struct program *p, const struct value_types *values, int self,
                           uint64_t arena_bytes, struct oato_error *err)
 {
@@ -333,7 +398,7 @@ oato_status program_check(const struct program *p, const struct value_types *val
         if (s || check_types(&c, r) || check_events(&c, r, &signalled))
             return err->status;
     }
-    return OATO_OK;
+    return check_spans(&c);
 }
 
 /* ---------------------------------------------------------------------------- printing ---- */
@@ -420,6 +485,17 @@ static void print_record(const struct program *p, uint32_t index, FILE *out)
     fputc('\n', out);
 }
 
+/* "      span 3 to 9  @0:576 @4096:192 -> @8192:576": offsets and widths. */
+static void print_span(const struct program *p, const struct program_span *s, FILE *out)
+{
+    fprintf(out, "      span %" PRIu32 " to %" PRIu32 " ", s->begin, s->end - 1);
+    for (int k = 0; k < s->n_in + s->n_out; k++) {
+        const struct span_value *v = &p->span_values[s->value + (uint32_t)k];
+        fprintf(out, "%s @%" PRIu64 ":%" PRId32, k == s->n_in ? " ->" : "", v->offset, v->width);
+    }
+    fputc('\n', out);
+}
+
 void program_print(const struct program *p, const char *device, FILE *out)
 {
     fprintf(out,
@@ -428,6 +504,10 @@ void program_print(const struct program *p, const char *device, FILE *out)
             " sequences, workspace %" PRIu64 " bytes\n",
             device, p->n_records, p->n_weights, p->n_signals, p->max_tokens, p->max_rows,
             p->max_seqs, p->workspace_bytes);
-    for (uint32_t i = 0; i < p->n_records; i++)
+    const struct program_span *span = p->spans, *end = span + p->n_spans;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        if (span != end && span->begin == i)
+            print_span(p, span++, out);
         print_record(p, i, out);
+    }
 }

@@ -36,6 +36,7 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
         goto fail;
     uint64_t vram = (uint64_t)s->spec.vram_bytes;
     s->memory.id = s->queue.id = s->id;
+    s->memory.more = "raise its memory (vram=)";
     s->memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->timing_only = options->timing_only;
@@ -64,7 +65,9 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
         .link_bytes_per_s = spec->link_bytes_per_s,
         .link_latency_s = spec->latency_s,
         .launch_s = spec->launch_s,
+        .spans = spec->spans,
     };
+    memcpy(out->rows, spec->rows, sizeof out->rows);
     snprintf(out->id, sizeof out->id, "%s", s->id);
     snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
 }
@@ -123,8 +126,8 @@ static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oa
 static oato_status sim_alloc(struct oato_device *d, uint64_t bytes, void **out,
                              struct oato_error *err)
 {
-    struct sim_block *b;
-    if (sim_memory_alloc(&sim_of(d)->memory, bytes, "buffers", &b, err))
+    struct far_block *b;
+    if (far_memory_alloc(&sim_of(d)->memory, bytes, "buffers", &b, err))
         return err->status;
     *out = b->address;
     return OATO_OK;
@@ -137,7 +140,7 @@ static void sim_free(struct oato_device *d, void *p, uint64_t bytes)
     if (!p)
         return;
     job_queue_drain(&s->queue, NULL);
-    sim_memory_free(&s->memory, sim_memory_find(&s->memory, p, 0, bytes, &real));
+    far_memory_free(&s->memory, far_memory_find(&s->memory, p, 0, bytes, &real));
 }
 
 static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t bytes,
@@ -153,7 +156,7 @@ static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, 
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
-    if (!sim_memory_find(&s->memory, to, offset, bytes, &real))
+    if (!far_memory_find(&s->memory, to, offset, bytes, &real))
         return outside(s, offset, bytes, err);
     struct job job = {.to = real, .from = from, .bytes = bytes};
     return job_queue_copy(&s->queue, &job, value, err);
@@ -164,7 +167,7 @@ static oato_status sim_download(struct oato_device *d, void *to, const void *fro
 {
     struct sim_device *s = sim_of(d);
     uint8_t *real;
-    if (!sim_memory_find(&s->memory, from, offset, bytes, &real))
+    if (!far_memory_find(&s->memory, from, offset, bytes, &real))
         return outside(s, offset, bytes, err);
     struct job job = {.to = to, .from = real, .bytes = bytes, .download = true};
     return job_queue_copy(&s->queue, &job, value, err);
@@ -175,9 +178,9 @@ static oato_status sim_download(struct oato_device *d, void *to, const void *fro
 static oato_status sim_place(struct oato_device *d, uint64_t bytes, const void *there, void **out,
                              struct oato_error *err)
 {
-    struct sim_block *b;
+    struct far_block *b;
     (void)there; /* its memory is not the host's */
-    const oato_status status = sim_memory_alloc(&sim_of(d)->memory, bytes, "a weight", &b, err);
+    const oato_status status = far_memory_alloc(&sim_of(d)->memory, bytes, "a weight", &b, err);
     *out = status ? NULL : b->address;
     return status;
 }
@@ -185,7 +188,7 @@ static oato_status sim_place(struct oato_device *d, uint64_t bytes, const void *
 static void *sim_reach(const struct oato_device *d, const void *p, uint64_t offset, uint64_t bytes)
 {
     uint8_t *real;
-    return sim_memory_find(&sim_of(d)->memory, p, offset, bytes, &real) ? real : NULL;
+    return far_memory_find(&sim_of(d)->memory, p, offset, bytes, &real) ? real : NULL;
 }
 
 static oato_status sim_beside(struct oato_device *d, void *to, const void *from, uint64_t bytes,
@@ -210,11 +213,11 @@ static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_sh
                                  struct oato_error *err)
 {
     struct sim_device *s = sim_of(d);
-    struct sim_block *b;
+    struct far_block *b;
     struct kv_cache *kv;
     if (kv_cache_new(s->id, layers, n, dtype, pages, &kv, err))
         return err->status;
-    if (sim_memory_alloc(&s->memory, kv->bytes, "the KV cache", &b, err)) {
+    if (far_memory_alloc(&s->memory, kv->bytes, "the KV cache", &b, err)) {
         free(kv);
         return err->status;
     }
@@ -268,7 +271,7 @@ static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_
 
 static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct oato_error *err)
 {
-    struct sim_block *old = s->workspace, *grown;
+    struct far_block *old = s->workspace, *grown;
     uint64_t old_bytes = old ? old->bytes : 0;
     if (bytes <= old_bytes)
         return OATO_OK;
@@ -276,11 +279,11 @@ static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct o
         return err->status;
     /* the old one goes as soon as the new one is there: it does not count twice */
     s->memory.used -= old_bytes;
-    oato_status status = sim_memory_alloc(&s->memory, bytes, "workspace", &grown, err);
+    oato_status status = far_memory_alloc(&s->memory, bytes, "workspace", &grown, err);
     s->memory.used += old_bytes;
     if (status)
         return status;
-    sim_memory_free(&s->memory, old);
+    far_memory_free(&s->memory, old);
     s->workspace = grown;
     return OATO_OK;
 }
@@ -327,7 +330,7 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
             continue;
         const struct program_peer *peer = &p->peers[r->peer];
         if (!sim_reaches(&s->base, peer->device) ||
-            !sim_memory_find(&sim_of(peer->device)->memory, peer->arena, 0, peer->arena_bytes,
+            !far_memory_find(&sim_of(peer->device)->memory, peer->arena, 0, peer->arena_bytes,
                              &c->peer[r->peer]))
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32
@@ -353,11 +356,27 @@ static oato_status make_rooms(struct compiled *c, struct oato_error *err)
                : oato_fail_memory(err, weights * sizeof *c->ready_ns, "a program");
 }
 
+/* If the program has spans. */
+static oato_status mark_units(struct compiled *c, struct oato_error *err)
+{
+    const struct program *p = c->program;
+    if (!p->n_spans)
+        return OATO_OK;
+    c->units = calloc(p->n_records, sizeof *c->units);
+    if (!c->units)
+        return oato_fail_memory(err, p->n_records * sizeof *c->units, "a program");
+    for (uint32_t i = 0; i < p->n_spans; i++)
+        for (uint32_t r = p->spans[i].begin; r < p->spans[i].end; r++)
+            c->units[r] = r == p->spans[i].begin ? UNIT_BEGINS : UNIT_GOES_ON;
+    return OATO_OK;
+}
+
 static void compiled_free(struct compiled *c)
 {
     pages_free(c->shared.data, c->shared.bytes);
     free(c->kv_ready_ns);
     free(c->ready_ns);
+    free(c->units);
     free(c->needs);
     free(c);
 }
@@ -368,7 +387,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     struct sim_device *s = sim_of(d);
     uint8_t *arena = NULL;
     uint64_t arena_bytes = 0;
-    const struct sim_block *b = sim_memory_find(&s->memory, p->arena, 0, 0, &arena);
+    const struct far_block *b = far_memory_find(&s->memory, p->arena, 0, 0, &arena);
     if (b)
         arena_bytes = b->bytes - (uint64_t)(arena - b->real);
     else if (p->arena)
@@ -384,13 +403,14 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     *c = (struct compiled){.next = s->programs, .program = p, .arena = arena, .self = self};
     if (p->kv) {
         c->kv = *p->kv;
-        if (!sim_memory_find(&s->memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
+        if (!far_memory_find(&s->memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
             free(c);
             return oato_fail(err, OATO_EUSAGE,
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || make_rooms(c, err) || sim_kv_open(s, c, err) ||
+    if (find_peers(s, c, err) || make_rooms(c, err) || mark_units(c, err) ||
+        sim_kv_open(s, c, err) ||
         file_stream_compile(weights_file(d), p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);
         return err->status;
@@ -423,7 +443,7 @@ static void sim_close(struct oato_device *d)
     job_queue_close(&s->queue);
     weights_close(d);
     while (s->memory.blocks)
-        sim_memory_free(&s->memory, s->memory.blocks);
+        far_memory_free(&s->memory, s->memory.blocks);
     free(s->rope.cos_sin);
     pages_free(s->wide, s->wide_bytes);
     free(s);

@@ -1,12 +1,12 @@
 /*
- * sim_internal.h - shared by the files of kernels/sim: the declared speeds (sim_spec.c), the memory
- * whose addresses cannot be read (sim_memory.c), values that are kept as F16 (sim_values.c), KV in
- * a layout of its own (sim_kv.c), the queue with its virtual clock (sim_queue.c) and the device
- * made of them (sim.c).
+ * sim_internal.h - shared by the files of kernels/sim: the declared speeds (sim_spec.c), values
+ * that are kept as F16 (sim_values.c), KV in a layout of its own (sim_kv.c), the queue with its
+ * virtual clock (sim_queue.c) and the device made of them (sim.c).
  */
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
+#include "kernels/core/far_memory.h"
 #include "kernels/core/weights.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/job_queue.h"
@@ -21,37 +21,14 @@ struct sim_spec {
     double peer_bytes_per_s; /* copies from another simulated device; 0: only through the host */
     bool halves;             /* values are F16 in its arena */
     bool kv_rows;            /* pages of KV have a layout of its own, "rows" */
+    bool spans;              /* asks for them: one pays unit_s a call, in place of each launch */
+    double unit_s;
+    int32_t rows[DEVICE_ROWS]; /* as in struct device_info */
 };
 
-/* "vram=64MiB,read=900GB/s,...", in any order; missing values get defaults. */
+/* "vram=64MiB,read=900GB/s,spans=on,rows=1+16+256,...", in any order; missing values get defaults.
+ */
 oato_status sim_spec_parse(const char *spec, struct sim_spec *out, struct oato_error *err);
-
-/* ----------------------------------------------------------------------------- memory ----- */
-
-/* One allocation: callers get `address`, which faults when accessed; the bytes are at `real`, which
- * never leaves this folder. */
-struct sim_block {
-    struct sim_block *next;
-    uint8_t *address, *real;
-    uint64_t bytes;
-    void *handle; /* malloc'ed: the KV cache that callers hold; freed with the block */
-};
-
-struct sim_memory {
-    struct sim_block *blocks;
-    uint64_t capacity, used; /* bytes; counts requested sizes only */
-    int64_t fail_after;      /* injected: allocations until one fails; 0 = never */
-    const char *id;          /* of the device, for messages */
-};
-
-/* Zeroed memory; OATO_EFIT beyond the capacity. */
-oato_status sim_memory_alloc(struct sim_memory *m, uint64_t bytes, const char *what,
-                             struct sim_block **out, struct oato_error *err);
-void sim_memory_free(struct sim_memory *m, struct sim_block *b); /* NULL: nothing */
-/* The block that contains `bytes` bytes at address + offset, with their real address in *real;
- * NULL: none. */
-struct sim_block *sim_memory_find(const struct sim_memory *m, const void *address, uint64_t offset,
-                                  uint64_t bytes, uint8_t **real);
 
 struct sim_device;
 
@@ -86,6 +63,8 @@ void sim_kv_convert(const struct kv_cache *from, const struct kv_cache *to, int3
 
 /* ----------------------------------------------------------------------------- device ----- */
 
+enum unit_place { UNIT_NONE, UNIT_BEGINS, UNIT_GOES_ON };
+
 struct compiled {
     struct compiled *next;
     const struct program *program; /* borrowed */
@@ -93,6 +72,7 @@ struct compiled {
     struct kv_cache shared;        /* kv_rows: of the same shape, for what kernels read */
     uint8_t *arena;                /* its real address */
     uint8_t *peer[DEVICES_MAX];    /* real arenas of other devices; NULL: not reachable */
+    uint8_t *units;                /* per record: enum unit_place; NULL: there are no spans */
     uint32_t *needs;               /* per record: see file_stream_compile */
     uint64_t *kv_ready_ns; /* per KV layer: when its history arrived, on the virtual clock; NULL:
                               there are no rooms */
@@ -107,11 +87,11 @@ struct sim_device {
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
     bool timing_only;
-    struct sim_memory memory;
+    struct far_memory memory;
     struct compiled *programs;
     /* These two serve all programs, which never run at the same time, and change only while the
      * queue is empty. */
-    struct sim_block *workspace; /* NULL: none */
+    struct far_block *workspace; /* NULL: none */
     struct rope_table rope;
     uint8_t *wide; /* float32 copies of a record's values */
     uint64_t wide_bytes;

@@ -6,6 +6,7 @@
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
  *   operator  launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
  *             those that some row has active
+ *             in a span in place of launches unit once a call; rows there as in steps of `rows`
  *   copy      latency + bytes / link rate; from another simulated device: / peer rate
  *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
  *             reached and the stream before it is done; who reads the weight or KV waits for the
@@ -94,6 +95,23 @@ static int32_t active_neurons(const struct program_record *r, int32_t rows, cons
     return active < 1 ? 1 : active < n ? (int32_t)active : n;
 }
 
+static double rows_cost(const struct sim_spec *s, const struct oato_op *op, int32_t rows)
+{
+    const struct op_size size = {.rows = rows, .seqs = 1};
+    const double read_s = op_bytes(op, &size) / s->read_bytes_per_s,
+                 compute_s = op_flops(op, &size) / s->flops_per_s;
+    return rows ? fmax(read_s, compute_s) : 0;
+}
+
+/* Of a record in a span. */
+static double unit_cost(const struct sim_spec *s, const struct program_record *r,
+                        enum unit_place place, const struct step *step)
+{
+    const struct row_steps t = row_steps(s->rows, record_rows(r, step));
+    return (place == UNIT_BEGINS ? s->unit_s * row_calls(t) : 0) +
+           t.whole * rows_cost(s, &r->op, t.largest) + rows_cost(s, &r->op, t.rest);
+}
+
 /* choice: of experts, where a cache has some of them; neurons: NULL, or as active_neurons has them.
  */
 static double run_cost(const struct sim_spec *s, const struct program_record *r,
@@ -140,6 +158,7 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
                    const struct step *step)
 {
     const struct program *p = c->program;
+    const enum unit_place place = c->units ? c->units[r - p->records] : UNIT_NONE;
     const bool widens = s->spec.halves && sim_values_bytes(p, r) && !s->timing_only;
     struct program_record real = widens ? sim_values_widen(r, step, c->arena, s->wide) : *r;
     const bool shared = s->spec.kv_rows && op_has_kv(&r->op) && !s->timing_only;
@@ -177,7 +196,8 @@ static void run_op(struct sim_device *s, const struct compiled *c, const struct 
     const bool skips =
         !s->timing_only && (listed || (r->op.sparse == SPARSE_ABOVE && r->op.threshold >= 0));
     const void *neurons = context.arena + (listed ? real.in[1] : gates ? real.out[0] : real.in[0]);
-    clock_add(s, run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
+    clock_add(s, place ? unit_cost(&s->spec, r, place, step)
+                       : run_cost(&s->spec, r, context.kv, step, choice, skips ? neurons : NULL));
 }
 
 static void run_copy(struct sim_device *s, const struct compiled *c, const struct program_record *r,

@@ -1,9 +1,11 @@
 /*
  * sim_spec.c - reads what a simulated device declares of itself. A row of `fields` is an option;
- * numbers carry their units as everywhere ("64MiB", "900GB/s", "80T", "10us").
+ * numbers carry their units as everywhere ("64MiB", "900GB/s", "80T", "10us"). `words` are options
+ * that are no quantities.
  */
 #include "kernels/sim/sim_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct spec_field {
@@ -25,16 +27,51 @@ static const struct spec_field fields[] = {
     FIELD("latency", "s", latency_s, true, 60),
     FIELD("launch", "s", launch_s, true, 60),
     FIELD("peer", "B/s", peer_bytes_per_s, true, 1e18),
+    FIELD("unit", "s", unit_s, true, 60),
 };
 #undef FIELD
 
-/* Options that are words. */
-static const struct {
-    const char *name, *word;
-    size_t offset; /* of the bool that it sets */
+static bool parse_spans(const char *value, struct sim_spec *s)
+{
+    s->spans = !strcmp(value, "on");
+    return s->spans || !strcmp(value, "off");
+}
+
+/* "1+16+256": ascending. */
+static bool parse_rows(const char *value, struct sim_spec *s)
+{
+    long last = 0;
+    for (int i = 0; i < DEVICE_ROWS; i++) {
+        char *end;
+        const long n = strtol(value, &end, 10);
+        if (end == value || n <= last || n > INT32_MAX || (*end && *end != '+'))
+            return false;
+        s->rows[i] = (int32_t)(last = n);
+        if (!*end)
+            return true;
+        value = end + 1;
+    }
+    return false;
+}
+
+static bool parse_values(const char *value, struct sim_spec *s)
+{
+    return s->halves = !strcmp(value, "f16");
+}
+
+static bool parse_kv(const char *value, struct sim_spec *s)
+{
+    return s->kv_rows = !strcmp(value, "rows");
+}
+
+static const struct spec_word {
+    const char *name, *what;
+    bool (*parse)(const char *value, struct sim_spec *s);
 } words[] = {
-    {"values", "f16", offsetof(struct sim_spec, halves)},
-    {"kv", "rows", offsetof(struct sim_spec, kv_rows)},
+    {"spans", "on or off", parse_spans},
+    {"rows", "up to 8 numbers of rows, ascending, as in 1+16+256", parse_rows},
+    {"values", "f16", parse_values},
+    {"kv", "rows", parse_kv},
 };
 
 /* A middling accelerator behind PCIe 4.0 x16. */
@@ -52,9 +89,9 @@ static oato_status unknown_option(const char *option, struct oato_error *err)
     struct text known;
     text_init(&known);
     for (size_t i = 0; i < ARRAY_LEN(fields); i++)
-        text_printf(&known, "%s%s", i ? ", " : "", fields[i].name);
+        text_printf(&known, "%s, ", fields[i].name);
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
-        text_printf(&known, ", %s", words[i].name);
+        text_printf(&known, "%s%s", i ? ", " : "", words[i].name);
     oato_fail(err, OATO_EUSAGE, "sim: unknown option '%s'; known: %s (as in vram=64MiB)", option,
               or_empty(known.data));
     text_free(&known);
@@ -64,28 +101,24 @@ static oato_status unknown_option(const char *option, struct oato_error *err)
 static oato_status parse_option(char *option, struct sim_spec *s, struct oato_error *err)
 {
     char *equals = strchr(option, '=');
+    const char *value = equals ? equals + 1 : "";
     if (equals)
         *equals = 0;
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (!strcmp(words[i].name, option))
+            return words[i].parse(value, s) ? OATO_OK
+                                            : oato_fail(err, OATO_EUSAGE, "sim: %s='%s' must be %s",
+                                                        option, value, words[i].what);
     for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
         const struct spec_field *f = &fields[i];
         double v;
         if (strcmp(f->name, option) != 0)
             continue;
-        const char *value = equals ? equals + 1 : "";
         if (!parse_quantity(value, f->unit, &v) || !(v <= f->most) || (v <= 0 && !f->zero_allowed))
             return oato_fail(err, OATO_EUSAGE,
                              "sim: %s='%s' must be a quantity in %s%s, at most %g", f->name, value,
                              f->unit, f->zero_allowed ? "" : " above 0", f->most);
         memcpy((char *)s + f->offset, &v, sizeof v);
-        return OATO_OK;
-    }
-    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        if (strcmp(words[i].name, option) != 0)
-            continue;
-        if (!equals || strcmp(equals + 1, words[i].word) != 0)
-            return oato_fail(err, OATO_EUSAGE, "sim: %s='%s' can only be %s", option,
-                             equals ? equals + 1 : "", words[i].word);
-        memcpy((char *)s + words[i].offset, &(bool){true}, sizeof(bool));
         return OATO_OK;
     }
     return unknown_option(option, err);

@@ -139,7 +139,7 @@ static void a_page_is_another_and_comes_back(void **state)
     assert_null(device_kv_layout(d));
     d->ops->close(d);
     assert_int_equal(device_open("sim:kv=columns", 0, NULL, &d, &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "can only be rows"));
+    assert_non_null(strstr(err.text, "must be rows"));
 }
 
 static void other_types_are_refused(void **state)

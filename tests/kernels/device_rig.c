@@ -62,7 +62,8 @@ void rig_free(struct rig *g)
         g->d->ops->release(g->d, g->c);
         for (uint32_t i = 0; i < g->p.n_weights; i++)
             weight_free(g->d, g->weights[i]);
-        g->d->ops->kv_free(g->d, g->p.kv);
+        if (g->p.kv)
+            g->d->ops->kv_free(g->d, g->p.kv);
         g->d->ops->free(g->d, g->p.arena, ARENA_BYTES);
         g->d->ops->close(g->d);
     }

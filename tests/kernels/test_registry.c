@@ -31,6 +31,10 @@ static void lists_are_split_at_devices(void **state)
     check_split("cpu:0,sim:0,sim:1,vram=5MiB",
                 (const char *[]){"cpu:0", "sim:0", "sim:1,vram=5MiB"}, 3);
     check_split("sim,vram=64MiB,cpu", (const char *[]){"sim:vram=64MiB", "cpu"}, 2);
+    check_split("cpu,openvino:device=CPU,npu:1,npu",
+                (const char *[]){"cpu", "openvino:device=CPU", "openvino:1:device=NPU",
+                                 "openvino:device=NPU"},
+                4);
 }
 
 static void check_refused(const char *list, const char *reason)
@@ -50,7 +54,7 @@ static void lists_that_make_no_sense_are_refused(void **state)
     check_refused("cpu,,sim", "missing");
     check_refused("cpu,", "missing");
     check_refused("vram=1GiB,cpu", "missing");
-    check_refused("gpu", "known: cpu, cuda, sim");
+    check_refused("gpu", "known: cpu, cuda, openvino, sim");
     check_refused("cpu,gpu:0", "'gpu'");
     check_refused("cpu,gpu:a=b", "'gpu'");
     check_refused("cpux", "'cpux'");
@@ -72,8 +76,10 @@ static void check_open_refused(const char *spec, const char *reason)
 static void specs_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    check_open_refused("", "known: cpu, cuda, sim");
+    check_open_refused("", "known: cpu, cuda, openvino, sim");
     check_open_refused("rocm:0", "unknown device kind 'rocm'");
+    check_open_refused("openvino:device=TPU", "device=NPU");
+    check_open_refused("openvino:gpu=1", "device=NPU");
     check_open_refused("sim:1000", "index");
     check_open_refused("sim:99999999999999999999", "index");
     check_open_refused("sim:size=3", "known: vram, read, flops, link, latency, launch");
@@ -124,6 +130,7 @@ static void every_kind_is_listed(void **state)
     fclose(out);
     assert_non_null(strstr(text, "cpu:0"));
     assert_non_null(strstr(text, "sim:0"));
+    assert_non_null(strstr(text, "openvino")); /* or why there is none */
     free(text);
 }
 

@@ -70,7 +70,7 @@ static void its_word_is_f16(void **state)
     struct oato_error err;
     struct oato_device *d;
     assert_int_equal(device_open("sim:values=q8_0", 0, NULL, &d, &err), OATO_EUSAGE);
-    assert_non_null(strstr(err.text, "values='q8_0' can only be f16"));
+    assert_non_null(strstr(err.text, "values='q8_0' must be f16"));
     d = rig_open("sim");
     assert_null(device_values(d));
     d->ops->close(d);

@@ -337,6 +337,87 @@ static void a_value_is_converted_once_where_something_else_is_wanted(void **stat
     model_close(m);
 }
 
+/* Whether something at the same place is a value that the span reads (n_out 0) or leaves. */
+static bool names(const struct lowered_program *p, const struct program_span *s, bool out,
+                  uint64_t offset)
+{
+    const struct span_value *v = p->span_values + s->value + (out ? s->n_in : 0);
+    bool found = false;
+    for (int i = 0; i < (out ? s->n_out : s->n_in); i++)
+        found = found || v[i].offset == offset;
+    return found;
+}
+
+/* Maximal runs, and what they read and leave, by the records' offsets alone: a value that a span
+ * made is left if it is read behind the span before something else is written there. */
+static void spans_good(const struct lowered_program *p, const struct lowered_program *host)
+{
+    uint32_t next = 0;
+    for (uint32_t k = 0; k < p->n_spans; k++) {
+        const struct program_span *s = &p->spans[k];
+        for (; next < s->begin; next++)
+            assert_false(p->records[next].kind == RECORD_RUN && op_spans(&p->records[next].op));
+        assert_true(s->begin == next && s->end > s->begin && s->end <= p->n_records);
+        for (uint32_t i = s->begin; i < s->end; i++) {
+            const struct program_record *r = &p->records[i];
+            assert_true(r->kind == RECORD_RUN && op_spans(&r->op));
+            assert_true(i == s->begin || (!r->n_waits && r->rows == r[-1].rows));
+            assert_true(i == s->end - 1 || !r->signal);
+            for (int o = 0; o < r->n_out; o++) {
+                bool alive = true, left = false;
+                for (uint32_t j = i + 1; j < p->n_records && alive; j++) {
+                    const struct program_record *later = &p->records[j];
+                    for (int n = 0; n < later->n_in && later->kind != RECORD_UPLOAD; n++)
+                        left = left || (j >= s->end && later->in[n] == r->out[o]);
+                    for (int n = 0; n < later->n_out && later->kind != RECORD_DOWNLOAD; n++)
+                        alive = alive && later->out[n] != r->out[o];
+                }
+                if (left)
+                    assert_true(names(p, s, true, r->out[o]));
+                assert_false(names(p, s, false, r->out[o]));
+            }
+        }
+        next = s->end;
+        if (next < p->n_records && k + 1 < p->n_spans && p->spans[k + 1].begin == next)
+            assert_true(p->records[next].n_waits || p->records[next - 1].signal ||
+                        p->records[next].rows != p->records[next - 1].rows);
+    }
+    assert_true(!host->n_spans && !host->spans);
+}
+
+static void spans_are_maximal_and_name_what_they_read_and_leave(void **state)
+{
+    (void)state;
+    struct model *m = small_model();
+    struct graph g;
+    struct oato_error err;
+    struct lowered out;
+    struct lowering_facts facts = two_devices;
+    assert_int_equal(graph_fuse_all(&m->graph, NULL, NULL, &g, &err), OATO_OK);
+    struct placements p = on_the_host(&g);
+    facts.spans[DEVICE] = true;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (int32_t i = 0; i < g.n_ops; i++)
+            if (op_spans(&g.ops[i].op))
+                p.phase[phase][i].part[0].device = DEVICE;
+    const struct lowering_input in = input_of(&g, &p, &facts);
+    assert_int_equal(lower_both(&in, &out, &err), OATO_OK);
+    for (int phase = 0; phase < PHASE_COUNT; phase++) {
+        const struct lowered_program *d = &out.device[DEVICE].phase[phase];
+        spans_good(d, &out.device[HOST].phase[phase]);
+        /* before the first attention, between the two, after the last one, and the logits' rows */
+        assert_int_equal(d->n_spans, 4);
+        const struct program_span *middle = &d->spans[1];
+        assert_int_equal(middle->n_in, 2);  /* attention's output, and the residual */
+        assert_int_equal(middle->n_out, 4); /* q, k, v, and the residual */
+        assert_true(middle->end - middle->begin >= 6);
+    }
+    lowered_free(&out);
+    placements_free(&p);
+    graph_free(&g);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,6 +426,7 @@ int main(void)
         cmocka_unit_test(heads_are_cut_out_of_whole_values),
         cmocka_unit_test(what_a_device_cannot_do_is_refused),
         cmocka_unit_test(what_comes_from_a_file_has_a_place_in_a_ring),
+        cmocka_unit_test(spans_are_maximal_and_name_what_they_read_and_leave),
         cmocka_unit_test(neurons_are_skipped_where_zeros_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
