@@ -208,6 +208,9 @@ bool device_describe(struct profile *p, const struct rig *rig)
     d->threads = info->threads;
     d->is_host = info->is_host;
     d->keeps = info->keeps;
+    d->spans = info->spans;
+    d->compile_cached = info->compile_cached;
+    memcpy(d->rows, info->rows, sizeof d->rows);
     d->refills = rig->device->ops->refill;
     return profile_put_runs(p, rig->index, runs, rig->device) &&
            (d->is_host || profile_put_workspaces(p, rig->index, workspace, rig->device));

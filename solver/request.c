@@ -166,6 +166,13 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
+/* Whether a span may begin behind the operator, though nothing comes from another device: what can
+ * be in one follows what cannot. */
+static bool ends_span(const struct graph *g, int32_t index)
+{
+    return !op_spans(&g->ops[index].op) && index + 1 < g->n_ops && op_spans(&g->ops[index + 1].op);
+}
+
 static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share,
                                 const struct request_step *s)
@@ -181,7 +188,10 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
         .joins = same && share >= 1}; /* where the neighbours are elsewhere, copies cost more */
     if (same && p->silent)
         part_silence(&part, &p->silent[index], p->neurons, s->tokens);
-    return part_cost(p->cost, &part, s);
+    struct op_cost r = part_cost(p->cost, &part, s);
+    if (ends_span(g, index))
+        r.ns += unit_cost(p->cost, p->device[d], s->tokens);
+    return r;
 }
 
 struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
@@ -193,7 +203,8 @@ struct op_cost request_step_cost(const struct problem *p, const struct graph *g,
 static struct op_price op_price(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share)
 {
-    struct op_price r = {.supported = cost_supports(p->cost, p->device[d], op)};
+    const bool promises = !p->request.deterministic || !cost_device(p->cost, p->device[d]).no_class;
+    struct op_price r = {.supported = promises && cost_supports(p->cost, p->device[d], op)};
     if (!r.supported)
         return r;
     double prefill_ns = 0;
@@ -243,7 +254,8 @@ double request_copy_ns(const struct problem *p, const struct graph_value *v, int
     if (from == to || !rows)
         return 0;
     return copy_cost(p->cost, p->device[from], p->device[to], p->device[worker],
-                     4.0 * rows * v->width);
+                     4.0 * rows * v->width) +
+           unit_cost(p->cost, p->device[to], rows); /* with what arrives a span begins */
 }
 
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,

@@ -54,11 +54,19 @@ static bool parse_rows(const char *value, struct sim_spec *s)
     return false;
 }
 
+/* Of a library: with a dot. */
+static bool parse_class(const char *value, struct sim_spec *s)
+{
+    snprintf(s->class, sizeof s->class, "%s", value);
+    return strchr(value, '.') && !strchr(value, '+') && strlen(value) < sizeof s->class;
+}
+
 static const struct spec_word {
     const char *name, *what;
     bool (*parse)(const char *value, struct sim_spec *s);
 } words[] = {
     {"spans", "on or off", parse_spans},
+    {"class", "a numerics class with a dot, as in f32.sim", parse_class},
     {"rows", "up to 8 numbers of rows, ascending, as in 1+16+256", parse_rows},
 };
 
