@@ -132,7 +132,7 @@ static bool is_written(const struct field *f, const void *base)
 }
 
 /* "[1, 16, 256]" */
-static void put_rows(struct writer *w, const int32_t *rows)
+static void put_numbers(struct writer *w, const int32_t *rows)
 {
     yaml_event_t e;
     emit(w, yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_FLOW_SEQUENCE_STYLE), &e);
@@ -158,7 +158,7 @@ static void put_fields(struct writer *w, const struct schema *schema, const void
         case FIELD_U64: put_u64(w, *(const uint64_t *)from); break;
         case FIELD_F64: put_f64(w, *(const double *)from); break;
         case FIELD_BOOL: put_plain(w, *(const bool *)from ? "true" : "false"); break;
-        case FIELD_ROWS: put_rows(w, from); break;
+        case FIELD_ROWS: put_numbers(w, from); break;
         }
     }
 }

@@ -386,8 +386,9 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
         int32_t rows = positions - at < CHUNK ? positions - at : CHUNK;
-        status = rig_time(r, &p, records, (uint32_t)n, &(struct op_point){rows, 1, at + rows, 0},
-                          &(struct rig_effort){1, 1, 0}, &times, err);
+        status =
+            rig_time(r, &p, records, (uint32_t)n, false, &(struct op_point){rows, 1, at + rows, 0},
+                     &(struct rig_effort){1, 1, 0}, &times, err);
     }
     if (arena)
         r->device->ops->free(r->device, arena, 2 * value);
