@@ -266,7 +266,6 @@ static void a_span_pays_for_its_calls_and_rows_in_steps(void **state)
 {
     (void)state;
     struct rig *sim = rig_create(SPEEDS ",spans=on,rows=1+4,unit=5us", 1);
-    static const struct span_value values[] = {{0, 64, 0}, {0, 64, 0}};
     static const struct program_span span = {.begin = 0, .end = 2, .n_in = 1, .n_out = 1};
     const int matrix = rig_f32_matrix(sim, 64, 64, 5);
     uint64_t at = now_ns() + 3600ull * 1000000000;
@@ -274,9 +273,8 @@ static void a_span_pays_for_its_calls_and_rows_in_steps(void **state)
     rig_put(sim, "mul_mat/F32/k64/n64", 1, (int[]){0}, 1, (int[]){1}, &matrix);
     rig_put(sim, "add/k64", 2, (int[]){1, 1}, 1, (int[]){2}, NULL);
     rig_put(sim, "top_k/k64/n4", 1, (int[]){2}, 1, (int[]){3}, NULL)->signal = 1;
-    memcpy(own, values, sizeof own);
-    own[0].offset = sim->records[0].in[0];
-    own[1].offset = sim->records[1].out[0];
+    own[0] = (struct span_value){sim->records[0].in[0], 64, ROWS_TOKENS};
+    own[1] = (struct span_value){sim->records[1].out[0], 64, ROWS_TOKENS};
     sim->p.spans = &span;
     sim->p.n_spans = 1;
     sim->p.span_values = own;
@@ -287,9 +285,7 @@ static void a_span_pays_for_its_calls_and_rows_in_steps(void **state)
     } steps[] = {{1, 1, 1, 1}, {3, 1, 4, 4}, {8, 2, 4, 8}};
     for (size_t i = 0; i < ARRAY_LEN(steps); i++, at += 1000000000) {
         const int32_t T = steps[i].rows;
-        const struct step step = {.n_tokens = T, .n_seqs = 1, .clock_ns = at};
-        struct step one = step;
-        rig_step_beside(sim, &fake, &one);
+        rig_step_beside(sim, &fake, &(struct step){.n_tokens = T, .n_seqs = 1, .clock_ns = at});
         const uint64_t product = steps[i].product_rows > 1 ? 2ull * 64 * 64 * 4 : 4ull * 64 * 64;
         const uint64_t expected = (uint64_t)steps[i].calls * (5000 + product) +
                                   64ull * (uint64_t)steps[i].rows_in_all + 2000 +

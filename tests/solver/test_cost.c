@@ -552,47 +552,9 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
     profile_free(&sheet);
 }
 
-/* A device whose functions have 1, 16 or 64 rows: no price lies between these. */
-static void rows_count_in_steps_where_functions_are_compiled(void **state)
-{
-    (void)state;
-    struct profile_device devices[1] = {{.id = "sim:0",
-                                         .kind = "sim",
-                                         .spans = true,
-                                         .rows = {1, 16, 64},
-                                         .unit_overhead_ns = 1000,
-                                         .read_bytes_per_s = 1e9,
-                                         .flops_per_s = 1e9}};
-    struct profile_row rows[] = {
-        {.op = matrix, .size = {.rows = 1, .seqs = 1}, .supported = true, .median_ns = 100},
-        {.op = matrix, .size = {.rows = 16, .seqs = 1}, .supported = true, .median_ns = 200},
-        {.op = matrix, .size = {.rows = 64, .seqs = 1}, .supported = true, .median_ns = 500}};
-    const struct profile p = {.devices = devices, .n_devices = 1, .rows = rows, .n_rows = 3};
-    static const struct {
-        int32_t rows;
-        double ns;
-        int calls;
-    } known[] = {{1, 100, 1},  {2, 200, 1},  {16, 200, 1}, {17, 500, 1},
-                 {64, 500, 1}, {65, 600, 2}, {80, 700, 2}, {200, 1700, 4}};
-    struct cost_source *c;
-    struct oato_error err;
-    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
-        rows[i].numerics = "f32.sim";
-    assert_int_equal(cost_create(&p, NULL, &c, &err), OATO_OK);
-    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-        const struct op_size size = {.rows = known[i].rows, .seqs = 1};
-        assert_true(cost_of_op(c, 0, &matrix, &size).ns == known[i].ns);
-        assert_true(unit_cost(c, 0, known[i].rows) == 1000.0 * known[i].calls);
-    }
-    assert_true(unit_cost(c, 0, 0) == 0);
-    assert_true(cost_device(c, 0).no_class); /* decode's rows are a library's */
-    cost_free(c);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_count_in_steps_where_functions_are_compiled),
         cmocka_unit_test(measured_sizes_are_exact),
         cmocka_unit_test(rows_beyond_the_first_cost_what_the_device_says),
         cmocka_unit_test(sizes_between_lie_on_a_line),
