@@ -233,7 +233,10 @@ oato_status rig_time(const struct rig *r, struct program *p, struct program_reco
     p->n_signals = 2;
     p->max_tokens = p->max_rows = at->rows;
     p->max_seqs = at->seqs;
-    if (r->info.spans && op_spans(op))
+    bool all = r->info.spans;
+    for (uint32_t i = 0; i < n; i++)
+        all = all && records[i].kind == RECORD_RUN && op_spans(&records[i].op);
+    if (all)
         status = spans_make(p, chain, &spans, err);
     if (!status)
         status = rig_run(r, p, &s, effort, out, err);
