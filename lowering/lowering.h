@@ -266,11 +266,10 @@ struct memory_limits {
 
 /* What a device needs. */
 struct device_memory {
-    int32_t
-        functions; /* that are compiled, for each number of rows: spans of different operators */
     uint64_t weights, room, kv, work, workspace; /* room: staging and rings; work: activations */
     uint64_t locked; /* the host's, while there is room: copies, which devices keep, of weights that
                         are streamed to them */
+    int32_t functions; /* to compile, for each number of rows: spans of different operators */
 };
 
 /* Without what is kept only while there is room. */

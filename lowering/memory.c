@@ -70,12 +70,12 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                     const struct memory_limits *m)
 {
     const struct lowered_device *d = &l->device[device];
-    struct device_memory out = {.functions = functions_of(d),
-                                .weights = d->weight_bytes,
+    struct device_memory out = {.weights = d->weight_bytes,
                                 .room = d->staging_bytes + kv_bytes(d, m, true),
                                 .kv = kv_bytes(d, m, false),
                                 .work = d->arena_bytes + ARENA_SLACK,
-                                .workspace = d->workspace_bytes + d->angles_bytes};
+                                .workspace = d->workspace_bytes + d->angles_bytes,
+                                .functions = functions_of(d)};
     if (d->n_kv)
         out.work += (uint64_t)(d->n_kv + 1) * KV_PADDING;
     if (device == m->host) {

@@ -379,10 +379,10 @@ static struct op_cost op_cost(const void *context, int32_t device, const struct 
 {
     const struct cost_model *c = context;
     const struct profile_device *d = &c->profile->devices[device];
+    if (!d->spans || !d->rows[0] || !op_spans(op))
+        return cost_at(c, device, op, size);
     const struct row_steps t = row_steps(d->rows, size->rows);
     struct op_size whole = *size, rest = *size;
-    if (!d->spans || !t.largest || !op_spans(op))
-        return cost_at(c, device, op, size);
     whole.rows = t.largest;
     rest.rows = t.rest;
     struct op_cost r = cost_at(c, device, op, t.whole ? &whole : &rest);

@@ -189,8 +189,11 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
     if (same && p->silent)
         part_silence(&part, &p->silent[index], p->neurons, s->tokens);
     struct op_cost r = part_cost(p->cost, &part, s);
-    if (ends_span(g, index))
-        r.ns += unit_cost(p->cost, p->device[d], s->tokens);
+    if (ends_span(g, index)) {
+        const int32_t next = g->ops[index + 1].out[0];
+        const bool logits = g->values[next].rows == ROWS_LOGITS;
+        r.ns += unit_cost(p->cost, p->device[d], logits ? s->rows : s->tokens);
+    }
     return r;
 }
 
