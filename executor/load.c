@@ -104,6 +104,11 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
                     continue;
                 const struct oato_device *d = e->device[p->part[j].device].device;
                 const char *c = d->ops->numerics(d, &op, NUMERICS_DECODE);
+                if (strchr(c, '.'))
+                    return oato_fail(err, OATO_EFILE,
+                                     "--deterministic: %s would be computed as %s on %s, which "
+                                     "promises no bits; run oato-plan with --deterministic too",
+                                     e->graph.ops[i].name, c, e->device[p->part[j].device].info.id);
                 if (class && strcmp(class, c) != 0)
                     return oato_fail(err, OATO_EFILE,
                                      "--deterministic: %s would be computed both as %s and as %s; "

@@ -83,6 +83,7 @@ struct device_info {
     const char *note; /* static text for lists of devices; NULL: none */
     bool is_host;    /* its memory is the host's: no copies to reach it */
     bool spans;      /* it compiles runs of records as one function: lowering cuts program.spans */
+    bool compile_cached; /* and keeps these in files, so that each is compiled once on a machine */
     /* Numbers of rows that its functions are compiled for, ascending, then 0: a step's rows are so
      * many times the largest, and the rest takes the next one up. None: any number */
     int32_t rows[DEVICE_ROWS];

@@ -272,6 +272,7 @@ struct device_memory {
     uint64_t weights, room, kv, work, workspace; /* room: staging and rings; work: activations */
     uint64_t locked; /* the host's, while there is room: copies, which devices keep, of weights that
                         are streamed to them */
+    int32_t functions; /* to compile, for each number of rows: spans of different operators */
 };
 
 /* Without what is kept only while there is room. */

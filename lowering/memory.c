@@ -37,6 +37,35 @@ static uint64_t streamed_bytes(const struct lowered_device *d)
     return sum;
 }
 
+static bool spans_alike(const struct lowered_program *p, const struct program_span *a,
+                        const struct lowered_program *q, const struct program_span *b)
+{
+    bool alike =
+        a->end - a->begin == b->end - b->begin && a->n_in == b->n_in && a->n_out == b->n_out;
+    for (uint32_t i = 0; alike && i < a->end - a->begin; i++)
+        alike = oato_op_same(&p->records[a->begin + i].op, &q->records[b->begin + i].op);
+    return alike;
+}
+
+/* The spans of both phases that no earlier one is like. */
+static int32_t functions_of(const struct lowered_device *d)
+{
+    int32_t n = 0;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        for (uint32_t i = 0; i < d->phase[phase].n_spans; i++) {
+            bool known = false;
+            for (int other = 0; other <= phase; other++) {
+                const struct lowered_program *q = &d->phase[other];
+                const uint32_t end = other < phase ? q->n_spans : i;
+                for (uint32_t j = 0; j < end && !known; j++)
+                    known =
+                        spans_alike(&d->phase[phase], &d->phase[phase].spans[i], q, &q->spans[j]);
+            }
+            n += !known;
+        }
+    return n;
+}
+
 struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                     const struct memory_limits *m)
 {
@@ -45,7 +74,8 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                 .room = d->staging_bytes + kv_bytes(d, m, true),
                                 .kv = kv_bytes(d, m, false),
                                 .work = d->arena_bytes + ARENA_SLACK,
-                                .workspace = d->workspace_bytes + d->angles_bytes};
+                                .workspace = d->workspace_bytes + d->angles_bytes,
+                                .functions = functions_of(d)};
     if (d->n_kv)
         out.work += (uint64_t)(d->n_kv + 1) * KV_PADDING;
     if (device == m->host) {

@@ -41,10 +41,11 @@ struct profile_device {
      * than alone because other records evict the caches. */
     double record_overhead_ns, step_overhead_ns, rows_overhead;
     double join_ns[JOIN_COUNT]; /* what a join saves in a decode step; 0: it is not made */
+    bool spans, compile_cached; /* as in struct device_info, as are rows */
+    int32_t rows[DEVICE_ROWS];
+    double unit_overhead_ns, compile_s; /* of a function: of a call; of compiling it */
     double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
-    /* Not measured: every operator is assumed to run, at the roofline of the two rates above,
-     * unless a row says otherwise. */
-    bool data_sheet;
+    bool data_sheet;  /* not measured: what no row denies runs, at the roofline of the two rates */
     bool refills;     /* replaces weights beside steps, so that experts can be cached there */
     bool keeps;       /* keeps weights that are streamed to it in its own layout, in host memory */
     bool contradicts; /* record_overhead_ns only holds while others use the machine */

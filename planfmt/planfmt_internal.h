@@ -16,6 +16,7 @@ enum field_type {
     FIELD_U64,
     FIELD_F64,
     FIELD_BOOL,
+    FIELD_ROWS, /* int32_t[DEVICE_ROWS], a list of rising numbers; 0 ends it */
 };
 
 /* Whether a key is there. All but REQUIRED ones may be missing in a file. */
@@ -60,7 +61,7 @@ struct sum_text {
 };
 
 enum {
-    FIELDS_MAX = 24,
+    FIELDS_MAX = 29,
     PROFILE_DEVICES_MAX = 64,
     PROFILE_RESTORES_MAX = 65536,
     PROFILE_STORAGE_MAX = 64,
@@ -83,6 +84,8 @@ enum { ROW_DEVICE, ROW_OP };
 enum { RUNS_DEVICE, RUNS_KIND, RUNS_TYPES, RUNS_VALUES };
 
 /* Whether the field, a bool, double or text, is true, above 0 or not empty in the structure. */
+/* Whether the numbers of a FIELD_ROWS rise from above 0 up to the 0 that ends them. */
+bool rows_rise(const int32_t rows[DEVICE_ROWS]);
 bool field_is_set(const struct field *f, const void *base);
 /* How many of the fields that structure has: those up to a LAST_UNLESS_SET that is not, or all. */
 int schema_fields(const struct schema *schema, const void *base);

@@ -376,6 +376,11 @@ uint64_t profile_hash(const struct profile *p)
             in_f64(&h, w->per_output);
             in_f64(&h, w->per_partial);
         }
+        if (d->spans)
+            in_text(&h, "spans");
+        for (int k = 0; k < DEVICE_ROWS; k++)
+            in_known(&h, "rows", d->rows[k]);
+        in_known(&h, "unit", d->unit_overhead_ns);
         in_known(&h, "rows overhead", d->rows_overhead);
         in_known(&h, "launch", d->launch_ns);
         for (int j = 0; j < JOIN_COUNT; j++)

@@ -59,6 +59,11 @@ const struct schema profile_device_schema = {"device", {
     {"step_overhead_ns", AT(profile_device, step_overhead_ns), FIELD_F64, 0, OPTIONAL},
     {"rows_overhead", AT(profile_device, rows_overhead), FIELD_F64, 0, OPTIONAL},
     {"launch_ns", AT(profile_device, launch_ns), FIELD_F64, 0, IF_SET},
+    {"spans", AT(profile_device, spans), FIELD_BOOL, 0, IF_SET},
+    {"rows", AT(profile_device, rows), FIELD_ROWS, 0, IF_SET},
+    {"unit_overhead_ns", AT(profile_device, unit_overhead_ns), FIELD_F64, 0, IF_SET},
+    {"compile_s", AT(profile_device, compile_s), FIELD_F64, 0, IF_SET},
+    {"compile_cached", AT(profile_device, compile_cached), FIELD_BOOL, 0, IF_SET},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
     {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
     {"keeps", AT(profile_device, keeps), FIELD_BOOL, 0, IF_SET},
@@ -67,7 +72,7 @@ const struct schema profile_device_schema = {"device", {
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 20 + JOIN_COUNT};
+}, 25 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},
@@ -140,11 +145,21 @@ const struct schema profile_sum_schema = {"sum", {
 }, 6};
 /* clang-format on */
 
+bool rows_rise(const int32_t rows[DEVICE_ROWS])
+{
+    bool rise = true;
+    for (int i = 0; i < DEVICE_ROWS; i++)
+        rise = rise && (i && rows[i] ? rows[i] > rows[i - 1] && rows[i - 1] > 0 : rows[i] >= 0);
+    return rise;
+}
+
 bool field_is_set(const struct field *f, const void *base)
 {
     const void *at = (const char *)base + f->offset;
     if (f->type == FIELD_TEXT)
         return *or_empty(*(const char *const *)at);
+    if (f->type == FIELD_ROWS)
+        return *(const int32_t *)at > 0;
     return f->type == FIELD_BOOL ? *(const bool *)at : *(const double *)at > 0;
 }
 

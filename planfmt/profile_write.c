@@ -131,6 +131,16 @@ static bool is_written(const struct field *f, const void *base)
     return true;
 }
 
+/* "[1, 16, 256]" */
+static void put_numbers(struct writer *w, const int32_t *rows)
+{
+    yaml_event_t e;
+    emit(w, yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_FLOW_SEQUENCE_STYLE), &e);
+    for (int i = 0; i < DEVICE_ROWS && rows[i]; i++)
+        put_u64(w, (uint64_t)rows[i]);
+    end_list(w);
+}
+
 /* The fields of the schema, from the structure at base. */
 static void put_fields(struct writer *w, const struct schema *schema, const void *base)
 {
@@ -148,6 +158,7 @@ static void put_fields(struct writer *w, const struct schema *schema, const void
         case FIELD_U64: put_u64(w, *(const uint64_t *)from); break;
         case FIELD_F64: put_f64(w, *(const double *)from); break;
         case FIELD_BOOL: put_plain(w, *(const bool *)from ? "true" : "false"); break;
+        case FIELD_ROWS: put_numbers(w, from); break;
         }
     }
 }
@@ -173,6 +184,8 @@ static oato_status check_fields(const struct schema *schema, const void *base, i
             why = "negative";
         if (f->type == FIELD_F64 && (!isfinite(*(const double *)from) || *(const double *)from < 0))
             why = "negative or not finite";
+        if (f->type == FIELD_ROWS && !rows_rise(from))
+            why = "not a list of rising numbers";
         if (f->type == FIELD_TEXT && strlen(or_empty(*(const char *const *)from)) > f->size)
             why = "too long";
         if (why)

@@ -170,6 +170,30 @@ static oato_status read_f64(struct reader *r, const char *key, const char *s, do
     return OATO_OK;
 }
 
+/* A list of rising numbers above 0. */
+static oato_status read_rows(struct reader *r, const char *key, int32_t *out)
+{
+    uint64_t v = 0, last = 0;
+    oato_status status;
+    if (r->event.type != YAML_SEQUENCE_START_EVENT)
+        return fail_at(r, r->event.start_mark, "%s: %s where a list is expected", key,
+                       kind_of(&r->event));
+    for (int n = 0; !(status = next_event(r)) && r->event.type != YAML_SEQUENCE_END_EVENT; n++) {
+        if (r->event.type != YAML_SCALAR_EVENT || n == DEVICE_ROWS)
+            return fail_at(r, r->event.start_mark, "%s: allowed are at most %d numbers", key,
+                           DEVICE_ROWS);
+        status = read_u64(r, key, (const char *)r->event.data.scalar.value, INT32_MAX, &v);
+        if (!status && v <= last)
+            status = fail_at(r, r->event.start_mark, "%s: must rise, but %d follows %d", key,
+                             (int)v, (int)last);
+        if (status)
+            return status;
+        last = v;
+        out[n] = (int32_t)v;
+    }
+    return status;
+}
+
 /* The value of the key just read goes to its place in the structure at base. */
 static oato_status read_scalar(struct reader *r, const struct field *f, void *base)
 {
@@ -177,6 +201,8 @@ static oato_status read_scalar(struct reader *r, const struct field *f, void *ba
     if (status)
         return status;
     yaml_mark_t at = r->event.start_mark;
+    if (f->type == FIELD_ROWS)
+        return read_rows(r, f->name, (int32_t *)((char *)base + f->offset));
     if (r->event.type != YAML_SCALAR_EVENT)
         return fail_at(r, at, "%s: %s where a single value is expected", f->name,
                        kind_of(&r->event));
@@ -212,6 +238,7 @@ static oato_status read_scalar(struct reader *r, const struct field *f, void *ba
             return fail_at(r, at, "%s: '%.40s'; allowed: true, false", f->name, s);
         *(bool *)to = s[0] == 't';
         return OATO_OK;
+    case FIELD_ROWS: break; /* no single value */
     }
     return OATO_OK;
 }

@@ -158,7 +158,7 @@ static oato_status read_gate(const struct op_bench *b, int32_t copy, void *arena
         records[i].weight[0] = (uint32_t)(copy * GRAPH_WEIGHTS);
     }
     oato_status status =
-        rig_time(r, &p, records, 2, &at, &(struct rig_effort){1, 1, 0}, &times, err);
+        rig_time(r, &p, records, 2, false, &at, &(struct rig_effort){1, 1, 0}, &times, err);
     if (!status)
         status = rig_read(r, gate, arena, records[0].out[0], (size_t)op->n,
                           (oato_dtype)records[0].out_type[0], err);
@@ -345,7 +345,12 @@ static oato_status run_records(const struct op_bench *b, struct setup *s,
         if (s->choice_bytes)
             r->in[1] += (uint64_t)(i % CHOICES) * s->choice_bytes;
     }
-    return rig_time(b->rig, &s->program, s->records, (uint32_t)n + 1, s->at, effort, times, err);
+    const oato_status status = rig_time(b->rig, &s->program, s->records, (uint32_t)n + 1, false,
+                                        s->at, effort, times, err);
+    const double unit_ns = n * rig_unit_ns(b->rig, &one->op, s->at->rows);
+    for (int32_t i = 0; i < times->n && !status; i++)
+        times->inner_ns[i] = fmax(times->inner_ns[i] - unit_ns, 1);
+    return status;
 }
 
 /* How many records a program gets when one takes ns. */

@@ -182,6 +182,7 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
     const struct lowering_facts facts = {.n_devices = 1,
                                          .id = {l->rig->info.id},
                                          .values = {device_values(l->rig->device)},
+                                         .spans = {l->rig->info.spans},
                                          .user = &user,
                                          .numerics = op_numerics,
                                          .workspace_bytes = op_workspace};
@@ -230,6 +231,10 @@ static oato_status program_make(const struct layers *l, const struct lowered_dev
 {
     const struct lowered_program *p = &low->phase[l->phase];
     struct program_record *records = calloc((size_t)p->n_records + 1, sizeof *records);
+    for (uint32_t i = 0; i < p->n_spans; i++) { /* the marker is in none */
+        p->spans[i].begin++;
+        p->spans[i].end++;
+    }
     if (!records)
         return oato_fail_memory(err, p->n_records * sizeof *records, "the layers' program");
     records[0] = p->records[0];
@@ -238,6 +243,10 @@ static oato_status program_make(const struct layers *l, const struct lowered_dev
     records[p->n_records].signal = 2;
     *out = (struct program){.records = records,
                             .n_records = p->n_records + 1,
+                            .spans = p->spans,
+                            .n_spans = p->n_spans,
+                            .span_values = p->span_values,
+                            .n_span_values = p->n_span_values,
                             .n_signals = 2,
                             .max_tokens = at->rows,
                             .max_rows = 1,
@@ -347,6 +356,10 @@ oato_status layers_measure(struct layers *l, const struct profile *p, const stru
     if (!choose_layers(l, p, at, t))
         return OATO_OK;
     oato_status status = program_open(l, p, at, t->records, &lowered, &program, err);
+    for (uint32_t i = 0; i < program.n_spans && !status; i++) {
+        const struct program_record *r = &program.records[program.spans[i].begin];
+        t->sum_ns += rig_unit_ns(l->rig, &r->op, r->rows == ROWS_TOKENS ? at->rows : 1);
+    }
     if (!status)
         status = program_time(l->rig, l->kv, &program, low, at, quick, NULL, t, err);
     if (!status && at->rows == 1)
@@ -377,6 +390,7 @@ static bool predictors_keep(struct program *p, struct program_record *records)
             records[n++] = p->records[i];
     records[n - 1].signal = 2;
     p->n_records = n;
+    p->n_spans = 0;
     return n > 1;
 }
 

@@ -21,7 +21,7 @@ static oato_status time_records(const struct rig *r, struct program *p,
     const struct rig_effort *effort = r->declared ? &once : quick ? &few : &many;
     struct rig_times times;
     const oato_status status =
-        rig_time(r, p, records, n, &(struct op_point){1, 1, 0, 0}, effort, &times, err);
+        rig_time(r, p, records, n, false, &(struct op_point){1, 1, 0, 0}, effort, &times, err);
     if (!status)
         *ns = quantile(times.inner_ns, times.n, 0.5) / (n - 1);
     return status;

@@ -209,6 +209,9 @@ bool device_describe(struct profile *p, const struct rig *rig)
     d->is_host = info->is_host;
     d->keeps = info->keeps;
     d->refills = weight_refills(rig->device);
+    d->spans = info->spans;
+    d->compile_cached = info->compile_cached;
+    memcpy(d->rows, info->rows, sizeof d->rows);
     return profile_put_runs(p, rig->index, runs, rig->device) &&
            profile_put_values(p, rig->index, device_values(rig->device)) &&
            (d->is_host || profile_put_workspaces(p, rig->index, workspace, rig->device));

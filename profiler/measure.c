@@ -241,6 +241,11 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->unit_overhead_ns = rig->unit_ns = 0;
+    rig->compile_s = rig->info.spans && !rig->declared ? &d->compile_s : NULL;
+    if (!status && rig->info.spans)
+        status = unit_overhead(rig, quick, &rig->unit_ns, err);
+    d->unit_overhead_ns = rig->unit_ns = readable_ns(rig->unit_ns);
     d->launch_ns = 0;
     if (!status && rig_is_hardware(rig)) {
         run_clock(r, rig, CLOCK_PASSES);

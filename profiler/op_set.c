@@ -339,3 +339,14 @@ int32_t op_points(const struct op_case *c, const struct profiler_options *o, int
                 add_point(out, &n, batches[i], batches[i], batch_contexts[j]);
     return n;
 }
+
+int32_t op_points_of_rows(const struct op_case *c, const int32_t rows[DEVICE_ROWS],
+                          struct op_point *out)
+{
+    int32_t n = 0;
+    for (int i = 0; i < DEVICE_ROWS && rows[i]; i++)
+        if (!n || (!(c->decode_only && rows[i] > NUMERICS_DECODE_ROWS) &&
+                   !(c->logits_only && rows[i] > LOGITS_ROWS_MAX)))
+            add_point(out, &n, rows[i], 1, 0);
+    return n;
+}

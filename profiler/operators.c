@@ -51,7 +51,7 @@ static oato_status measure_case(struct run *r, const struct rig *rig, const stru
                                 struct oato_error *err)
 {
     struct op_point points[POINTS_MAX];
-    int32_t n = op_points(c, r->o, r->m->shape.context_length, points), skipped = 0;
+    int32_t n = rig_points(rig, c, r->o, r->m->shape.context_length, points), skipped = 0;
     char key[OP_KEY_SIZE], reason[sizeof err->text] = "";
     struct op_bench *bench = NULL;
     oato_op_key(&c->op, NULL, key);

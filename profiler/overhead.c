@@ -33,9 +33,56 @@ static oato_status time_small(const struct rig *r, uint32_t n, int32_t rows, int
         return err->status;
     for (uint32_t i = 0; i < n; i++)
         records[i] = small;
-    const oato_status status = rig_time(r, &p, records, n, &at, &effort, times, err);
+    const oato_status status = rig_time(r, &p, records, n, false, &at, &effort, times, err);
     r->device->ops->free(r->device, p.arena, bytes);
     return status;
+}
+
+enum { CHAIN_WIDTH = 1024, CHAINS = 3, CHAIN_MOST = 4 };
+
+/* A marker, then n additions each of which reads what the one before it made. */
+static oato_status time_chain(const struct rig *r, uint32_t n, bool quick, double *ns,
+                              struct oato_error *err)
+{
+    const int32_t repeats = r->declared ? 1 : quick ? 16 : 64;
+    const struct rig_effort effort = {repeats, repeats, 100000000};
+    const struct op_point at = {1, 1, 0, 0};
+    const uint64_t each = rig_addition_bytes(CHAIN_WIDTH, 1) / 3, bytes = each * (CHAIN_MOST + 2);
+    struct program_record records[CHAIN_MOST + 1];
+    struct rig_times times = {.n = 0};
+    struct program p = {0};
+    if (rig_alloc(r, bytes, &p.arena, err))
+        return err->status;
+    for (uint32_t i = 0; i <= n; i++) {
+        records[i] = rig_addition(CHAIN_WIDTH, 1);
+        records[i].in[0] = i ? (i - 1) * each : 0;
+        records[i].in[1] = (CHAIN_MOST + 1) * each;
+        records[i].out[0] = i ? i * each : each;
+    }
+    const oato_status status = rig_time(r, &p, records, n + 1, true, &at, &effort, &times, err);
+    if (!status)
+        *ns = quantile(times.inner_ns, times.n, 0.5);
+    r->device->ops->free(r->device, p.arena, bytes);
+    return status;
+}
+
+oato_status unit_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err)
+{
+    double x = 0, y = 0, xx = 0, xy = 0;
+    *ns = 0;
+    for (int i = 0; i < CHAINS; i++) {
+        const uint32_t n = 1u << i;
+        double chain_ns = 0;
+        if (time_chain(r, n, quick, &chain_ns, err))
+            return err->status;
+        x += n;
+        y += chain_ns;
+        xx += (double)n * n;
+        xy += n * chain_ns;
+    }
+    const double slope = (CHAINS * xy - x * y) / (CHAINS * xx - x * x);
+    *ns = fmax((y - fmax(slope, 0) * x) / CHAINS, 0);
+    return OATO_OK;
 }
 
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err)

@@ -59,6 +59,11 @@ enum { POINTS_MAX = 160 };
 int32_t op_points(const struct op_case *c, const struct profiler_options *o, int64_t context_length,
                   struct op_point *out);
 
+/* The numbers of rows of a device that compiles functions for these, as far as the case has so
+ * many: no other size is run. */
+int32_t op_points_of_rows(const struct op_case *c, const int32_t rows[DEVICE_ROWS],
+                          struct op_point *out);
+
 /* --------------------------------------------------------------------- running programs ---- */
 
 /* Sums that accelerators make by themselves, one of each rank. */
@@ -99,10 +104,22 @@ struct rig {
                         between kernels: see device_ops.measure */
     enum device_clock clock;
     bool told;              /* the user was warned that a device clock cannot be used */
+    double *compile_s;      /* the longest that it took to compile a function; NULL: it has none */
+    double unit_ns;         /* of a device that compiles spans: unit_overhead */
     uint64_t cache_bytes;   /* weights must be larger than this to come from memory */
     uint64_t model_bytes;   /* that a step reads before it reads the same weights again; 0: any */
     const uint8_t *made_up; /* weights of a header-only file, enough for its largest tensor */
 };
+
+/* The points at which the device's operators are timed. */
+static inline int32_t rig_points(const struct rig *r, const struct op_case *c,
+                                 const struct profiler_options *o, int64_t context_length,
+                                 struct op_point *out)
+{
+    return r->info.spans && r->info.rows[0] && op_spans(&c->op)
+               ? op_points_of_rows(c, r->info.rows, out)
+               : op_points(c, o, context_length, out);
+}
 
 /* machine.c: what the open device says of itself, to its entry in the profile. False: memory is
  * short. */
@@ -130,10 +147,19 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
 /* Gives the values of records the types that the device has in its arena; rig_time does. */
 void rig_types(const struct rig *r, struct program_record *records, uint32_t n);
 /* The same for n records, which get these signals and become the program's, as a step at a point;
- * of the program only memory and weights are set before. */
+ * of the program only memory and weights are set before. For a device that compiles spans each is
+ * one, so that nothing is left out because the next one overwrites what it made; `chain`: all but
+ * the first are one, and each reads what the one before it made. */
 oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
-                     uint32_t n, const struct op_point *at, const struct rig_effort *effort,
-                     struct rig_times *out, struct oato_error *err);
+                     uint32_t n, bool chain, const struct op_point *at,
+                     const struct rig_effort *effort, struct rig_times *out,
+                     struct oato_error *err);
+/* What calling its function adds to an operator of so many rows; 0: the device compiles none. */
+static inline double rig_unit_ns(const struct rig *r, const struct oato_op *op, int32_t rows)
+{
+    return r->info.spans && op_spans(op) ? r->unit_ns * row_calls(row_steps(r->info.rows, rows))
+                                         : 0;
+}
 /* Chooses the clock for the following runs; does nothing on devices without a choice. False, with
  * the reason in *why: the clock cannot be used. */
 bool rig_clock(struct rig *r, enum device_clock clock, struct oato_error *why);
@@ -274,6 +300,9 @@ void storage_end(struct storage_meter *m);
 
 /* Cost of submit and finish beyond the records. */
 oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
+/* What calling the function of a span costs beside its operators: where the line through the times
+ * of chains of 1, 2 and 4 equal records in one span begins. */
+oato_status unit_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* Time from one nearly empty operator to the next, each launched by itself. */
 oato_status launch_time(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* The model's first layers (the whole graph, when it fits) on a device, for steps of one sequence;

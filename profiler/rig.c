@@ -138,9 +138,18 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
 {
     const struct device_ops *ops = r->device->ops;
     struct compiled *c = NULL;
+    const uint64_t compile_ns = now_ns();
     oato_status status = ops->compile(r->device, p, 0, &c, err);
     if (status)
         return status;
+    if (r->compile_s && p->n_spans) {
+        const struct row_steps t = row_steps(r->info.rows, p->max_tokens);
+        int functions = 1;
+        while (functions < DEVICE_ROWS && r->info.rows[functions] &&
+               r->info.rows[functions] <= (t.whole ? t.largest : t.rest))
+            functions++;
+        *r->compile_s = fmax(*r->compile_s, (double)(now_ns() - compile_ns) * 1e-9 / functions);
+    }
     out->n = 0;
     int32_t most = effort->max_repeats;
     if (most > (int32_t)ARRAY_LEN(out->inner_ns))
@@ -172,11 +181,60 @@ void rig_types(const struct rig *r, struct program_record *records, uint32_t n)
     }
 }
 
+struct rig_spans {
+    struct program_span *span;
+    struct span_value *value;
+};
+
+static void value_add(struct rig_spans *x, struct program *p, uint64_t offset, int32_t width,
+                      uint8_t type)
+{
+    x->value[p->n_span_values++] =
+        (struct span_value){.offset = offset, .width = width, .type = type};
+}
+
+/* Records [begin, end): one of them, or a chain. */
+static void span_add(struct rig_spans *x, struct program *p, uint32_t begin, uint32_t end)
+{
+    const struct program_record *first = &p->records[begin], *last = &p->records[end - 1];
+    struct program_span *s = &x->span[p->n_spans++];
+    *s = (struct program_span){.begin = begin, .end = end, .value = p->n_span_values};
+    for (int i = 0; i < first->n_in; i++)
+        value_add(x, p, first->in[i], first->in_width[i], first->in_type[i]);
+    s->n_in = (uint16_t)(p->n_span_values - s->value);
+    for (int i = 0; i < last->n_out; i++)
+        value_add(x, p, last->out[i], op_out_width(&last->op, i), last->out_type[i]);
+    s->n_out = (uint16_t)(p->n_span_values - s->value - s->n_in);
+}
+
+/* The spans of a program whose records may all be in one. */
+static oato_status spans_make(struct program *p, bool chain, struct rig_spans *out,
+                              struct oato_error *err)
+{
+    const size_t values = (size_t)p->n_records * (RECORD_INPUTS + RECORD_OUTPUTS);
+    out->span = calloc(p->n_records, sizeof *out->span);
+    out->value = calloc(values, sizeof *out->value);
+    if (!out->span || !out->value)
+        return oato_fail_memory(err, values * sizeof *out->value, "spans");
+    p->n_spans = p->n_span_values = 0;
+    for (uint32_t i = 0; i < p->n_records; i++)
+        if (!chain || i < 1)
+            span_add(out, p, i, i + 1);
+    if (chain)
+        span_add(out, p, 1, p->n_records);
+    for (uint32_t i = 0; i < p->n_span_values; i++)
+        out->value[i].rows = p->records[0].rows;
+    p->spans = out->span;
+    p->span_values = out->value;
+    return OATO_OK;
+}
+
 oato_status rig_time(const struct rig *r, struct program *p, struct program_record *records,
-                     uint32_t n, const struct op_point *at, const struct rig_effort *effort,
-                     struct rig_times *out, struct oato_error *err)
+                     uint32_t n, bool chain, const struct op_point *at,
+                     const struct rig_effort *effort, struct rig_times *out, struct oato_error *err)
 {
     const struct oato_op *op = &records[0].op;
+    struct rig_spans spans = {NULL, NULL};
     struct rig_step s;
     oato_status status = rig_step_create(at, op->kind == OP_EMBED ? op->n : 0, &s, err);
     if (status)
@@ -189,7 +247,16 @@ oato_status rig_time(const struct rig *r, struct program *p, struct program_reco
     p->n_signals = 2;
     p->max_tokens = p->max_rows = at->rows;
     p->max_seqs = at->seqs;
-    status = rig_run(r, p, &s, effort, out, err);
+    bool all = r->info.spans;
+    for (uint32_t i = 0; i < n; i++)
+        all = all && records[i].kind == RECORD_RUN && op_spans(&records[i].op);
+    if (all)
+        status = spans_make(p, chain, &spans, err);
+    if (!status)
+        status = rig_run(r, p, &s, effort, out, err);
+    p->n_spans = 0;
+    free(spans.span);
+    free(spans.value);
     rig_step_free(&s);
     return status;
 }
@@ -370,8 +437,9 @@ oato_status rig_fill_kv(const struct rig *r, struct kv_cache *kv,
     int32_t positions = pages * KV_PAGE_POSITIONS;
     for (int32_t at = 0; !status && at < positions; at += CHUNK) {
         int32_t rows = positions - at < CHUNK ? positions - at : CHUNK;
-        status = rig_time(r, &p, records, (uint32_t)n, &(struct op_point){rows, 1, at + rows, 0},
-                          &(struct rig_effort){1, 1, 0}, &times, err);
+        status =
+            rig_time(r, &p, records, (uint32_t)n, false, &(struct op_point){rows, 1, at + rows, 0},
+                     &(struct rig_effort){1, 1, 0}, &times, err);
     }
     if (arena)
         r->device->ops->free(r->device, arena, 2 * value);

@@ -53,6 +53,9 @@ static int compare_curves(const void *x, const void *y)
 static void add_row(struct cost_model *c, const struct sort_row *s, int32_t *n_points)
 {
     const struct profile_row *r = s->row;
+    c->no_class[r->device] =
+        c->no_class[r->device] ||
+        (r->supported && r->size.rows <= NUMERICS_DECODE_ROWS && is_library(r->numerics));
     struct curve *last = c->n_curves ? &c->curves[c->n_curves - 1] : NULL;
     if (!last || last->device != r->device || strcmp(last->key, s->key) != 0) {
         last = &c->curves[c->n_curves++];
@@ -363,12 +366,30 @@ static struct op_cost estimate(const struct cost_model *c, int32_t device, const
     return r;
 }
 
+static struct op_cost cost_at(const struct cost_model *c, int32_t device, const struct oato_op *op,
+                              const struct op_size *size)
+{
+    const struct curve *k = curve_find(c, device, op);
+    return k && k->n ? curve_cost(c, k, op, size) : estimate(c, device, op, size);
+}
+
+/* In a span as many calls as its functions take for the rows, each with all of its rows. */
 static struct op_cost op_cost(const void *context, int32_t device, const struct oato_op *op,
                               const struct op_size *size)
 {
     const struct cost_model *c = context;
-    const struct curve *k = curve_find(c, device, op);
-    return k && k->n ? curve_cost(c, k, op, size) : estimate(c, device, op, size);
+    const struct profile_device *d = &c->profile->devices[device];
+    if (!d->spans || !d->rows[0] || !op_spans(op))
+        return cost_at(c, device, op, size);
+    const struct row_steps t = row_steps(d->rows, size->rows);
+    struct op_size whole = *size, rest = *size;
+    whole.rows = t.largest;
+    rest.rows = t.rest;
+    struct op_cost r = cost_at(c, device, op, t.whole ? &whole : &rest);
+    r.ns *= t.whole ? t.whole : 1;
+    if (t.whole && t.rest)
+        r.ns += cost_at(c, device, op, &rest).ns;
+    return r;
 }
 
 static struct cost_device device_cost(const void *context, int32_t device)
@@ -381,8 +402,14 @@ static struct cost_device device_cost(const void *context, int32_t device)
                             .keeps = d->keeps,
                             .record_ns = d->record_overhead_ns,
                             .step_ns = d->step_overhead_ns,
-                            .values = d->values};
+                            .values = d->values,
+                            .spans = d->spans,
+                            .no_class = c->no_class[device],
+                            .unit_ns = d->unit_overhead_ns,
+                            .compile_s = d->compile_s,
+                            .compile_cached = d->compile_cached};
     memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);
+    memcpy(r.rows, d->rows, sizeof r.rows);
     return r;
 }
 
@@ -422,6 +449,7 @@ static void model_free(void *context)
     free(c->curves);
     free(c->points);
     free(c->kinds);
+    free(c->no_class);
     free(c);
 }
 
@@ -438,8 +466,9 @@ oato_status cost_create(const struct profile *p, const char *classes, struct cos
         c->curves = calloc(n + 1, sizeof *c->curves);
         c->points = calloc(n + 1, sizeof *c->points);
         c->kinds = calloc(kinds + 1, 1);
+        c->no_class = calloc((size_t)p->n_devices + 1, sizeof *c->no_class);
     }
-    if (!c || !rows || !c->curves || !c->points || !c->kinds) {
+    if (!c || !rows || !c->curves || !c->points || !c->kinds || !c->no_class) {
         free(rows);
         if (c)
             model_free(c);

@@ -33,6 +33,7 @@ struct cost_model {
     struct curve *curves;
     int32_t n_curves;
     struct point *points;
+    bool *no_class; /* [device]: decode's rows are of a library, too */
     uint8_t *kinds; /* [device][kind][dtype]: 0 unknown, 1 some shape is supported, 2 none is */
 };
 

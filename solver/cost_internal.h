@@ -34,6 +34,12 @@ struct cost_device {
     double record_ns, step_ns;                /* of every record, and of every step */
     double join_ns[JOIN_COUNT];               /* what a join saves in a decode step */
     const struct value_types *values;         /* as in struct profile_device */
+    /* It compiles spans for these numbers of rows: a call costs so much beside its operators. */
+    bool spans;
+    int32_t rows[DEVICE_ROWS];
+    bool no_class;             /* a library computes all of it, decode, too: no bits are promised */
+    double unit_ns, compile_s; /* compile_s: of a function */
+    bool compile_cached;
 };
 
 /* How an engine runs a model on the devices of a machine: what it takes, in time and memory, and

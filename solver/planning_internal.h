@@ -140,6 +140,9 @@ struct part {
 /* Nanoseconds of the part in one such step: every price of an operator is a sum of these. */
 struct op_cost part_cost(const struct cost_source *c, const struct part *p,
                          const struct request_step *s);
+/* What calling the function of a span costs on the device beside its operators, in a step of so
+ * many rows; 0: it has none. */
+double unit_cost(const struct cost_source *c, int32_t device, int32_t rows);
 /* What running operator `index` right behind its neighbours saves of the sum of their costs in a
  * step of so many tokens; 0 for prefill's kernels. *first: where these neighbours begin. */
 double cost_of_join(const struct cost_source *c, int32_t device, const struct graph *g,

@@ -171,6 +171,12 @@ struct op_cost part_cost(const struct cost_source *c, const struct part *p,
     return r;
 }
 
+double unit_cost(const struct cost_source *c, int32_t device, int32_t rows)
+{
+    const struct cost_device d = cost_device(c, device);
+    return d.spans ? d.unit_ns * row_calls(row_steps(d.rows, rows)) : 0;
+}
+
 double copy_cost(const struct cost_source *c, int32_t from, int32_t to, int32_t by, double bytes)
 {
     return fmax(cost_of_copy(c, from, to, bytes), 0) + cost_device(c, by).record_ns;

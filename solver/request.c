@@ -166,6 +166,13 @@ struct price request_price(const struct plan_request *q, int64_t prefill_ns, int
     return (struct price){objective_ns, prefill_ns, decode_ns};
 }
 
+/* Whether a span may begin behind the operator, though nothing comes from another device: what can
+ * be in one follows what cannot. */
+static bool ends_span(const struct graph *g, int32_t index)
+{
+    return !op_spans(&g->ops[index].op) && index + 1 < g->n_ops && op_spans(&g->ops[index + 1].op);
+}
+
 static struct op_cost step_cost(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share,
                                 const struct request_step *s)
@@ -181,7 +188,13 @@ static struct op_cost step_cost(const struct problem *p, const struct graph *g, 
         .joins = same && share >= 1}; /* where the neighbours are elsewhere, copies cost more */
     if (same && p->silent)
         part_silence(&part, &p->silent[index], p->neurons, s->tokens);
-    return part_cost(p->cost, &part, s);
+    struct op_cost r = part_cost(p->cost, &part, s);
+    if (ends_span(g, index)) {
+        const int32_t next = g->ops[index + 1].out[0];
+        const bool logits = g->values[next].rows == ROWS_LOGITS;
+        r.ns += unit_cost(p->cost, p->device[d], logits ? s->rows : s->tokens);
+    }
+    return r;
 }
 
 struct op_cost request_step_cost(const struct problem *p, const struct graph *g, int32_t index,
@@ -201,8 +214,9 @@ static bool is_apart(const struct problem *p, int32_t d, const struct oato_op *o
 static struct op_price op_price(const struct problem *p, const struct graph *g, int32_t index,
                                 const struct oato_op *op, int32_t d, double share)
 {
-    struct op_price r = {.supported =
-                             cost_supports(p->cost, p->device[d], op) && !is_apart(p, d, op)};
+    const bool promises = !p->request.deterministic || !cost_device(p->cost, p->device[d]).no_class;
+    struct op_price r = {.supported = promises && cost_supports(p->cost, p->device[d], op) &&
+                                      !is_apart(p, d, op)};
     if (!r.supported)
         return r;
     double prefill_ns = 0;
@@ -270,7 +284,8 @@ double request_copy_ns(const struct problem *p, const struct graph_value *v, int
         return 0;
     return copy_cost(p->cost, p->device[from], p->device[to], p->device[worker],
                      4.0 * rows * v->width) +
-           convert_ns(p, from, v, true, rows) + convert_ns(p, to, v, false, rows);
+           convert_ns(p, from, v, true, rows) + convert_ns(p, to, v, false, rows) +
+           unit_cost(p->cost, p->device[to], rows); /* with what arrives a span begins */
 }
 
 struct price request_copy(const struct problem *p, const struct graph_value *v, int32_t from,

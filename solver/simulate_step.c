@@ -132,6 +132,19 @@ static struct op_cost cost_of_merge(const struct stepping *x, int32_t d,
     return c;
 }
 
+/* The call of a function, where the device's next record begins a span or is one by itself. */
+static double unit_ns(struct stepping *x, int32_t d, const struct program_record *r)
+{
+    const struct lowered_program *p = program_of(x, d);
+    uint32_t *span = &x->span[d];
+    while (*span < p->n_spans && p->spans[*span].end <= x->next[d])
+        ++*span;
+    const bool inside = *span < p->n_spans && p->spans[*span].begin < x->next[d];
+    return inside || !op_spans(&r->op)
+               ? 0
+               : unit_cost(sim_rank_of(x->s, d)->cost, x->s->device[d], rows_of(x, r));
+}
+
 static struct home merge_run(struct stepping *x, int32_t d, const struct program_record *r,
                              const struct home *reads, int n)
 {
@@ -143,7 +156,7 @@ static struct home merge_run(struct stepping *x, int32_t d, const struct program
                             .parts = 1,
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate};
-    return event_add(x, e, record_ns(x, d, c.ns), reads, n);
+    return event_add(x, e, record_ns(x, d, c.ns) + unit_ns(x, d, r), reads, n);
 }
 
 /* One of those that find out which neurons an operator computes. */
@@ -163,7 +176,7 @@ static struct home list_run(struct stepping *x, int32_t d, const struct program_
                             .op = x->s->graph.values[r->value].producer,
                             .estimate = c.estimate,
                             .bytes = size.rows ? (uint64_t)op_bytes(&r->op, &size) : 0};
-    return event_add(x, e, c.ns + device_of(x, d).record_ns, reads, n);
+    return event_add(x, e, c.ns + device_of(x, d).record_ns + unit_ns(x, d, r), reads, n);
 }
 
 /* The first of the two operators whose neurons or experts the sidecar has counted; -1: none. */
@@ -295,7 +308,7 @@ static struct home op_run(struct stepping *x, int32_t d, const struct program_re
         reads[n++] = kv_run(x, d, r);
     if (op_has_kv(&o->op))
         reads[n++] = x->history[d][r->kv_layer];
-    const double ns = part.bare ? rank_part_ns(x, d, c.ns, part.active) : c.ns;
+    const double ns = (part.bare ? rank_part_ns(x, d, c.ns, part.active) : c.ns) + unit_ns(x, d, r);
     const struct home done = event_add(x, e, ns, reads, n);
     if (kv->turn && o->op.kind == OP_ATTENTION && d == own->host) {
         kv->used[kv->layers++ % KV_ROOMS] = done;

@@ -136,6 +136,7 @@ struct stepping {
     int32_t last[SIM_DEVICES];          /* event of each device's own queue */
     struct home passed[SIM_DEVICES];    /* what records that took no time have waited for since */
     uint32_t next[SIM_DEVICES];         /* record of the program */
+    uint32_t span[SIM_DEVICES];         /* the first span that ends behind it */
     struct home *signals[SIM_DEVICES];  /* by ordinal; event -1: still to come */
     struct home *streamed[SIM_DEVICES]; /* by weight slot */
     struct home *history[SIM_DEVICES];  /* by KV layer: what was copied to a room */

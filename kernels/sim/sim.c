@@ -89,7 +89,7 @@ static const char *sim_numerics(const struct oato_device *d, const struct oato_o
                                 enum numerics_choice choice)
 {
     const struct sim_device *s = sim_of(d);
-    const char *class = cpu_numerics(s->kernels, op, choice);
+    const char *class = s->spec.class[0] ? s->spec.class : cpu_numerics(s->kernels, op, choice);
     return value_types_halve(device_values(d), op) ? sim_values_class(class) : class;
 }
 
@@ -356,18 +356,22 @@ static oato_status make_rooms(struct compiled *c, struct oato_error *err)
                : oato_fail_memory(err, weights * sizeof *c->ready_ns, "a program");
 }
 
-/* If the program has spans. */
-static oato_status mark_units(struct compiled *c, struct oato_error *err)
+/* What may be in a span and is in none is one by itself. */
+static oato_status mark_units(const struct sim_device *s, struct compiled *c,
+                              struct oato_error *err)
 {
     const struct program *p = c->program;
-    if (!p->n_spans)
+    if (!s->spec.spans)
         return OATO_OK;
-    c->units = calloc(p->n_records, sizeof *c->units);
+    c->units = calloc((size_t)p->n_records + 1, sizeof *c->units);
     if (!c->units)
         return oato_fail_memory(err, p->n_records * sizeof *c->units, "a program");
+    for (uint32_t i = 0; i < p->n_records; i++)
+        c->units[i] = p->records[i].kind == RECORD_RUN && op_spans(&p->records[i].op) ? UNIT_BEGINS
+                                                                                      : UNIT_NONE;
     for (uint32_t i = 0; i < p->n_spans; i++)
-        for (uint32_t r = p->spans[i].begin; r < p->spans[i].end; r++)
-            c->units[r] = r == p->spans[i].begin ? UNIT_BEGINS : UNIT_GOES_ON;
+        for (uint32_t r = p->spans[i].begin + 1; r < p->spans[i].end; r++)
+            c->units[r] = UNIT_GOES_ON;
     return OATO_OK;
 }
 
@@ -409,7 +413,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
                              "%s: the program's KV cache is not in this device's memory", s->id);
         }
     }
-    if (find_peers(s, c, err) || make_rooms(c, err) || mark_units(c, err) ||
+    if (find_peers(s, c, err) || make_rooms(c, err) || mark_units(s, c, err) ||
         sim_kv_open(s, c, err) ||
         file_stream_compile(weights_file(d), p, RECORD_STREAM, &c->needs, err)) {
         compiled_free(c);

@@ -24,6 +24,7 @@ struct sim_spec {
     bool spans;              /* asks for them: one pays unit_s a call, in place of each launch */
     double unit_s;
     int32_t rows[DEVICE_ROWS]; /* as in struct device_info */
+    char class[32];            /* numerics class of all operators, "f32.sim"; "": the CPU's */
 };
 
 /* "vram=64MiB,read=900GB/s,spans=on,rows=1+16+256,...", in any order; missing values get defaults.
@@ -72,7 +73,7 @@ struct compiled {
     struct kv_cache shared;        /* kv_rows: of the same shape, for what kernels read */
     uint8_t *arena;                /* its real address */
     uint8_t *peer[DEVICES_MAX];    /* real arenas of other devices; NULL: not reachable */
-    uint8_t *units;                /* per record: enum unit_place; NULL: there are no spans */
+    uint8_t *units;                /* per record: enum unit_place; NULL: the device has no spans */
     uint32_t *needs;               /* per record: see file_stream_compile */
     uint64_t *kv_ready_ns; /* per KV layer: when its history arrived, on the virtual clock; NULL:
                               there are no rooms */

@@ -64,11 +64,19 @@ static bool parse_kv(const char *value, struct sim_spec *s)
     return s->kv_rows = !strcmp(value, "rows");
 }
 
+/* Of a library: with a dot. */
+static bool parse_class(const char *value, struct sim_spec *s)
+{
+    snprintf(s->class, sizeof s->class, "%s", value);
+    return strchr(value, '.') && !strchr(value, '+') && strlen(value) < sizeof s->class;
+}
+
 static const struct spec_word {
     const char *name, *what;
     bool (*parse)(const char *value, struct sim_spec *s);
 } words[] = {
     {"spans", "on or off", parse_spans},
+    {"class", "a numerics class with a dot, as in f32.sim", parse_class},
     {"rows", "up to 8 numbers of rows, ascending, as in 1+16+256", parse_rows},
     {"values", "f16", parse_values},
     {"kv", "rows", parse_kv},

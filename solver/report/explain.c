@@ -531,6 +531,7 @@ static oato_status explain_priced(const struct explain *x, const char *name, str
     if (!x->json) {
         untimed_text(x->plan, x->problem, x->out);
         doubts_text(x->problem, x->out);
+        compile_text(x->problem, x->out);
     }
     return OATO_OK;
 }

@@ -107,6 +107,31 @@ struct device_share device_share(const struct plan *p, const struct problem *pro
     return s;
 }
 
+static int32_t functions_of(const struct problem *p, int32_t device)
+{
+    const struct cost_device d = cost_device(p->cost, p->device[device]);
+    int32_t sizes = 0;
+    while (sizes < DEVICE_ROWS && d.rows[sizes])
+        sizes++;
+    return p->memory ? p->memory[device].functions * (sizes ? sizes : 1) : 0;
+}
+
+double compile_seconds(const struct problem *p, int32_t device)
+{
+    return functions_of(p, device) * cost_device(p->cost, p->device[device]).compile_s;
+}
+
+void compile_text(const struct problem *p, struct text *out)
+{
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (compile_seconds(p, d) > 0)
+            text_printf(out, "start-up: %s compiles %d functions in %.1f s%s\n",
+                        problem_device(p, d), functions_of(p, d), compile_seconds(p, d),
+                        cost_device(p->cost, p->device[d]).compile_cached
+                            ? ", the first time on a machine"
+                            : "");
+}
+
 int32_t operators_of(const struct plan *p, bool estimates)
 {
     int32_t n = 0;
@@ -408,6 +433,8 @@ void report_plan_regrets(const char *title, const struct plan *p, const struct p
     text_attends(p, problem, out);
     text_stored(p, problem, out);
     text_caches(p, out);
+    if (problem)
+        compile_text(problem, out);
     text_sums(p, out);
     text_sparse(p, problem, out);
     text_inputs(p, problem, out);

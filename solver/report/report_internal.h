@@ -116,6 +116,12 @@ bool op_contradicts(const struct problem *p, int32_t op, int32_t d);
 void doubts_text(const struct problem *p, struct text *out);
 void doubts_json(const struct problem *p, struct text *out);
 
+/* report.c: what compiling the functions of its spans adds to the start; nothing for devices that
+ * compile none, or where nobody measured that. */
+void compile_text(const struct problem *p, struct text *out);
+/* Seconds; 0 likewise. */
+double compile_seconds(const struct problem *p, int32_t device);
+
 oato_status text_status(const struct text *t, struct oato_error *err);
 
 /* report_json.c: the plan as a JSON object; problem and r may be NULL. */

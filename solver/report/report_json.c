@@ -39,6 +39,8 @@ static void json_devices(const struct plan *p, const struct problem *problem, st
                      JSON("page_locked_bytes", s.locked_bytes),
                      JSON("stored_bytes", s.stored_bytes), JSON("kv_file_layers", s.filed),
                      JSON("kv_file_bytes", (uint64_t)s.filed_bytes));
+        if (problem && compile_seconds(problem, d) > 0)
+            json_add(out, JSON("compile_s", compile_seconds(problem, d)));
         json_add(out, JSON("operators", s.operators), JSON("kv_layers", s.kv_layers),
                  JSON("prefill_ns", s.prefill_ns), JSON("decode_ns", s.decode_ns));
         json_close(out, '}');

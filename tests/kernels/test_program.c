@@ -275,6 +275,49 @@ static void history_goes_to_a_room_of_its_shape(void **state)
     assert_int_equal(program_check(&f->program, NULL, 1, ARENA, &f->err), OATO_EUSAGE);
 }
 
+/* mul_mat -> bias, of which only the second one's result is read later. */
+static void spans_name_what_they_read_and_leave(void **state)
+{
+    struct fixture *f = *state;
+    static const struct span_value good[] = {{0, 64, 0, DT_F32}, {12288, 64, 0, DT_F32}};
+    struct span_value value[2];
+    struct program_span span;
+    enum { GOOD, WAITS, SIGNALS, LISTLESS, ROWS_DIFFER, NO_INPUT, NOT_MADE, OVER, ALIASED, N };
+    static const char *const why[] = {
+        [WAITS] = "waits or signals inside a span",
+        [SIGNALS] = "waits or signals inside a span",
+        [LISTLESS] = "cannot be in a span with record 1",
+        [ROWS_DIFFER] = "cannot be in a span with record 1",
+        [NO_INPUT] = "reads offset 0, which its span does not name",
+        [NOT_MADE] = "nothing in span 0 makes its result at 4096",
+        [OVER] = "span 0 is out of order or exceeds its tables",
+        [ALIASED] = "writes offset 0, an input of its span",
+    };
+    for (int i = GOOD; i < N; i++) {
+        fixture_fill(f);
+        memcpy(value, good, sizeof value);
+        span = (struct program_span){.begin = 1, .end = 3, .n_in = 1, .n_out = 1};
+        f->record[1] = run("mul_mat/F32/k64/n64", 1, 1, 1);
+        f->record[2] = run(i == LISTLESS ? "rope/h1/d64/r64/p0" : "bias/k64", 1, 1, i != LISTLESS);
+        f->record[2].in[0] = f->record[1].out[0];
+        f->record[2].out[0] = i == ALIASED ? 0 : 12288;
+        f->record[2].n_waits = i == WAITS;
+        f->record[2].wait[0] = (struct record_wait){.device = 0, .ordinal = 1};
+        f->record[1].signal = i == SIGNALS ? 2 : 0;
+        f->record[2].rows = i == ROWS_DIFFER ? ROWS_LOGITS : ROWS_TOKENS;
+        value[0].offset = i == NO_INPUT ? 8192 + 4096 * 4 : 0;
+        value[1].offset = i == NOT_MADE ? 4096 : value[1].offset;
+        f->program.spans = &span;
+        f->program.n_spans = 1;
+        f->program.span_values = value;
+        f->program.n_span_values = i == OVER ? 1 : 2;
+        const oato_status status = program_check(&f->program, NULL, 1, ARENA, &f->err);
+        if (i != GOOD)
+            assert_non_null(strstr(f->err.text, why[i]));
+        assert_int_equal(status, i == GOOD ? OATO_OK : OATO_EUSAGE);
+    }
+}
+
 static void what_can_never_come_is_refused(void **state)
 {
     struct fixture *f = *state;
@@ -440,6 +483,7 @@ int main(void)
         cmocka_unit_test_prestate(what_does_not_fit_the_operator_is_refused, &fixture),
         cmocka_unit_test_prestate(history_goes_to_a_room_of_its_shape, &fixture),
         cmocka_unit_test_prestate(what_can_never_come_is_refused, &fixture),
+        cmocka_unit_test_prestate(spans_name_what_they_read_and_leave, &fixture),
         cmocka_unit_test_prestate(peers_are_those_that_are_reached, &fixture),
         cmocka_unit_test_prestate(types_are_those_of_the_device, &fixture),
         cmocka_unit_test(sizes_come_from_the_step),

@@ -262,6 +262,50 @@ static struct timeline fake; /* of a device that the test plays */
 /* Round rates, so that a byte and an operation take a nanosecond each. */
 #define SPEEDS "sim:vram=8MiB,read=1GB/s,flops=1G,link=1GB/s,latency=10us,launch=2us"
 
+/* Three rows take one call for 4, nine take two for 4 and one for 1. */
+static void a_span_pays_for_its_calls_and_rows_in_steps(void **state)
+{
+    (void)state;
+    struct rig *sim = rig_create(SPEEDS ",spans=on,rows=1+4,unit=5us", 1);
+    static const struct program_span span = {.begin = 0, .end = 2, .n_in = 1, .n_out = 1};
+    const int matrix = rig_f32_matrix(sim, 64, 64, 5);
+    uint64_t at = now_ns() + 3600ull * 1000000000;
+    struct span_value own[2];
+    rig_put(sim, "mul_mat/F32/k64/n64", 1, (int[]){0}, 1, (int[]){1}, &matrix);
+    rig_put(sim, "add/k64", 2, (int[]){1, 1}, 1, (int[]){2}, NULL);
+    rig_put(sim, "top_k/k64/n4", 1, (int[]){2}, 1, (int[]){3}, NULL)->signal = 1;
+    own[0] = (struct span_value){sim->records[0].in[0], 64, ROWS_TOKENS, DT_F32};
+    own[1] = (struct span_value){sim->records[1].out[0], 64, ROWS_TOKENS, DT_F32};
+    sim->p.spans = &span;
+    sim->p.n_spans = 1;
+    sim->p.span_values = own;
+    sim->p.n_span_values = 2;
+    rig_compile(sim, NULL);
+    static const struct {
+        int32_t rows, calls, product_rows, rows_in_all;
+    } steps[] = {{1, 1, 1, 1}, {3, 1, 4, 4}, {8, 2, 4, 8}};
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++, at += 1000000000) {
+        const int32_t T = steps[i].rows;
+        rig_step_beside(sim, &fake, &(struct step){.n_tokens = T, .n_seqs = 1, .clock_ns = at});
+        const uint64_t product = steps[i].product_rows > 1 ? 2ull * 64 * 64 * 4 : 4ull * 64 * 64;
+        const uint64_t expected = (uint64_t)steps[i].calls * (5000 + product) +
+                                  64ull * (uint64_t)steps[i].rows_in_all + 2000 +
+                                  64ull * (uint64_t)T;
+        assert_int_equal(sim->d->ops->clock_ns(sim->d) - at, expected);
+    }
+    rig_free(sim);
+    struct oato_device *d;
+    struct oato_error err;
+    static const char *const bad[] = {
+        "sim:rows=4+1", "sim:rows=", "sim:rows=0", "sim:spans=yes", "sim:rows=1+2+3+4+5+6+7+8+9",
+        "sim:class=f32"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        assert_int_equal(device_open(bad[i], 0, &(struct device_options){0}, &d, &err),
+                         OATO_EUSAGE);
+        assert_non_null(strstr(err.text, "must be"));
+    }
+}
+
 static void the_clock_is_the_sum_of_declared_costs(void **state)
 {
     (void)state;
@@ -542,6 +586,7 @@ int main(void)
         cmocka_unit_test(devices_that_reach_each_other_agree_with_one),
         cmocka_unit_test(what_is_out_of_reach_is_refused),
         cmocka_unit_test(the_clock_is_the_sum_of_declared_costs),
+        cmocka_unit_test(a_span_pays_for_its_calls_and_rows_in_steps),
         cmocka_unit_test(copies_between_devices_cost_what_is_declared),
         cmocka_unit_test(copying_pages_costs_reading_and_writing_them),
         cmocka_unit_test(submit_returns_before_the_work_is_done),

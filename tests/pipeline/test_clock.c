@@ -1,7 +1,8 @@
 /*
  * test_clock.c - the simulation of a plan against the engine that runs it: on simulated devices so
  * slow that what the processor really takes is lost in their declared costs, the devices' clocks
- * must show what was simulated, wherever the parts are, whatever is streamed, in a chunk or more.
+ * must show what was simulated, wherever the parts are, whatever is streamed, in a chunk or more,
+ * record by record or in spans.
  * The same for plans of 2 and 4 ranks, forks of this process of which each has such a device; their
  * network takes no time.
  */
@@ -23,7 +24,10 @@ enum { PREFILL = 1u << PHASE_PREFILL, DECODE = 1u << PHASE_DECODE, BOTH = PREFIL
 /* Hundreds of milliseconds for what takes the processor one. */
 static const double flops = 2e6, link_bytes = 1e5, latency_ns = 50e6, peer_bytes = 3e5;
 #define SPEC "vram=64MiB,read=1000TB/s,flops=2M,link=100KB/s,latency=50ms,launch=0s"
-static const char spec[] = SPEC, spec_that_reaches[] = SPEC ",peer=300KB/s";
+static const char spec[] = SPEC, spec_that_reaches[] = SPEC ",peer=300KB/s",
+                  spec_of_spans[] = SPEC ",spans=on,rows=1+16+64,unit=200ms";
+static const int32_t span_rows[] = {1, 16, 64};
+static const double unit_ns = 200e6;
 
 static struct model *wide_model(uint64_t seed, int32_t kv_heads)
 {
@@ -61,6 +65,12 @@ static void machine(struct profile *p, const struct plan *plan, int32_t devices)
                                                              .read_bytes_per_s = 1e15,
                                                              .flops_per_s = d ? flops : 1e15,
                                                              .data_sheet = true};
+        if (!strcmp(plan->devices[d].spec, spec_of_spans)) {
+            struct profile_device *own = &p->devices[d];
+            own->spans = true;
+            own->unit_overhead_ns = unit_ns;
+            memcpy(own->rows, span_rows, sizeof span_rows);
+        }
         for (int way = 0; way < 2 && d; way++)
             p->links[p->n_links++] = (struct profile_link){.from = way ? d : 0,
                                                            .to = way ? 0 : d,
@@ -274,6 +284,41 @@ static void the_clocks_of_the_devices_show_what_was_simulated(void **state)
     model_close(m);
 }
 
+/* Functions of spans: what they take is counted in calls and steps of rows, whether attention is on
+ * the device, too (0, 1: at random; 2: divided by heads) or on the host (3). */
+static void the_clocks_show_spans_and_rows_in_steps(void **state)
+{
+    (void)state;
+    struct random r = random_of_run();
+    struct model *m = wide_model(3, 2);
+    for (int i = 0; i < 4; i++) {
+        struct plan p;
+        struct graph g;
+        plan_begin(&p, m, i == 2 ? 2 : 1, spec_of_spans);
+        plan_fuse_all(&p, m, &g);
+        p.request.prompt = PROMPT;
+        p.request.generate = 1;
+        p.request.ubatch = i % 2 ? CHUNK : PROMPT;
+        if (i < 2)
+            place(&p, &g, &r);
+        else if (i == 2)
+            divide(&p, &g, 0);
+        else
+            room(&p, &g);
+        for (int32_t k = 0; k < g.n_ops && i == 3; k++) {
+            const struct oato_op *op = &g.ops[k].op;
+            const int32_t device = op_spans(op);
+            put(&p, g.ops[k].name, AXIS_ROWS, 0, op->n, BOTH, device, device);
+            if (op->kind == OP_KV_STORE)
+                p.kv[p.n_kv++] = (struct plan_kv){g.ops[k].kv_layer, 0, op->kv_heads, 0};
+        }
+        plan_compare(m, &p, i);
+        graph_free(&g);
+        plan_free(&p);
+    }
+    model_close(m);
+}
+
 /* ----------------------------------------------------------------------------------- ranks -- */
 
 /* A device on which everything is, and how it is declared. */
@@ -358,6 +403,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_clocks_of_all_ranks_show_what_was_simulated),
         cmocka_unit_test(the_clocks_of_the_devices_show_what_was_simulated),
+        cmocka_unit_test(the_clocks_show_spans_and_rows_in_steps),
         cmocka_unit_test(the_clocks_show_layers_that_are_divided_by_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

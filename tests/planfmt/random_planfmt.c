@@ -185,6 +185,12 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
         for (int j = 0; j < JOIN_COUNT; j++)
             out->devices[i].join_ns[j] = perhaps_f64(r);
         out->devices[i].keeps = rng_range(r, 0, 1);
+        out->devices[i].spans = rng_range(r, 0, 1);
+        out->devices[i].compile_cached = rng_range(r, 0, 1);
+        for (int j = 0, n = (int)rng_range(r, 0, DEVICE_ROWS), rows = 0; j < n; j++)
+            out->devices[i].rows[j] = rows += (int)rng_range(r, 1, 100);
+        out->devices[i].unit_overhead_ns = perhaps_f64(r);
+        out->devices[i].compile_s = perhaps_f64(r);
         if (rng_range(r, 0, 1) && !profile_put_runs(out, i, some, r))
             abort();
         if (out->devices[i].runs && rng_range(r, 0, 1) &&

@@ -77,6 +77,9 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         for (int j = 0; j < JOIN_COUNT; j++)
             assert_true(d->join_ns[j] == e->join_ns[j]);
         assert_int_equal(d->keeps, e->keeps);
+        assert_true(d->spans == e->spans && d->compile_cached == e->compile_cached);
+        assert_memory_equal(d->rows, e->rows, sizeof d->rows);
+        assert_true(d->unit_overhead_ns == e->unit_overhead_ns && d->compile_s == e->compile_s);
         assert_int_equal(d->runs != NULL, e->runs != NULL);
         if (d->runs)
             assert_memory_equal(d->runs, e->runs, OP_KIND_COUNT * sizeof *d->runs);
