@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/openvino/ov_parts.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +161,7 @@ static oato_status product(const struct checking *c, int u, float *in, float *ou
     const struct ov_planes *p = &c->uses[u].planes;
     const int64_t panel = max_i64(64, PANEL_ELEMENTS / p->k / 64 * 64);
     float *some = malloc((size_t)panel * CHECK_ROWS * sizeof *some);
+    assert(out);
     oato_status status =
         some ? OATO_OK : oato_fail_memory(err, (size_t)panel, "the check of a function");
     for (int64_t at = 0, n; !status && at < p->rows; at += n) {
@@ -188,12 +190,13 @@ static oato_status products(const struct checking *c, const struct program_recor
 {
     const bool gates = r->op.kind == OP_GATE_UP;
     const size_t bytes = (size_t)r->op.n * CHECK_ROWS * sizeof(float);
-    float *up = gates ? malloc(bytes) : NULL;
-    if (gates && !up)
+    float *up = malloc(bytes);
+    if (!up)
         return oato_fail_memory(err, bytes, "the check of a function");
+    float *const to[RECORD_OUTPUTS] = {out[0], gates ? up : out[1], out[2]};
     oato_status status = OATO_OK;
     for (int i = 0; !status && i < op_weight_count(&r->op); i++)
-        status = product(c, u + i, in[0], gates && i ? up : out[i], err);
+        status = product(c, u + i, in[0], to[i], err);
     if (gates && !status) {
         struct alone a = {.record = {.op = r->op,
                                      .kind = RECORD_RUN,
@@ -238,7 +241,7 @@ static oato_status record_reference(struct checking *c, uint32_t index, int *use
 {
     const struct program_record *r = &c->span->records[index];
     const int first = *use;
-    float *in[RECORD_INPUTS], *out[RECORD_OUTPUTS] = {0};
+    float *in[RECORD_INPUTS] = {0}, *out[RECORD_OUTPUTS] = {0};
     bool room = true;
     for (int i = 0; i < r->n_in; i++)
         in[i] = value_find(c, r->in[i], r->in_width[i]);
@@ -273,11 +276,6 @@ static oato_status record_reference(struct checking *c, uint32_t index, int *use
 
 /* ------------------------------------------------------------------------------ comparing -- */
 
-static void *pages_of(uint64_t bytes)
-{
-    return pages_alloc(bytes ? bytes : 1);
-}
-
 static uint64_t value_bytes(const struct span_value *v, int32_t rows)
 {
     return (uint64_t)rows * (uint64_t)v->width * sizeof(float);
@@ -295,14 +293,14 @@ static bool make_up(struct checking *c, int32_t rows)
     for (int u = 0; u < c->n_uses; u++) {
         const struct ov_weight_use *use = &c->uses[u];
         const bool vector = op_weight_use_at(&s->records[use->record].op, use->i) == WEIGHT_VECTOR;
-        c->weight[u] = pages_of(use->planes.bytes);
+        c->weight[u] = pages_alloc(use->planes.bytes);
         if (!c->weight[u])
             return false;
         weight_make_up(c, &use->planes, vector, c->weight[u]);
     }
     for (int i = 0; i < s->n_in + s->n_out; i++) {
         const struct span_value *v = &s->values[i];
-        float *x = pages_of(value_bytes(v, rows));
+        float *x = pages_alloc(value_bytes(v, rows));
         *(i < s->n_in ? &c->in[i] : &c->out[i - s->n_in]) = x;
         if (!x)
             return false;
@@ -342,40 +340,49 @@ static double compare(const struct checking *c, int32_t rows)
     return worst;
 }
 
+static void checking_free(struct checking *c, int32_t rows)
+{
+    const struct ov_span *s = c->span;
+    for (int i = 0; i < c->n_values; i++)
+        free(c->value[i].rows);
+    for (int u = 0; u < c->n_uses; u++)
+        pages_free(c->weight[u], c->uses[u].planes.bytes);
+    for (int i = 0; i < s->n_in + s->n_out; i++)
+        pages_free(c->in[i], value_bytes(&s->values[i], rows)); /* out follows */
+    free(c->weight);
+    free(c->in);
+    free(c);
+}
+
 oato_status ov_check(struct ov_function *f, const struct ov_span *span,
                      const struct ov_weight_use *uses, int n, int32_t rows, double *nmse,
                      struct oato_error *err)
 {
     struct checking *c = calloc(1, sizeof *c);
-    void **room = calloc((size_t)n + span->n_in + span->n_out + 1, sizeof *room);
-    oato_status status = c && room ? OATO_OK : oato_fail_memory(err, sizeof *c, "a check");
-    if (!status) {
-        *c = (struct checking){.span = span, .uses = uses, .n_uses = n, .random = 1};
-        c->rows = rows < CHECK_ROWS ? rows : CHECK_ROWS;
-        c->weight = room;
-        c->in = (float **)(room + n);
-        c->out = c->in + span->n_in;
-        status = cpu_kernels_select("ref", &c->kernels, err);
+    void **weight = calloc((size_t)n + 1, sizeof *weight);
+    float **in = calloc((size_t)span->n_in + span->n_out + 1, sizeof *in);
+    if (!c || !weight || !in) {
+        free(c);
+        free(weight);
+        free(in);
+        return oato_fail_memory(err, sizeof *c, "the check of a function");
     }
+    *c = (struct checking){.span = span, .uses = uses, .n_uses = n, .random = 1};
+    c->rows = rows < CHECK_ROWS ? rows : CHECK_ROWS;
+    c->weight = weight;
+    c->in = in;
+    c->out = in + span->n_in;
+    oato_status status = cpu_kernels_select("ref", &c->kernels, err);
     if (!status && !make_up(c, rows))
         status = oato_fail_memory(err, (size_t)rows, "the check of a function");
     if (!status)
-        status = ov_function_run(f, rows, (const float *const *)c->in,
-                                 (const void *const *)c->weight, c->out, err);
+        status = ov_function_run(f, rows, (const float *const *)in, (const void *const *)weight,
+                                 c->out, err);
     int use = 0;
     for (uint32_t i = 0; !status && i < span->n; i++)
         status = record_reference(c, i, &use, err);
     if (!status)
         *nmse = compare(c, rows);
-    for (int i = 0; c && i < c->n_values; i++)
-        free(c->value[i].rows);
-    for (int i = 0; room && i < n; i++)
-        if (room[i])
-            pages_free(room[i], uses[i].planes.bytes ? uses[i].planes.bytes : 1);
-    for (int i = 0; room && i < span->n_in + span->n_out; i++)
-        if (room[n + i])
-            pages_free(room[n + i], value_bytes(&span->values[i], rows));
-    free(room);
-    free(c);
+    checking_free(c, rows);
     return status;
 }

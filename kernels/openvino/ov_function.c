@@ -169,7 +169,7 @@ static oato_status span_write(struct writer *w, const struct ov_span *span, stru
         ov_ir_result(&w->ir, out->node);
     }
     ov_ir_write(&w->ir, &f->text);
-    text_add(&f->constants, w->ir.constants.data, w->ir.constants.len);
+    text_add(&f->constants, or_empty(w->ir.constants.data), w->ir.constants.len);
     return f->text.failed || f->constants.failed
                ? oato_fail_memory(err, f->text.len, "the text of a function")
                : OATO_OK;
@@ -269,8 +269,8 @@ static void function_free(struct ov_function *f)
 static bool function_same(const struct ov_function *a, const struct ov_function *b)
 {
     return a->text.len == b->text.len && a->constants.len == b->constants.len &&
-           memcmp(a->text.data, b->text.data, a->text.len) == 0 &&
-           memcmp(a->constants.data, b->constants.data, a->constants.len) == 0;
+           memcmp(or_empty(a->text.data), or_empty(b->text.data), a->text.len) == 0 &&
+           memcmp(or_empty(a->constants.data), or_empty(b->constants.data), a->constants.len) == 0;
 }
 
 /* The check, which says what the function is worth. */

@@ -70,9 +70,11 @@ extern const char *const ov_element_name[OV_ELEMENT_COUNT];
 enum { OV_PATH_BYTES = 512 };
 
 struct ov_library {
+/* NOLINTBEGIN(bugprone-macro-parentheses): declarations */
 #define MEMBER(result, name, arguments) result(*name) arguments;
     OV_FUNCTIONS(MEMBER)
 #undef MEMBER
+    /* NOLINTEND(bugprone-macro-parentheses) */
     void *handle;
     char path[OV_PATH_BYTES];          /* of the file */
     char version[64];                  /* "2026.4.1-..." */

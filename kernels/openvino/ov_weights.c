@@ -132,15 +132,21 @@ static float number_at(const struct ov_plane *plane, const uint8_t *row, int64_t
     return 0;
 }
 
+/* Row r of a plane. */
+static const uint8_t *plane_row(const struct ov_plane *plane, const void *weight, int64_t r)
+{
+    return (const uint8_t *)weight + plane->offset + (uint64_t)r * plane->row_bytes;
+}
+
 void ov_planes_row(const struct ov_planes *p, const void *weight, int64_t r, float *out)
 {
-    const uint8_t *row[OV_PLANES] = {0};
-    for (int i = 0; i < p->n; i++)
-        row[i] = (const uint8_t *)weight + p->plane[i].offset + (uint64_t)r * p->plane[i].row_bytes;
-    for (int64_t g = 0, at = 0; g < p->plane[0].groups; g++) {
-        const float scale = p->n > 1 ? number_at(&p->plane[1], row[1], g) : 1;
-        const float min = p->n > 2 ? number_at(&p->plane[2], row[2], g) : 0;
-        for (int64_t i = 0; i < p->plane[0].each; i++, at++)
-            out[at] = scale * number_at(&p->plane[0], row[0], at) + min;
+    const struct ov_plane *numbers = &p->plane[0], *scales = &p->plane[1], *mins = &p->plane[2];
+    const uint8_t *row = plane_row(numbers, weight, r);
+    const uint8_t *scale_row = plane_row(scales, weight, r), *min_row = plane_row(mins, weight, r);
+    for (int64_t g = 0, at = 0; g < numbers->groups; g++) {
+        const float scale = p->n > 1 ? number_at(scales, scale_row, g) : 1;
+        const float min = p->n > 2 ? number_at(mins, min_row, g) : 0;
+        for (int64_t i = 0; i < numbers->each; i++, at++)
+            out[at] = scale * number_at(numbers, row, at) + min;
     }
 }

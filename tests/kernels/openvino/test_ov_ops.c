@@ -8,12 +8,27 @@ static struct ov_runtime *rt;
 static double worst;
 static int cases;
 
+static const struct {
+    int32_t bucket, rows;
+} sizes[] = {{1, 1}, {16, 7}, {256, 64}};
+
+/* Under sanitizers one case in seven. */
+static bool is_left_out(void)
+{
+    static size_t turn;
+    if (!turn)
+        turn = random_first(7);
+    return turn++ % pace_step(7) != 0;
+}
+
 static void check(const struct oato_op *op, int n_in, int weights, int32_t bucket, int32_t rows,
                   const char *what)
 {
     struct ov_test t = {0};
     const int in[] = {0, 1, 2}, out[] = {3, 4, 5};
     char key[OP_KEY_SIZE];
+    if (is_left_out())
+        return;
     assert_true(op_valid(op));
     assert_true(ov_supports(rt, op, NULL));
     ov_test_put(&t, op, n_in, in, out, weights);
@@ -25,10 +40,6 @@ static void check(const struct oato_op *op, int n_in, int weights, int32_t bucke
                  nmse);
     ov_test_free(&t);
 }
-
-static const struct {
-    int32_t bucket, rows;
-} sizes[] = {{1, 1}, {16, 7}, {256, 64}};
 
 static struct oato_op op_of(const char *key)
 {
@@ -46,7 +57,7 @@ static void products_of_every_type(void **state)
     static const char *const keys[] = {"mul_mat/%s/k512/n96", "qkv/%s/k256/n128/m64",
                                        "gate_up/%s/k256/n96"};
     (void)state;
-    for (size_t type = random_first(3); type < ARRAY_LEN(matrix_types); type += pace_step(3))
+    for (size_t type = 0; type < ARRAY_LEN(matrix_types); type++)
         for (size_t k = 0; k < ARRAY_LEN(keys); k++)
             for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
                 char key[OP_KEY_SIZE];

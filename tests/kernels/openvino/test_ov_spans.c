@@ -18,7 +18,7 @@ static struct oato_op op_of(const char *key)
     return op;
 }
 
-static void put(struct ov_test *t, const char *key, const int *in, const int *out)
+static void put(struct ov_test *t, const char *key, const int in[4], const int out[4])
 {
     const struct oato_op op = op_of(key);
     ov_test_put(t, &op, op_in_count(&op), in, out, op_weight_least(&op));
@@ -28,12 +28,12 @@ static void put(struct ov_test *t, const char *key, const int *in, const int *ou
 static void put_ffn(struct ov_test *t, const char *type)
 {
     char key[OP_KEY_SIZE];
-    put(t, "rms_norm/k256", (const int[]){0}, (const int[]){1});
+    put(t, "rms_norm/k256", (const int[4]){0}, (const int[4]){1});
     snprintf(key, sizeof key, "gate_up/%s/k256/n768", type);
-    put(t, key, (const int[]){1}, (const int[]){2});
+    put(t, key, (const int[4]){1}, (const int[4]){2});
     snprintf(key, sizeof key, "mul_mat/%s/k768/n256", type);
-    put(t, key, (const int[]){2}, (const int[]){3});
-    put(t, "add/k256", (const int[]){0, 3}, (const int[]){4});
+    put(t, key, (const int[4]){2}, (const int[4]){3});
+    put(t, "add/k256", (const int[4]){0, 3}, (const int[4]){4});
 }
 
 static void a_feed_forward_block(void **state)
@@ -44,7 +44,7 @@ static void a_feed_forward_block(void **state)
         struct ov_test t = {0};
         put_ffn(&t, types[i]);
         const double nmse =
-            ov_test_run(rt, &t, 1, (const int[]){0}, 1, (const int[]){4}, 16, i % 2 ? 16 : 5);
+            ov_test_run(rt, &t, 1, (const int[4]){0}, 1, (const int[4]){4}, 16, i % 2 ? 16 : 5);
         if (!(nmse <= 1e-9))
             fail_msg("%s: NMSE %.3g", types[i], nmse);
         ov_test_free(&t);
@@ -60,16 +60,17 @@ static void a_layer_without_attention(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         struct ov_test t = {0};
-        put(&t, "mul_mat/Q4_1/k256/n256", (const int[]){0}, (const int[]){2});
-        put(&t, "bias/k256", (const int[]){2}, (const int[]){2}); /* in place */
-        put(&t, "add_norm/k256", (const int[]){1, 2}, (const int[]){3, 4});
-        put(&t, "gate_up/Q4_1/k256/n512", (const int[]){4}, (const int[]){5});
-        put(&t, "mul_mat/Q6_K/k512/n256", (const int[]){5}, (const int[]){2});
-        put(&t, "add_norm/k256", (const int[]){3, 2}, (const int[]){6, 4});
-        put(&t, "qkv/Q4_1/k256/n256/m64", (const int[]){4}, (const int[]){7, 8, 9});
-        put(&t, "head_norm/h4/d64", (const int[]){7}, (const int[]){10});
-        const double nmse = ov_test_run(rt, &t, 2, (const int[]){0, 1}, 4,
-                                        (const int[]){6, 10, 8, 9}, sizes[i].bucket, sizes[i].rows);
+        put(&t, "mul_mat/Q4_1/k256/n256", (const int[4]){0}, (const int[4]){2});
+        put(&t, "bias/k256", (const int[4]){2}, (const int[4]){2}); /* in place */
+        put(&t, "add_norm/k256", (const int[4]){1, 2}, (const int[4]){3, 4});
+        put(&t, "gate_up/Q4_1/k256/n512", (const int[4]){4}, (const int[4]){5});
+        put(&t, "mul_mat/Q6_K/k512/n256", (const int[4]){5}, (const int[4]){2});
+        put(&t, "add_norm/k256", (const int[4]){3, 2}, (const int[4]){6, 4});
+        put(&t, "qkv/Q4_1/k256/n256/m64", (const int[4]){4}, (const int[4]){7, 8, 9});
+        put(&t, "head_norm/h4/d64", (const int[4]){7}, (const int[4]){10});
+        const double nmse =
+            ov_test_run(rt, &t, 2, (const int[4]){0, 1}, 4, (const int[4]){6, 10, 8, 9},
+                        sizes[i].bucket, sizes[i].rows);
         if (!(nmse <= 1e-9))
             fail_msg("%d rows: NMSE %.3g", sizes[i].rows, nmse);
         ov_test_free(&t);
