@@ -85,7 +85,7 @@ static inline __attribute__((always_inline)) void transcode_row(const struct pla
 }
 
 #define BLOCK_OF(type, number, elements, bytes)                                                    \
-    enum { ELEMENTS_##type = elements, BYTES_##type = bytes };
+    enum { ELEMENTS_##type = (elements), BYTES_##type = (bytes) };
 BLOCK_TYPES(BLOCK_OF)
 #undef BLOCK_OF
 #define TRANSCODE(type, ...)                                                                       \

@@ -82,18 +82,19 @@ static bool is_right(struct cuda_device *d, oato_dtype dtype)
     const uint64_t bytes = cuda_layout_bytes(dtype, TRIED_ROWS, TRIED_K);
     size_t row = 0;
     dtype_row_bytes(dtype, TRIED_K, &row);
-    uint8_t *memory = calloc(1, 2 * bytes + row * TRIED_ROWS), *blocks = memory + 2 * bytes;
-    struct weight_source s = {
+    uint8_t *memory = calloc(1, 2 * bytes + row * TRIED_ROWS);
+    if (!memory)
+        return false;
+    uint8_t *expected = memory, *got = memory + bytes, *blocks = got + bytes;
+    const struct weight_source s = {
         .data = blocks, .dtype = dtype, .k = TRIED_K, .n = TRIED_ROWS, .row_end = TRIED_ROWS};
     uint32_t seed = 1;
-    for (size_t i = 0; memory && i < row * TRIED_ROWS; i++) {
+    for (size_t i = 0; i < row * TRIED_ROWS; i++) {
         seed = seed * 1664525u + 1013904223u;
         blocks[i] = (uint8_t)(seed >> 24);
     }
-    if (memory)
-        cuda_layout_rows(&s, memory, 0, TRIED_ROWS);
-    const bool good =
-        memory && !try_on(d, &s, memory + bytes, bytes) && !memcmp(memory, memory + bytes, bytes);
+    cuda_layout_rows(&s, expected, 0, TRIED_ROWS);
+    const bool good = !try_on(d, &s, got, bytes) && !memcmp(expected, got, bytes);
     free(memory);
     return good;
 }

@@ -86,7 +86,7 @@ __device__ __forceinline__ void pieces_make(const cuda_planes_args &a, const pla
 }
 
 #define BLOCK_OF(name, number, elements, bytes)                                                    \
-    enum { ELEMENTS_##name = elements, BYTES_##name = bytes };
+    enum { ELEMENTS_##name = (elements), BYTES_##name = (bytes) };
 BLOCK_TYPES(BLOCK_OF)
 
 #define MAKE_CODES(name, ...)                                                                      \

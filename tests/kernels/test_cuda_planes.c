@@ -16,7 +16,7 @@ static void compare(oato_dtype dtype, int64_t rows, int64_t k, int64_t begin, in
     const struct dtype_info *t = dtype_info((int)dtype);
     const uint64_t bytes = cuda_layout_bytes(dtype, rows, k);
     uint64_t row[CUDA_PLANES], offset[CUDA_PLANES];
-    size_t row_bytes;
+    size_t row_bytes = 0;
     assert_true(bytes && dtype_row_bytes(dtype, k, &row_bytes));
     uint8_t *data = test_malloc((size_t)rows * row_bytes), *expected = test_malloc(bytes),
             *got = test_malloc(bytes);
