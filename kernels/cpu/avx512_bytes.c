@@ -257,12 +257,20 @@ static void panel_unpack(const struct panel_job *x, bool last_block)
     }
 }
 
+/* Up to so many columns are faster without a panel. On a Zen 4 core Q4_0 gains 9 %, Q8_0 and Q4_K 5
+ * % at 24 columns, and types with more bits to put together lose 5 to 8 %. */
+static int64_t stream_columns(const struct lanes_format *f)
+{
+    const bool plain = f->body >= 16 && !f->high && f->sub == 32 && !f->values;
+    return f->grid ? AVX512_STREAM_GRID : plain ? AVX512_STREAM_MOST : AVX512_STREAM;
+}
+
 static void matrix_rows(const struct matrix_job *j, int64_t begin, int64_t end, uint8_t *scratch)
 {
     const int64_t k = j->w->k, blocks = (j->T + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
     struct panel_job x = {.j = j, .s = (struct panel_scratch *)scratch};
     x.f = lanes_format_of(j->w->dtype);
-    if (j->T <= (x.f->grid ? AVX512_STREAM_GRID : AVX512_STREAM)) {
+    if (j->T <= stream_columns(x.f)) {
         avx512_bytes_stream(j, begin, end);
         return;
     }

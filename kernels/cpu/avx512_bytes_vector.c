@@ -1,5 +1,5 @@
 /*
- * avx512_bytes_vector.c - quantised matrix times up to 16 columns of bytes, class u8b32: decode,
+ * avx512_bytes_vector.c - quantised matrix times up to 24 columns of bytes, class u8b32: decode,
  * alone or batched, and the tails of prompts. Memory is the limit for one and two columns, and a
  * thread reads one stream of weights once, prefetched; for more arithmetic is, and two groups of 16
  * rows share what is loaded of an input.

@@ -67,9 +67,10 @@ AVX2_INLINE __m512 avx512_total_at(const uint8_t *block, int part, int sub)
 
 /* avx512_float.c: class f32 of float weights, any T */
 extern const struct matrix_class avx512_float;
-/* avx512_bytes_vector.c: class u8b32, at most AVX512_STREAM columns */
-enum { AVX512_STREAM = 16 };     /* beyond, unpacking to a panel pays */
-enum { AVX512_STREAM_GRID = 4 }; /* with a codebook: each further pass looks up again */
+/* avx512_bytes_vector.c: class u8b32, at most AVX512_STREAM_MOST columns */
+enum { AVX512_STREAM = 16 };      /* beyond, unpacking to a panel pays, */
+enum { AVX512_STREAM_MOST = 24 }; /* of plain nibbles and bytes, which every pass unpacks cheaply */
+enum { AVX512_STREAM_GRID = 4 };  /* with a codebook: each further pass looks up again */
 void avx512_bytes_stream(const struct matrix_job *j, int64_t begin, int64_t end);
 /* avx512_bytes.c: class u8b32, any T */
 extern const struct matrix_class avx512_bytes;

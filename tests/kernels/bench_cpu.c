@@ -131,7 +131,7 @@ static enum peak_kind peak_of_class(const char *numerics)
 
 void bench_matrices(const char *level, const char *dtype, int threads)
 {
-    static const int32_t columns[] = {1, 2, 4, 6, 8, 12, 16, 32, 128, 512};
+    static const int32_t columns[] = {1, 2, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64, 128, 512};
     static struct bench b;
     struct cpu_pool *pool;
     struct oato_error err;
