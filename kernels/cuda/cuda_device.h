@@ -8,12 +8,12 @@
 #define OATO_CUDA_DEVICE_H
 
 #include "kernels/core/core_internal.h"
+#include "kernels/core/file_stream.h"
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_nccl.h"
-#include "kernels/core/file_stream.h"
 #include "kernels/job_queue.h"
 
 #include <pthread.h>

@@ -6,8 +6,8 @@
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/core/file_stream.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
