@@ -166,10 +166,11 @@ struct selftest_options {
 };
 
 /* Checks a device against the CPU's reference kernels: what it is, every operator, links and
- * events, a sentence. Both texts are the caller's to free: the report for people, and the JSON to
+ * events, a sentence. Both texts are the caller's to free: the summary for people, and the JSON to
  * hand on, without names of hosts, serial numbers and paths. OATO_NEGATIVE: something is wrong with
- * it, as both say, or the user interrupted, and then both are empty. OATO_EDEVICE: it failed; the
- * texts say what was found until then, and so in JSON does err->text. */
+ * the device, as both say; or the user interrupted, and both are empty. OATO_EDEVICE: it failed;
+ * both have what was found until then, and the JSON has the message. Other errors: both are empty.
+ */
 oato_status selftest_run(const struct selftest_options *o, struct text *people, struct text *json,
                          struct oato_error *err);
 /* The name of a file for the report of that spec: "selftest-cuda-0.json". */

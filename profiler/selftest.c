@@ -115,7 +115,7 @@ static void library_symbol(void *user, const char *library, const char *symbol, 
 static void symbols_add(struct selftest *s, const struct device_ops *ops)
 {
     json_open(&s->json, "symbols", '[');
-    if (ops->symbols)
+    if (ops && ops->symbols)
         ops->symbols(library_symbol, &s->json);
     json_close(&s->json, ']');
 }
@@ -259,7 +259,7 @@ static void rig_close(struct rig *r)
     r->device = NULL;
 }
 
-/* What a device of the spec is called, as far as it goes without opening it. */
+/* The functions of the spec's kind; NULL: there is no such kind. */
 static const struct device_ops *kind_of(const char *spec)
 {
     const size_t n = strcspn(spec, ":,");

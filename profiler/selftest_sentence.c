@@ -43,9 +43,9 @@ static oato_status model_make_up(struct model **out, struct oato_error *err)
                                      .context = CONTEXT,
                                      .dtype = DT_Q8_0};
     struct arena arena;
-    struct gguf_tensor *tensors;
+    struct gguf_tensor *tensors = NULL;
     struct gguf *g = NULL;
-    size_t n, bytes = 0;
+    size_t n = 0, bytes = 0;
     uint8_t *data = NULL;
     arena_init(&arena);
     struct gguf_writer *w = gguf_writer_create();
@@ -53,7 +53,7 @@ static oato_status model_make_up(struct model **out, struct oato_error *err)
         w ? shape_tensors(&shape, &arena, &tensors, &n, err) : oato_fail_memory(err, 1, "a model");
     for (size_t i = 0; !status && i < n; i++)
         bytes += tensors[i].bytes;
-    if (!status && !(data = malloc(bytes)))
+    if (!status && !(data = calloc(bytes, 1)))
         status = oato_fail_memory(err, bytes, "a model");
     if (!status) {
         shape_put_keys(&shape, "made up", w);

@@ -15,7 +15,7 @@
 
 enum { GUARD_BYTES = 256, VALUES_MOST = 16, STEPS_MOST = 3 };
 #define GUARD_WORD 0x7fedfaceu /* a NaN that no arithmetic gives */
-#define UNWRITTEN  -777.25f    /* what is in outputs before */
+#define UNWRITTEN  (-777.25f)  /* what is in outputs before */
 
 /* --------------------------------------------------------------------------------- classes - */
 
@@ -464,7 +464,8 @@ static void check_guards(const struct layout *l, const uint8_t *got, struct tria
         if (i == l->n_values)
             break;
         at = v->offset + v->bytes;
-        if (!v->output && !out->wrong[0] && memcmp(got + v->offset, l->image + v->offset, v->bytes))
+        if (!v->output && !out->wrong[0] &&
+            memcmp(got + v->offset, l->image + v->offset, v->bytes) != 0)
             snprintf(out->wrong, sizeof out->wrong, "input %d was overwritten", i);
     }
 }
@@ -549,8 +550,8 @@ oato_status trial_run(const struct trial_pair *p, const struct trial *t, struct 
                      : class->limit;
     oato_status status = layout_make(t, p->n, &l, err);
     if (!status) {
-        got = malloc(l.bytes);
-        expected = malloc(l.bytes);
+        got = calloc(l.bytes, 1);
+        expected = calloc(l.bytes, 1);
         if (!got || !expected)
             status = oato_fail_memory(err, 2 * l.bytes, "results");
     }
@@ -558,7 +559,7 @@ oato_status trial_run(const struct trial_pair *p, const struct trial *t, struct 
         status = run_reference(p, &l, class, expected, err);
     if (!status)
         status = run_on(p->tested, &l, p->weight[0], p->n, l.image, got, err);
-    if (!status) {
+    if (!status && got && expected) {
         check_guards(&l, got, out);
         for (int i = 0; i < l.n_values; i++)
             if (l.value[i].output)
