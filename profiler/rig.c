@@ -173,7 +173,7 @@ oato_status rig_run(const struct rig *r, const struct program *p, struct rig_ste
 void rig_types(const struct rig *r, struct program_record *records, uint32_t n)
 {
     const struct value_types *values = device_values(r->device);
-    for (struct program_record *x = records; values && x < records + n; x++) {
+    for (struct program_record *x = records; x < records + n; x++) {
         for (int i = 0; i < x->n_in && x->kind == RECORD_RUN; i++)
             x->in_type[i] = (uint8_t)value_type_in(values, &x->op, i);
         for (int i = 0; i < x->n_out && x->kind == RECORD_RUN; i++)

@@ -206,6 +206,7 @@ static const struct recipe recipes[] = {
     {OP_ACTIVATE, "k333", ACT_COUNT, vary_activation, false},
     {OP_GATE, "k640/h10", 1, vary_activation, false},
     {OP_GATE, "k333/h333", 0, NULL, false},
+    {OP_CONVERT, "k333", 0, NULL, false},
     {OP_SELECT, "k77", 0, NULL, false},
     {OP_MERGE, "n300", 1, vary_merge, false},
     {OP_MERGE_SUM, "k600/n200", 1, vary_merge, false},

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The least where values are kept as F16: inputs that are rounded again meet more ties. */
+static const double HALVES_LIMIT = 1e-5, HALVES_ROUNDED_LIMIT = 1e-4;
 enum { GUARD_BYTES = 256, VALUES_MOST = 16, STEPS_MOST = 3 };
 #define GUARD_WORD 0x7fedfaceu /* a NaN that no arithmetic gives */
 #define UNWRITTEN  (-777.25f)  /* what is in outputs before */
@@ -91,6 +93,7 @@ static const struct class_row *class_of(const char *name)
 static bool is_exact(const struct oato_op *op)
 {
     switch ((enum op_kind)op->kind) {
+    case OP_CONVERT:
     case OP_SELECT:
     case OP_MERGE:
     case OP_MERGE_SUM:
@@ -393,16 +396,25 @@ static oato_status run_on(const struct rig *rig, const struct layout *l,
     void *arena = NULL;
     int32_t slot[CACHED_MOST];
     const int32_t *const cached[] = {slot};
+    struct program_record records[STEPS_MOST];
+    uint8_t *sent = aligned_alloc(64, size_align(l->bytes, 64));
+    if (!sent)
+        return oato_fail_memory(err, l->bytes, "values of a device");
+    memcpy(sent, image, l->bytes);
+    memcpy(records, l->record, sizeof records);
+    rig_types(rig, records, (uint32_t)l->n_steps);
+    for (int i = 0; i < l->n_steps; i++)
+        trial_halve(&records[i], l->at[i].rows, sent);
     oato_status status = d->ops->alloc(d, l->bytes, &arena, err);
     for (int i = 0; i < CACHED_MOST; i++)
         slot[i] = i % 2 ? i / 2 : -1;
     if (!status)
-        status = d->ops->upload(d, arena, 0, image, l->bytes, NULL, err);
+        status = d->ops->upload(d, arena, 0, sent, l->bytes, NULL, err);
     if (!status && (l->layers[1].kv_heads || l->layers[1].state))
         status = d->ops->kv_create(d, l->layers, 2, l->kv, l->pages, &kv, err);
     for (int i = 0; i < l->n_steps && !status; i++) {
         static const struct rig_effort once = {1, 1, 0};
-        struct program_record r = l->record[i];
+        struct program_record r = records[i];
         struct op_size size = op_point_size(&r.op, &l->at[i]);
         size.seqs = l->at[i].seqs;
         struct rig_step s;
@@ -433,6 +445,9 @@ static oato_status run_on(const struct rig *rig, const struct layout *l,
     }
     if (!status)
         status = d->ops->download(d, out, arena, 0, l->bytes, NULL, err);
+    for (int i = 0; i < l->n_steps && !status; i++)
+        trial_widen(&records[i], l->at[i].rows, image, sent, out);
+    free(sent);
     if (kv)
         d->ops->kv_free(d, kv);
     if (arena)
@@ -548,6 +563,8 @@ oato_status trial_run(const struct trial_pair *p, const struct trial *t, struct 
     out->limit = same && (is_exact(&t->op) || !strcmp(p->tested->info.isa, p->reference->info.isa))
                      ? 0
                      : class->limit;
+    if (value_types_halve(device_values(d), &t->op))
+        out->limit = fmax(out->limit, class->round ? HALVES_ROUNDED_LIMIT : HALVES_LIMIT);
     oato_status status = layout_make(t, p->n, &l, err);
     if (!status) {
         got = calloc(l.bytes, 1);

@@ -233,7 +233,7 @@ static void wrong_values_are_refused_whatever_their_checksum(void **state)
         {2, 24, 0xffffffff, "section 2 (identity), record 0: no string begins at 4294967295"},
         {2, 28, 2, "section 2 (identity), record 0: no string begins at 2"},
         {3, 0, 0, "device 0: id ''"},
-        {3, 4, 1, "section 3 (devices), record 0: text of 10 bytes; allowed: 7"},
+        {3, 4, 1, "device 0: id 'cpu:0' must be its kind, 'oato 0.1.0'"},
         {3, 16, 0x80000000, "device 0: rank -2147483648"},
         {3, 16, 1, "device 0: rank 1 on host 0 follows rank 0 on host 0"},
         {3, 20, 1, "device 0: rank 0 on host 1 follows rank 0 on host 0; ranks and hosts must be"},
