@@ -46,8 +46,8 @@ struct trial_result {
  * the device that is tested; wrong numbers are in *out. */
 oato_status trial_run(const struct trial_pair *p, const struct trial *t, struct trial_result *out,
                       struct oato_error *err);
-/* Of a record on a device that keeps values as F16: its inputs in an image of float32 as the device
- * wants them; and all that came back, `got`, as if they were float32, where `sent` went there in
+/* Of a record on a device that keeps values as F16: its values in an image of float32 as the device
+ * has them; and all that came back, `got`, as if they were float32, where `sent` went there in
  * place of `image`. */
 void trial_halve(const struct program_record *r, int32_t rows, uint8_t *image);
 void trial_widen(const struct program_record *r, int32_t rows, const uint8_t *image,

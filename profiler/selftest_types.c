@@ -35,6 +35,9 @@ void trial_halve(const struct program_record *r, int32_t rows, uint8_t *image)
     for (int i = 0; i < r->n_in; i++)
         if (r->in_type[i] == DT_F16)
             halve(image + r->in[i], numbers(r, false, i, rows));
+    for (int i = 0; i < r->n_out; i++) /* what is there before is seen where it is not written */
+        if (r->out_type[i] == DT_F16)
+            halve(image + r->out[i], numbers(r, true, i, rows));
 }
 
 void trial_widen(const struct program_record *r, int32_t rows, const uint8_t *image,

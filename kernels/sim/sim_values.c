@@ -103,7 +103,9 @@ struct program_record sim_values_widen(const struct program_record *r, const str
     }
     for (int i = 0; i < r->n_out; i++) {
         copy.out[i] = at;
-        copy.out_type[i] = DT_F32;
+        copy.out_type[i] = DT_F32; /* of experts that are elsewhere rows stay as they are */
+        widen(wide + at, arena + r->out[i], r->out_type[i],
+              (size_t)rows * (size_t)op_out_width(&r->op, i));
         at = copy_end(at, op_out_width(&r->op, i), rows);
     }
     return copy;
