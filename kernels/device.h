@@ -78,11 +78,11 @@ struct device_info {
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
     uint64_t free_bytes;
-    int32_t threads; /* 0: the device has no such number */
-    char driver[48]; /* version of the driver that it needs; "": it needs none */
+    int32_t threads;  /* 0: the device has no such number */
+    char driver[48];  /* version of the driver that it needs; "": it needs none */
     const char *note; /* static text for lists of devices; NULL: none */
-    bool is_host;    /* its memory is the host's: no copies to reach it */
-    bool spans;      /* it compiles runs of records as one function: lowering cuts program.spans */
+    bool is_host;     /* its memory is the host's: no copies to reach it */
+    bool spans;       /* it compiles runs of records as one function: lowering cuts program.spans */
     bool compile_cached; /* and keeps these in files, so that each is compiled once on a machine */
     /* Numbers of rows that its functions are compiled for, ascending, then 0: a step's rows are so
      * many times the largest, and the rest takes the next one up. None: any number */

@@ -53,7 +53,7 @@ static oato_status model_make_up(struct model **out, struct oato_error *err)
         w ? shape_tensors(&shape, &arena, &tensors, &n, err) : oato_fail_memory(err, 1, "a model");
     for (size_t i = 0; !status && i < n; i++)
         bytes += tensors[i].bytes;
-    if (!status && !(data = calloc(bytes, 1)))
+    if (!status && !(data = calloc(bytes + 1, 1)))
         status = oato_fail_memory(err, bytes, "a model");
     if (!status) {
         shape_put_keys(&shape, "made up", w);
@@ -190,7 +190,7 @@ static double log_sum(const float *x, int32_t n)
     double sum = 0;
     for (int32_t i = 0; i < n; i++)
         sum += exp((double)x[i] - most);
-    return most + log(sum);
+    return most + log(fmax(sum, 1)); /* the largest counts 1 */
 }
 
 /* The divergence of q's probabilities from p's. */

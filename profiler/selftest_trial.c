@@ -567,8 +567,8 @@ oato_status trial_run(const struct trial_pair *p, const struct trial *t, struct 
         out->limit = fmax(out->limit, class->round ? HALVES_ROUNDED_LIMIT : HALVES_LIMIT);
     oato_status status = layout_make(t, p->n, &l, err);
     if (!status) {
-        got = calloc(l.bytes, 1);
-        expected = calloc(l.bytes, 1);
+        got = calloc(l.bytes + 1, 1);
+        expected = calloc(l.bytes + 1, 1);
         if (!got || !expected)
             status = oato_fail_memory(err, 2 * l.bytes, "results");
     }

@@ -116,11 +116,11 @@ static bool pages_next(const struct file_stream *s, const struct piece *p, uint6
     if (i == s->kv->pages)
         return false;
     while (i + n < s->kv->pages && u[i + n].from == u[i].from + n &&
-           (uint64_t)(n + 1) * page <= READ_CHUNK)
+           ((uint64_t)n + 1) * page <= READ_CHUNK)
         n++;
     *out = (struct extent){p->offset + (uint64_t)u[i].from * page, (uint64_t)n * page,
                            kv_block(s->kv, p->layer, i, 0, 0)};
-    *at = (uint64_t)(i + n);
+    *at = (uint64_t)i + (uint64_t)n;
     return true;
 }
 

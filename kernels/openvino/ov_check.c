@@ -9,7 +9,6 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/openvino/ov_parts.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,9 +160,11 @@ static oato_status product(const struct checking *c, int u, float *in, float *ou
     const struct ov_planes *p = &c->uses[u].planes;
     const int64_t panel = max_i64(64, PANEL_ELEMENTS / p->k / 64 * 64);
     float *some = malloc((size_t)panel * CHECK_ROWS * sizeof *some);
-    assert(out);
-    oato_status status =
-        some ? OATO_OK : oato_fail_memory(err, (size_t)panel, "the check of a function");
+    oato_status status = OATO_OK;
+    if (!some || !out) {
+        free(some);
+        return oato_fail_memory(err, (size_t)panel, "the check of a function");
+    }
     for (int64_t at = 0, n; !status && at < p->rows; at += n) {
         n = min_i64(panel, p->rows - at);
         struct alone a = {.record = {.op = {.kind = OP_MUL_MAT, .dtype = DT_F32},

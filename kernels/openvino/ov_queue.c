@@ -240,7 +240,7 @@ static bool run_span(struct ov_device *d, const struct compiled *c, const struct
     const int32_t T = record_rows(&span->records[0], step), largest = ov_rows[OV_BUCKETS - 1];
     const bool aside = s->overwrites && T > largest;
     const void *weights[OV_SPAN_WEIGHTS];
-    uint8_t *base[OV_SPAN_VALUES], *room = aside ? d->room->real : NULL;
+    uint8_t *base[OV_SPAN_VALUES] = {NULL}, *room = aside ? d->room->real : NULL;
     for (int i = 0; i < s->n_weights; i++)
         weights[i] = weight_real(c->program->weights[s->weight[i]])->data;
     for (int i = 0; i < span->n_in + span->n_out; i++) {

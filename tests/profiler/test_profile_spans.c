@@ -31,8 +31,10 @@ static void a_call_is_measured_once_and_rows_are_the_devices(void **state)
     shape.dtype = DT_Q8_0;
     shape.tokenizer = false;
     if (random_model_open(&shape, &m, &err) || profiler_begin(NULL, false, &p, NULL, NULL, &err) ||
-        profiler_measure(&p, m, &o, NULL, NULL, &report, &err))
+        profiler_measure(&p, m, &o, NULL, NULL, &report, &err)) {
         fail_msg("%s", err.text);
+        return;
+    }
     const int32_t index = profile_device_index(&p, "sim:0");
     assert_in_range(index, 0, p.n_devices - 1);
     const struct profile_device *d = &p.devices[index];

@@ -82,8 +82,8 @@ static int32_t placed_on(const struct model *m, const struct profile *p, bool de
 {
     struct oato_error err;
     struct planner_options o;
-    struct plan plan;
-    struct graph g;
+    struct plan plan = {0};
+    struct graph g = {0};
     planner_options_init(&o);
     o.request.prompt = 100;
     o.request.generate = 50;

@@ -25,7 +25,7 @@ static void check(const struct oato_op *op, int n_in, int weights, int32_t bucke
                   const char *what)
 {
     struct ov_test t = {0};
-    const int in[] = {0, 1, 2}, out[] = {3, 4, 5};
+    const int in[RECORD_INPUTS] = {0, 1, 2}, out[] = {3, 4, 5};
     char key[OP_KEY_SIZE];
     if (is_left_out())
         return;
