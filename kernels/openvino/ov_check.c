@@ -196,7 +196,7 @@ static oato_status products(const struct checking *c, const struct program_recor
         return oato_fail_memory(err, bytes, "the check of a function");
     float *const to[RECORD_OUTPUTS] = {out[0], gates ? up : out[1], out[2]};
     oato_status status = OATO_OK;
-    for (int i = 0; !status && i < op_weight_count(&r->op); i++)
+    for (int i = 0; !status && i < op_weight_count(&r->op) && i < RECORD_OUTPUTS; i++)
         status = product(c, u + i, in[0], to[i], err);
     if (gates && !status) {
         struct alone a = {.record = {.op = r->op,
