@@ -354,11 +354,10 @@ static oato_status check_fits(const struct engine *e, const struct engine_device
         snprintf(way_out, sizeof way_out,
                  "plan with a smaller --budget, or use a smaller --context (now %d)", e->context);
     else /* others have taken it since it was planned */
-        snprintf(
-            way_out, sizeof way_out,
-            "stop what else uses it, or plan again with the options of this plan and oato-plan "
-            "%.160s --budget %s=%.0fMiB",
-            gguf_path(e->model->gguf), d->info.id, (double)(spare >> 20));
+        snprintf(way_out, sizeof way_out,
+                 "stop what else uses it, or plan again: oato-plan %.160s --budget %s=%.0fMiB, and "
+                 "the options of this plan",
+                 gguf_path(e->model->gguf), d->info.id, (double)(spare >> 20));
     return oato_fail(err, OATO_EFIT,
                      "%s: needs %.1f MiB (weights %.1f, staging %.1f, KV %.1f, activations %.1f, "
                      "workspace %.1f) and may use %.1f MiB%s: %.1f MiB are missing; %s",

@@ -21,8 +21,7 @@ struct profile_machine {
 };
 
 /* Scratch memory of any operator of a kind on a device: a constant, and bytes for every element
- * that a row reads, that it makes, and of partial results where the context of attention is
- * divided. */
+ * that a row reads, that it makes, and of partial results of attention's segments. */
 struct profile_workspace {
     double bytes, per_input, per_output, per_partial;
 };

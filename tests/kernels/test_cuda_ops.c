@@ -6,8 +6,6 @@
  */
 #include "tests/kernels/cuda_case.h"
 
-#include <dlfcn.h>
-
 /* The key's operator with random weights and inputs of these widths (0: no more). */
 static void check_class(const char *key, int32_t T, enum numerics_choice numerics,
                         const int32_t widths[3], double limit)
@@ -48,35 +46,6 @@ static void products_of_every_type(void **state)
                 check_class(key, rows[n][t], n, (int32_t[3]){768}, 1e-10);
             }
         }
-    }
-}
-
-/* How often the emulated GPU's warps multiply for a product of T rows; 0: it is a real one. */
-static uint64_t multiplications(const char *key, int32_t k, int32_t T)
-{
-    void *emulated = dlopen(getenv("OATO_CUDA_DRIVER"), RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = emulated ? dlsym(emulated, "cuda_on_cpu_products") : NULL;
-    uint64_t (*products)(void) = NULL;
-    memcpy(&products, &symbol, sizeof products);
-    const uint64_t before = products ? products() : 0;
-    check_class(key, T, NUMERICS_PREFILL, (int32_t[3]){k}, 1e-10);
-    const uint64_t n = products ? products() - before : 0;
-    if (emulated)
-        dlclose(emulated);
-    return n;
-}
-
-/* Columns are multiplied in groups of 8: those of the last tile that are not there cost nothing. */
-static void a_prompt_of_few_rows_is_not_multiplied_as_64(void **state)
-{
-    (void)state;
-    static const char *keys[] = {"mul_mat/Q4_0/k512/n64", "mul_mat/Q6_K/k512/n64",
-                                 "mul_mat/F16/k512/n64"};
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        const uint64_t whole = multiplications(keys[i], 512, 64);
-        assert_int_equal(8 * multiplications(keys[i], 512, 17), 3 * whole);
-        assert_int_equal(8 * multiplications(keys[i], 512, 40), 5 * whole);
-        assert_int_equal(8 * multiplications(keys[i], 512, 65), 9 * whole);
     }
 }
 
@@ -610,7 +579,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_type),
-        cmocka_unit_test(a_prompt_of_few_rows_is_not_multiplied_as_64),
         cmocka_unit_test(a_workspace_that_cannot_grow_stays),
         cmocka_unit_test(a_row_of_zeros_gives_zeros),
         cmocka_unit_test(few_rows_are_shared_by_warps),
