@@ -63,7 +63,7 @@ static oato_status report(const struct selftest_args *a, const char *path,
     const struct text *shown = a->json ? json : people;
     if (file_write(path, json, err))
         return err->status;
-    text_print(stdout, shown->data, shown->len);
+    text_print(stdout, or_empty(shown->data), shown->len);
     if (a->json)
         puts("");
     else

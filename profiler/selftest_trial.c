@@ -531,7 +531,7 @@ static oato_status run_reference(const struct trial_pair *p, const struct layout
                                  const struct class_row *class, uint8_t *out,
                                  struct oato_error *err)
 {
-    const struct value *v = &l->value[l->round];
+    const struct value *v = &l->value[max_i64(l->round, 0)];
     const bool rounds = class->round && l->round >= 0 && !op_by_columns(&l->t->op) &&
                         op_weight_use(&l->t->op) == WEIGHT_MATRIX;
     uint8_t *image = l->image;
