@@ -299,7 +299,8 @@ static void memory_that_ends_while_loading_is_told(void **state)
     struct oato_error err;
     assert_int_equal(engine_open(m, &p, &options, NULL, NULL, &e, &err), OATO_EFIT);
     assert_non_null(strstr(err.text, "may use 0.1 MiB, which are free now: "));
-    assert_non_null(strstr(err.text, "MiB are missing; stop what else uses it, or plan again: oato-plan "));
+    assert_non_null(
+        strstr(err.text, "MiB are missing; stop what else uses it, or plan again: oato-plan "));
     assert_non_null(strstr(err.text, " --budget cuda:0=0MiB"));
     unsetenv("OATO_CUDA_ON_CPU_MEMORY");
     graph_free(&fused);
