@@ -14,7 +14,10 @@
 
 #ifdef __cplusplus
 extern "C" {
+#else
+#include <stdbool.h>
 #endif
+#pragma GCC visibility push(default)
 
 #define ACLNN(name, ...)                                                                           \
     aclnnStatus aclnn##name##GetWorkspaceSize(__VA_ARGS__, uint64_t *workspaceSize,                \
@@ -294,6 +297,7 @@ ACLNN(MaxPool, const aclTensor *self, const aclIntArray *kernelShape, const aclI
       const int64_t ceilMode, aclTensor *out);
 ACLNN(UpsampleNearest2d, const aclTensor *self, const aclIntArray *outputSize, aclTensor *out);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif
