@@ -4,6 +4,7 @@
  * Inputs of any float type are computed on in F32 and better and rounded once, as the documentation
  * describes these operators.
  */
+#include "aclnnop/aclnn_rotary_position_embedding.h"
 #include "tests/ascend/op.h"
 
 #include <math.h>
