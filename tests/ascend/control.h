@@ -6,6 +6,9 @@
  *   STAND_CHIP=910B4|310P3|310B1      the chip
  *   STAND_DEVICES=N                   how many of it (1)
  *   STAND_MEMORY=BYTES                memory of each, k, M, G allowed (the chip's)
+ *   STAND_PLACES=strict|loose         strict: allocations begin where they may by aclrtMalloc's
+ *                                     documentation, at odd multiples of 64, and tensors at 32;
+ * loose, as chips are: allocations at 512, tensors where their type can be
  *   STAND_ORDER=late|others|random|eager  what runs when: only what a synchronisation forces; all
  * other streams before it; any order (STAND_SEED); at once STAND_PAGEABLE=late|now           when
  * an asynchronous copy from pageable memory reads it STAND_FAIL=SYMBOL:N:CODE,...      the Nth call
