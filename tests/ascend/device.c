@@ -15,7 +15,7 @@
 static const struct stand_chip chips[] = {
     {"Ascend910B4", 32 * GIB, 65536, .bf16 = true, .f64 = true, .quantised_matmul = true,
      .fused_attention = true, .grouped_matmul = true, .virtual_memory = true, .graphs = true},
-    {"Ascend310P3", 24 * GIB, 1023, .f64 = true, .virtual_memory = false, .graphs = true},
+    {"Ascend310P3", 24 * GIB, 1023, .f64 = true, .virtual_memory = false},
     {"Ascend310B1", 8 * GIB, 1023, .f64 = true},
 };
 

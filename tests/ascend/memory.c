@@ -231,7 +231,7 @@ static int out_of_memory(const char *symbol, size_t bytes, int device)
 
 aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)
 {
-    int code = stand_enter("aclrtMalloc", NEEDS_DEVICE | NEEDS_NO_CAPTURE | NEEDS_HEALTH);
+    int code = stand_enter("aclrtMalloc", NEEDS_DEVICE | NEEDS_HEALTH);
     if (!code && (!devPtr || !size || (int)policy < 0))
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "aclrtMalloc of %zu bytes",
                            size);

@@ -40,7 +40,7 @@ static const struct {
     [RULE_EVENT_TIME] = {"event_time", "elapsed times are of complete events that keep time"},
     [RULE_EVENT_LIMIT] = {"event_limit", "no more events than the chip has"},
     [RULE_PEER_ACCESS] = {"peer_access", "copies between devices need peer access"},
-    [RULE_CAPTURE_CALL] = {"capture_call", "no allocation or synchronisation while capturing"},
+    [RULE_CAPTURE_CALL] = {"capture_call", "no call that waits, and no free, while capturing"},
     [RULE_CAPTURE_PAIR] = {"capture_pair", "captures begin and end in pairs, forks are joined"},
     [RULE_GRAPH_BUSY] = {"graph_busy", "a graph has run before it is destroyed"},
     [RULE_EXECUTOR_ONCE] = {"executor_once", "an executor is launched once"},

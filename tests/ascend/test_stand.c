@@ -289,13 +289,14 @@ static void capture_call(bool wrong)
     aclmdlRI graph;
     OK(aclmdlRICaptureBegin(c.stream, ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
     OK(scale(c.x, c.y, 2, c.workspace, c.stream));
-    if (wrong) {
-        void *memory;
-        assert_int_equal(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST), 107030);
-    }
+    void *memory;
+    OK(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST));
+    if (wrong)
+        assert_int_equal(aclrtMemset(memory, 64, 0, 64), 107030);
     assert_int_equal(aclmdlRICaptureEnd(c.stream, &graph), wrong ? 507903 : 0);
     if (!wrong)
         OK(aclmdlRIDestroy(graph));
+    OK(aclrtFree(memory));
     client_close(&c);
 }
 
