@@ -6,17 +6,17 @@
  *   STAND_CHIP=910B4|310P3|310B1      the chip
  *   STAND_DEVICES=N                   how many of it (1)
  *   STAND_MEMORY=BYTES                memory of each, k, M, G allowed (the chip's)
- *   STAND_PLACES=strict|loose         strict: allocations begin where they may by aclrtMalloc's
- *                                     documentation, at odd multiples of 64, and tensors at 32;
- * loose, as chips are: allocations at 512, tensors where their type can be
- *   STAND_ORDER=late|others|random|eager  what runs when: only what a synchronisation forces; all
- * other streams before it; any order (STAND_SEED); at once STAND_PAGEABLE=late|now           when
- * an asynchronous copy from pageable memory reads it STAND_FAIL=SYMBOL:N:CODE,...      the Nth call
- * of a symbol (* for each) answers CODE STAND_DIE=NAME:N[:CODE],...       the Nth task of that name
- * (an operator, aclrtMemcpyAsync; * for any) ends in CODE (507015) when it runs, and the device
- * with it STAND_HANG=NAME:N,...             that task never ends STAND_MISSING=SYMBOL,... dlsym
- * does not find it (read when the library is opened) STAND_REPORT=FILE                 each broken
- * rule as it happens, and leaks at exit; - is stderr
+ *   STAND_RULES=strict|loose          strict: a client may do what CANN's documentation allows.
+ * Loose: also what llama.cpp's backend relies on and its years on chips show to work: allocations
+ * at multiples of 512 (strict: at odd multiples of 64), tensors that begin at any element and reach
+ * past their storage dims, a few shapes STAND_ORDER=late|others|random|eager  what runs when: only
+ * what a synchronisation forces; all other streams before it; any order (STAND_SEED); at once
+ * STAND_PAGEABLE=late|now           when an asynchronous copy from pageable memory reads it
+ * STAND_FAIL=SYMBOL:N:CODE,...      the Nth call of a symbol (* for each) answers CODE
+ * STAND_DIE=NAME:N[:CODE],...       the Nth task of that name (an operator, aclrtMemcpyAsync; * for
+ * any) ends in CODE (507015) when it runs, and the device with it STAND_HANG=NAME:N,... that task
+ * never ends STAND_MISSING=SYMBOL,... dlsym does not find it (read when the library is opened)
+ * STAND_REPORT=FILE                 each broken rule as it happens, and leaks at exit; - is stderr
  */
 #ifndef STAND_CONTROL_H
 #define STAND_CONTROL_H

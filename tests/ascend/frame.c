@@ -86,7 +86,7 @@ static void check_types(struct stand_call *call, const char *name, const struct 
 static unsigned alignment(const struct stand_view *view)
 {
     unsigned bytes = (unsigned)type_bits(view->type) / 8;
-    return stand_places_are_loose() ? (bytes ? bytes : 1) : ALIGNMENT;
+    return stand_is_loose() ? (bytes ? bytes : 1) : ALIGNMENT;
 }
 
 static void check_place(struct stand_call *call, const char *name, const struct stand_view *view)
@@ -106,7 +106,7 @@ static void check_place(struct stand_call *call, const char *name, const struct 
     else if ((uintptr_t)view->address % alignment(view))
         call_fault(call, RULE_OPERAND_ALIGNMENT, ACLNN_ERR_PARAM_INVALID,
                    "%s is at %p, no multiple of %u", name, view->address, alignment(view));
-    else if (high >= held)
+    else if (high >= held && !stand_is_loose())
         call_fault(call, RULE_OPERAND_STORAGE, ACLNN_ERR_PARAM_INVALID,
                    "%s reaches element %lld of a storage of %lld", name, (long long)high,
                    (long long)held);

@@ -4,7 +4,7 @@
  * A segment of device memory is one anonymous file mapped twice: at the addresses that the client
  * is given, without any access, and at an alias through which the stand-in works. The kernel itself
  * refuses what the host does with a client's address, system calls included. Allocations are cut
- * from segments in rising order, at multiples of 64 that are none of 128 (STAND_PLACES=loose: of
+ * from segments in rising order, at multiples of 64 that are none of 128 (STAND_RULES=loose: of
  * 512), with guard bytes behind them; freed addresses come back only when the whole segment is free
  * and address space runs short, so that what is used after it was freed is found. New memory holds
  * bytes of 0xff: not-a-number in every float type, -1 in every integer.
@@ -122,7 +122,7 @@ uint8_t *stand_alias(const void *address, size_t n, enum stand_rule *rule, const
 /* Where the first allocation of a segment begins; the others follow at twice ALIGN, or at this. */
 static uint64_t first_cut(void)
 {
-    return stand_places_are_loose() ? LOOSE_ALIGN : ALIGN;
+    return stand_is_loose() ? LOOSE_ALIGN : ALIGN;
 }
 
 static struct segment *segment_map(int device, uint64_t bytes)
@@ -200,7 +200,7 @@ static void *allocate(int device, size_t bytes)
     struct device *d = &devices[device];
     if (bytes > d->memory - d->taken)
         return NULL;
-    uint64_t grain = stand_places_are_loose() ? LOOSE_ALIGN : 2 * ALIGN;
+    uint64_t grain = stand_is_loose() ? LOOSE_ALIGN : 2 * ALIGN;
     uint64_t step = (bytes + GUARD + grain - 1) / grain * grain;
     struct segment *s = segment_for(device, step);
     struct stand_region *region = calloc(1, sizeof *region);

@@ -178,9 +178,9 @@ const char *setting(const char *name)
     return getenv(name);
 }
 
-bool stand_places_are_loose(void)
+bool stand_is_loose(void)
 {
-    const char *places = setting("STAND_PLACES");
+    const char *places = setting("STAND_RULES");
     return places && strcmp(places, "loose") == 0;
 }
 

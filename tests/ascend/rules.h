@@ -81,8 +81,6 @@ void injections_read(void);
 /* The setting, or NULL; and as a number with k, M, G. */
 const char *setting(const char *name);
 uint64_t setting_bytes(const char *name, uint64_t otherwise);
-/* STAND_PLACES=loose: allocations and tensors lie as on chips, not as the documentation allows. */
-STAND_API bool stand_places_are_loose(void);
 
 /* A line for the report. */
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
