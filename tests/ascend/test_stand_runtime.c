@@ -327,7 +327,6 @@ static void a_device_is_reset_as_often_as_it_was_set(void **state)
     (void)state;
     start(NULL);
     int32_t device;
-    OK(aclInit(NULL));
     OK(aclrtSetDevice(0));
     OK(aclrtSetDevice(0));
     OK(aclrtResetDevice(0));
