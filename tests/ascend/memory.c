@@ -267,7 +267,7 @@ static int check_free(void *address, bool host, const char *symbol)
 
 aclError aclrtFree(void *devPtr)
 {
-    int code = stand_enter("aclrtFree", NEEDS_INIT | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtFree", NEEDS_INIT);
     code = code ? code : check_free(devPtr, false, "aclrtFree");
     if (!code) {
         struct stand_region *region = stand_region_of(devPtr);
@@ -284,7 +284,7 @@ aclError aclrtFree(void *devPtr)
 
 aclError aclrtMallocHost(void **hostPtr, size_t size)
 {
-    int code = stand_enter("aclrtMallocHost", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtMallocHost", NEEDS_DEVICE);
     if (!code && (!hostPtr || !size))
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID,
                            "aclrtMallocHost of %zu bytes", size);
@@ -305,7 +305,7 @@ aclError aclrtMallocHost(void **hostPtr, size_t size)
  * task uses stays until the end instead, so that the task ends in an error and not in a crash. */
 aclError aclrtFreeHost(void *hostPtr)
 {
-    int code = stand_enter("aclrtFreeHost", NEEDS_INIT | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtFreeHost", NEEDS_INIT);
     code = code ? code : check_free(hostPtr, true, "aclrtFreeHost");
     if (!code && stand_region_of(hostPtr)->blamed) {
         stand_region_of(hostPtr)->freed = true;

@@ -67,7 +67,7 @@ static struct stand_region *reserved_at(void *address)
 
 aclError aclrtReleaseMemAddress(void *virPtr)
 {
-    int code = enter("aclrtReleaseMemAddress", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = enter("aclrtReleaseMemAddress", NEEDS_DEVICE);
     struct stand_region *region = code ? NULL : reserved_at(virPtr);
     if (!code && (!region || region->base != virPtr || region->bytes))
         code = refuse("aclrtReleaseMemAddress", "not reserved, or memory is mapped there");
@@ -101,7 +101,7 @@ aclError aclrtMallocPhysical(aclrtDrvMemHandle *handle, size_t size,
 
 aclError aclrtFreePhysical(aclrtDrvMemHandle handle)
 {
-    int code = enter("aclrtFreePhysical", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = enter("aclrtFreePhysical", NEEDS_DEVICE);
     struct physical *physical = handle;
     if (!code && stand_object_is_live(handle, KIND_PHYSICAL) && physical->at)
         code = refuse("aclrtFreePhysical", "it is mapped");
@@ -141,7 +141,7 @@ static void unmap(void *object, void *address)
 
 aclError aclrtUnmapMem(void *virPtr)
 {
-    int code = enter("aclrtUnmapMem", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = enter("aclrtUnmapMem", NEEDS_DEVICE);
     struct stand_region *region = code ? NULL : reserved_at(virPtr);
     void *address = virPtr;
     if (region)
