@@ -4,6 +4,8 @@
  */
 #include "tests/ascend/rig.h"
 
+#include "aclnnop/aclnn_rotary_position_embedding.h"
+
 #include "acl/acl.h"
 
 #include <math.h>
