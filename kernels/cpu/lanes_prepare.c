@@ -163,12 +163,10 @@ static void store(uint8_t *to, __m256i x)
 }
 
 /* Dword j of the eight rows to out + j * stride. */
-static void put_dwords(const __m256i rows[ROWS], uint8_t *out, int64_t stride)
+AVX2_INLINE void put_dwords(__m256i x[ROWS], uint8_t *out, int64_t stride)
 {
-    __m256i x[ROWS];
-    memcpy(x, rows, sizeof x);
     lanes_dwords_turn(x);
-    for (int j = 0; j < ROWS; j++)
+    UNROLLED (j, ROWS)
         store(out + j * stride, x[j]);
 }
 
@@ -247,7 +245,7 @@ static void put_bytes(const __m256i q[ROWS], uint8_t *out, int64_t stride)
     const __m256i quads = _mm256_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15, 0,
                                            4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
     __m256i x[ROWS];
-    for (int r = 0; r < ROWS; r++)
+    UNROLLED (r, ROWS)
         x[r] = _mm256_shuffle_epi8(q[r], quads);
     put_dwords(x, out, stride);
 }
@@ -507,7 +505,7 @@ static void put_floats(int lanes, struct group *g, int64_t k, uint8_t *out)
     for (; i + 8 <= k; i += 8, out += 32 * lanes) {
         for (int lane = 0; lane < lanes; lane += ROWS) {
             __m256i x[ROWS];
-            for (int r = 0; r < ROWS; r++)
+            UNROLLED (r, ROWS)
                 x[r] = _mm256_loadu_si256((const __m256i *)g->at[lane + r]);
             put_dwords(x, out + 4 * lane, 4 * lanes);
         }
