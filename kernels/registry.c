@@ -89,7 +89,7 @@ oato_status device_open(const char *spec, int index, const struct device_options
 bool device_keeps_core(const char *spec)
 {
     const struct device_ops *ops = find_kind(spec, kind_length(spec));
-    return ops && ops->keeps_core;
+    return ops && ops->keeps_core && ops->keeps_core(spec);
 }
 
 bool device_is_host(const char *spec)

@@ -107,9 +107,15 @@ static oato_status cuda_inject_error(struct oato_device *base, const char *what,
     return inject_error(d->id, what, &d->queue.base.fail_after, &d->fail_alloc, err);
 }
 
+static bool keeps_core(const char *spec)
+{
+    (void)spec;
+    return true;
+}
+
 const struct device_ops cuda_device_ops = {
     .kind = "cuda",
-    .keeps_core = true,
+    .keeps_core = keeps_core,
     .probe = probe,
     .sight = cuda_sight,
     .symbols = cuda_driver_symbols,

@@ -97,6 +97,9 @@ oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, 
 /* The last one who has it open frees it. NULL: nothing. */
 void ov_function_close(struct ov_function *f);
 struct ov_function_info ov_function_info(const struct ov_function *f);
+/* Binds weights, as ov_function_run has them, so that runs with them do not; not while one runs. */
+oato_status ov_function_bind(struct ov_function *f, const void *const *weights,
+                             struct oato_error *err);
 /* One run on the calling thread. rows: 1 to the function's. in, out: the span's values, any
  * addresses, which may overlap (outputs are written when all is read); weights: the prepared bytes
  * of ov_span_weights, in that order. */
