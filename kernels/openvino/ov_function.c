@@ -15,7 +15,8 @@
 #include <string.h>
 
 enum {
-    MOST_VALUES = 64,    /* that a span has in sight at a time */
+    MOST_VALUES = 64,           /* that a span has in sight at a time */
+    FUNCTION_BYTES = 300 << 10, /* that the library takes for each, about */
     MOST_REQUESTS = 512, /* of a function; the last of more layers bind weights in every run */
 };
 
@@ -350,13 +351,14 @@ static oato_status function_check(struct ov_function *f, const struct ov_span *s
 
 uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows)
 {
-    int64_t most = 0;
+    const int64_t values = op->kind == OP_GATE_UP ? 3 : 1; /* both products, and theirs */
+    int64_t floats = 0;
     for (int i = 0; i < op_weight_count(op); i++) {
         const struct ov_planes p = ov_op_planes(op, i);
         if (p.n && op_weight_use_at(op, i) == WEIGHT_MATRIX && p.plane[0].element != OV_F32)
-            most = max_i64(most, p.rows * p.k);
+            floats += p.rows * p.k;
     }
-    return (uint64_t)(most + (int64_t)rows * op->n) * sizeof(float);
+    return (uint64_t)(floats + rows * values * op->n) * sizeof(float) + FUNCTION_BYTES;
 }
 
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
