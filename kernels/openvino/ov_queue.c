@@ -134,7 +134,7 @@ static oato_status bind_weights(struct ov_device *d, const struct compiled *c,
             weights_of(c, s, weights);
         for (int b = 0; b < OV_BUCKETS && s->function[b]; b++)
             if (ov_function_bind(s->function[b], weights, err))
-                return oato_fail_at(err, "%s: record %" PRIu32, d->id, s->first);
+                return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
     }
     return OATO_OK;
 }
