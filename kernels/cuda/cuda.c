@@ -79,9 +79,15 @@ static oato_status submit(struct oato_device *base, struct compiled *c, const st
     return job_queue_step(&cuda_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
+static bool keeps_core(const char *spec)
+{
+    (void)spec;
+    return true;
+}
+
 const struct device_ops cuda_device_ops = {
     .kind = "cuda",
-    .keeps_core = true,
+    .keeps_core = keeps_core,
     .probe = probe,
     .sight = cuda_sight,
     .symbols = cuda_driver_symbols,
