@@ -95,8 +95,11 @@ struct compiled {
     uint8_t *step_memory, *host_step; /* the arrays: device, page-locked host */
     uint64_t step_bytes;
     int32_t kv_pages_most;
-    struct asc_segment *segments; /* runs of records that are captured; asc_graph.c */
-    uint32_t n_segments;
+    struct asc_graphs *graphs; /* asc_graph.c */
+    /* Page-locked memory that copies go through, at the host arena's offsets from mirror_at on;
+     * NULL: the host arena is page-locked itself */
+    uint8_t *mirror;
+    uint64_t mirror_at, mirror_bytes;
 };
 
 /* For `prepare`: the record reads an array of the kind, whose number goes to *number. */
@@ -228,16 +231,85 @@ struct asc_chip {
     int32_t events;   /* that it has at most */
 };
 
+/* asc_memory.c */
+struct asc_pools {
+    pthread_mutex_t lock;
+    uint64_t budget, used, most; /* bytes; most: that were in use at a time */
+    int64_t fail_after;          /* injected, counted down; 0: off */
+    struct asc_chunk *chunks;
+};
+
+enum { ASC_PIECES = 64 };
+
+/* Memory that only grows: in place where the chip has virtual addresses, else by moving. */
+struct asc_area {
+    uint8_t *base, *reserved; /* reserved NULL: it moves */
+    uint64_t bytes, step;
+    bool moves;
+    struct {
+        void *handle;
+        uint8_t *at;
+    } piece[ASC_PIECES];
+    int n_pieces;
+};
+
+enum { ASC_SIGNALS = 64, ASC_ARRIVALS = 256, ASC_MARKS = 256 };
+
+/* How long something has been owed; zeros: nothing yet. */
+struct asc_patience {
+    uint64_t since_ns, progress;
+    bool interrupted;
+};
+
+/* asc_queue.c. The stream and the thread that feeds it, which raises the timeline when the stream
+ * has passed the events of records that signal. */
+struct asc_queue {
+    struct job_queue base;
+    asc_stream stream;
+    asc_event event[ASC_SIGNALS];
+    uint64_t value[ASC_SIGNALS]; /* timeline value of each event, a ring */
+    uint64_t recorded, passed;   /* events so far */
+    uint32_t unmarked;           /* records since the last event */
+    /* What the stream brings to page-locked memory and the host then finds in its arena. */
+    struct asc_arrival {
+        void *to;
+        const void *from;
+        uint64_t bytes, after; /* after: number of the event that must have been passed */
+    } arrival[ASC_ARRIVALS];
+    uint64_t sent, arrived;
+    struct asc_patience patience;
+};
+
+/* asc_measure.c. While a profiler measures, each signal of a step gets a timed event. */
+struct asc_measure {
+    enum device_clock clock;
+    asc_event event[ASC_MARKS];
+    uint64_t value[ASC_MARKS]; /* of the timeline */
+    int n_events;
+    uint32_t n;
+    uint64_t clock_ns; /* of what was measured so far */
+};
+
 struct asc_device {
     struct oato_device base;
-    struct job_queue queue;
+    struct asc_queue queue;
     const struct asc_api *api;
     const struct asc_chip *chip;
-    char id[16], model[96];
+    char id[16], model[96], driver[48];
     int32_t index;
-    asc_stream stream;
-    struct asc_pools *pools;
+    uint64_t memory_bytes;
+    struct asc_pools pools;
+    struct asc_area rooms, workspace; /* of all programs: they never run at the same time */
+    struct asc_spare *spares;         /* temporaries that rooms had no room for */
+    uint64_t rooms_wanted;            /* bytes that they should have had */
+    uint64_t areas_moved;             /* how often: part of the key of graphs */
+    struct value_types values[OP_KIND_COUNT];
+    int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
+    struct asc_measure measure;
+    uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
+    _Atomic bool hung; /* it is no longer waited for, nor asked anything, */
+    struct oato_error why_hung;
 };
 
 static inline struct asc_device *asc_of(const struct oato_device *d)
