@@ -137,6 +137,11 @@ struct asc_api {
     char path[ASC_PATH_BYTES];           /* of the first library */
 };
 
+static inline bool asc_has(const struct asc_api *api, enum asc_operator op)
+{
+    return api->run[op] != NULL;
+}
+
 extern const char *const asc_operator_name[ASC_OPERATOR_COUNT]; /* "aclnnMm" */
 
 /* Whether the libraries are where they are looked for; opens nothing. path: room for
@@ -147,8 +152,9 @@ bool asc_libraries_found(char *path);
 const struct asc_api *asc_api_open(struct oato_error *err);
 /* Loads that library and its neighbours to *api, for tests; starts nothing. */
 oato_status asc_api_load(const char *path, struct asc_api *api, struct oato_error *err);
-/* The names of all functions that are looked up. */
-void asc_api_names(void (*see)(void *user, const char *symbol, bool required), void *user);
+/* Tells `see` all functions that are looked up, and which of them are there. api NULL: none. */
+void asc_api_symbols(const struct asc_api *api,
+                     void (*see)(void *user, const char *symbol, bool found), void *user);
 /* Fails with "id: doing: " and CANN's message of the last failure as one line. OATO_EFIT when
  * memory is missing, else OATO_EDEVICE. */
 oato_status asc_fail(const struct asc_api *api, int error, const char *id, const char *doing,

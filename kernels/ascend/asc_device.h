@@ -48,7 +48,10 @@ struct asc_matrix {
 };
 /* The form that weights of the type have on this device; NONE: it has none. */
 enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum weight_use use);
-enum asc_type asc_form_type(enum asc_form form); /* of its values */
+enum asc_type asc_form_type(enum asc_form form);      /* of its values */
+uint64_t asc_form_row(enum asc_form form, int64_t k); /* bytes of a row of them */
+/* Where scales begin: bytes from the first value. */
+uint64_t asc_scales_at(enum asc_form form, int64_t rows, int64_t k);
 
 /* ------------------------------------------------------------------------------ programs -- */
 
@@ -73,7 +76,8 @@ enum { ASC_RECORD_ARRAYS = 4 };
 struct asc_record {
     uint8_t array[ASC_RECORD_ARRAYS]; /* numbers of arrays that `prepare` asked for */
     void *constant;                   /* device memory from asc_constant */
-    void *host;                       /* what `fill` needs, by malloc; freed with the program */
+    uint64_t constant_bytes;
+    void *host; /* what `fill` needs, by malloc; freed with the program */
 };
 
 struct asc_array {
@@ -120,8 +124,8 @@ enum { ASC_HELD = 96, ASC_MOST_DIMS = 8 };
 
 /* A record that becomes calls. Once something has failed, all that follows does nothing, so that
  * `emit` need not look. dry: calls are checked and priced but not run, and addresses mean nothing;
- * then there may be no program: c and step are NULL, and of the record only op, widths and types
- * are set. */
+ * then step is NULL, rows belong in equal shares to the sequences, and without a program c is NULL
+ * and of the record only op, counts, widths and types are set. */
 struct asc_emit {
     struct asc_device *d;
     const struct asc_api *api;
@@ -132,7 +136,7 @@ struct asc_emit {
     int32_t rows;     /* of the record, in this step */
     int32_t seqs;     /* at least 1 */
     int32_t kv_pages; /* see asc_kv_pages */
-    bool dry, failed;
+    bool dry, captures, failed;
     asc_stream stream;
     struct oato_error error;
     uint64_t workspace; /* of the call that is being made */
@@ -206,10 +210,6 @@ struct asc_kind {
     uint8_t needs[ASC_NEEDS]; /* enum asc_operator, whatever the shape; then 0 */
 };
 extern const struct asc_kind asc_kinds[OP_KIND_COUNT];
-static inline bool asc_has(const struct asc_api *api, enum asc_operator op)
-{
-    return api->run[op] != NULL;
-}
 
 /* asc_kv.c: see struct device_ops. */
 oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,

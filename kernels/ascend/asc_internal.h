@@ -7,6 +7,8 @@
 
 #include "kernels/ascend/asc_device.h"
 
+enum { ASC_NPUS = 64 /* of a machine */ };
+
 /* Makes the device the calling thread's, as every thread that calls CANN must. */
 static inline void asc_enter(const struct asc_device *d)
 {
@@ -66,15 +68,18 @@ oato_status asc_compile(struct oato_device *base, const struct program *p, int s
 void asc_release(struct oato_device *base, struct compiled *c);
 /* Queue's thread: fills the step's arrays and sends them. */
 oato_status asc_step_send(struct compiled *c, const struct step *step, struct oato_error *err);
-/* The same: has the record computed. */
+/* The same: has the record computed, or copied. e: room for its calls; captures as it is. */
 oato_status asc_run_record(struct compiled *c, uint32_t index, const struct step *step,
-                           struct oato_error *err);
+                           struct asc_emit *e, struct oato_error *err);
 /* Whether the record waits for another device. */
 bool asc_record_waits(const struct compiled *c, const struct program_record *r);
 
 /* asc_queue.c */
 oato_status asc_queue_open(struct asc_device *d, struct oato_error *err);
 void asc_queue_close(struct asc_device *d);
+/* Queue's thread: what the stream has by now brought to `from` goes to `to` before the timeline
+ * rises again. There is room for it. */
+void asc_queue_arrives(struct asc_device *d, void *to, const void *from, uint64_t bytes);
 /* Waits, within the limit, until the stream is idle. Queue's thread, or while that is idle. */
 oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const char *doing,
                               struct oato_error *err);
@@ -91,13 +96,15 @@ void asc_graphs_begin(struct compiled *c, const struct step *step);
 uint32_t asc_graphs_run(struct compiled *c, uint32_t index, const struct step *step,
                         oato_status *status, struct oato_error *err);
 
+/* asc_sight.c: see struct device_ops; and the number of files /dev/davinci0 and so on. */
+void asc_sight(const char *root, struct device_sight *out);
+int asc_nodes(const char *root);
+
 /* asc_measure.c: see struct device_ops. Queue's thread: mark the place where the timeline will rise
  * to value; at the end of a step, give the timeline its clocks. */
 bool asc_measure(struct oato_device *base, enum device_clock clock, struct oato_error *why);
 void asc_measure_close(struct asc_device *d);
 int asc_measure_mark(struct asc_device *d, uint64_t value);
 void asc_measure_take(struct asc_device *d);
-oato_status asc_both_rates(struct oato_device *base, double *to_device, double *to_host,
-                           struct oato_error *err);
 
 #endif

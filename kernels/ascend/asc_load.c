@@ -134,17 +134,16 @@ oato_status asc_api_load(const char *path, struct asc_api *api, struct oato_erro
     return OATO_OK;
 }
 
-void asc_api_names(void (*see)(void *user, const char *symbol, bool required), void *user)
+void asc_api_symbols(const struct asc_api *api,
+                     void (*see)(void *user, const char *symbol, bool found), void *user)
 {
-#define REQUIRED(result, name, arguments) see(user, "acl" #name, true);
-#define OPTIONAL(result, name, arguments) see(user, "acl" #name, false);
-#define OPERATOR(name, arguments)         see(user, "aclnn" #name, false);
-    ASC_RUNTIME(REQUIRED)
-    ASC_TENSORS(REQUIRED)
-    ASC_RUNTIME_NEWER(OPTIONAL)
+#define FUNCTION(result, name, arguments) see(user, "acl" #name, api && api->name);
+#define OPERATOR(name, arguments)         see(user, "aclnn" #name, api &&asc_has(api, ASC_##name));
+    ASC_RUNTIME(FUNCTION)
+    ASC_TENSORS(FUNCTION)
+    ASC_RUNTIME_NEWER(FUNCTION)
     ASC_OPERATORS(OPERATOR)
-#undef REQUIRED
-#undef OPTIONAL
+#undef FUNCTION
 #undef OPERATOR
 }
 
