@@ -15,16 +15,31 @@ const struct device_ops *const device_registry[] = {DEVICE_KINDS(ROW) NULL};
 
 enum { INDEX_MOST = 999 };
 
+/* Kinds whose devices a name counts together, in this order: "npu:0" is the first one that is there,
+ * and the last kind's if none is. */
 static const struct alias {
-    const char *name, *kind, *option;
-} aliases[] = {{"npu", "openvino", "device=NPU"}};
+    const char *name, *option; /* ahead of the device's own options; "": none */
+    const struct device_ops *ops;
+} aliases[] = {{"npu", "", &ascend_device_ops}, {"npu", "device=NPU", &openvino_device_ops}};
 
-static const struct alias *find_alias(const char *name, size_t n)
+/* The alias that the first n bytes name, or NULL. *index: of the device of that name; then of its
+ * kind. */
+static const struct alias *find_alias(const char *name, size_t n, int *index)
 {
-    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
-        if (strlen(aliases[i].name) == n && !memcmp(aliases[i].name, name, n))
-            return &aliases[i];
-    return NULL;
+    const struct alias *last = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++) {
+        const struct alias *a = &aliases[i];
+        if (strlen(a->name) != n || memcmp(a->name, name, n) != 0)
+            continue;
+        last = a;
+        if (i + 1 == ARRAY_LEN(aliases) || strcmp(a[1].name, a->name) != 0)
+            break;
+        const int here = a->ops->probe();
+        if (*index < here)
+            break;
+        *index -= here;
+    }
+    return last;
 }
 
 /* The kind that the first n bytes name, or NULL. */

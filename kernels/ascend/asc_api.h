@@ -36,7 +36,8 @@ enum { ASC_FORMAT_ND = 2 };
 enum { ASC_TO_DEVICE = 1, ASC_TO_HOST = 2, ASC_INSIDE = 3 }; /* aclrtMemcpyKind */
 enum { ASC_HUGE_FIRST = 0 };
 enum { ASC_DDR = 0, ASC_HBM = 1 };
-enum { ASC_EVENT_SYNC = 1, ASC_EVENT_TIMED = 8 };
+/* Of events: only those for streams that wait are few on some chips. */
+enum { ASC_EVENT_SYNC = 1, ASC_EVENT_PROGRESS = 2, ASC_EVENT_TIMED = 8 };
 enum { ASC_EVENT_COMPLETE = 1 }; /* of aclrtQueryEventStatus; 0: not yet */
 enum { ASC_CAPTURE_THREAD = 1, ASC_CAPTURE_RELAXED = 2 };
 enum asc_error {
@@ -62,6 +63,7 @@ enum asc_error {
     X(int, rtFreeHost, (void *p))                                                                  \
     X(int, rtMemcpy, (void *to, size_t room, const void *from, size_t bytes, int kind))            \
     X(int, rtMemcpyAsync, (void *to, size_t room, const void *from, size_t bytes, int kind, asc_stream stream)) \
+    X(int, rtMemset, (void *to, size_t room, int32_t value, size_t bytes))                         \
     X(int, rtMemsetAsync, (void *to, size_t room, int32_t value, size_t bytes, asc_stream stream)) \
     X(int, rtCreateStream, (asc_stream *out))                                                      \
     X(int, rtDestroyStream, (asc_stream stream))                                                   \
@@ -115,6 +117,8 @@ enum asc_operator {
         ASC_OPERATOR_COUNT
 };
 
+enum { ASC_PATH_BYTES = 512 };
+
 typedef int asc_run_fn(void *workspace, uint64_t bytes, asc_executor *executor, asc_stream stream);
 
 struct asc_api {
@@ -130,17 +134,27 @@ struct asc_api {
     /* NOLINTEND(bugprone-macro-parentheses) */
     asc_run_fn *run[ASC_OPERATOR_COUNT]; /* aclnnX */
     const char *stand_in;                /* who replaces the libraries in tests; NULL: nobody */
-    char path[512];                      /* of the first library */
+    char path[ASC_PATH_BYTES];           /* of the first library */
 };
+
+static inline bool asc_has(const struct asc_api *api, enum asc_operator op)
+{
+    return api->run[op] != NULL;
+}
 
 extern const char *const asc_operator_name[ASC_OPERATOR_COUNT]; /* "aclnnMm" */
 
-/* Whether the libraries are where they are looked for; opens nothing. path: room for 512 bytes, or
- * NULL. */
+/* Whether the libraries are where they are looked for; opens nothing. path: room for
+ * ASC_PATH_BYTES, or NULL. */
 bool asc_libraries_found(char *path);
 /* The libraries, opened and started once a process and never closed. NULL, with one line: there are
  * none, or they lack a function of the runtime. */
 const struct asc_api *asc_api_open(struct oato_error *err);
+/* Loads that library and its neighbours to *api, for tests; starts nothing. */
+oato_status asc_api_load(const char *path, struct asc_api *api, struct oato_error *err);
+/* Tells `see` all functions that are looked up, and which of them are there. api NULL: none. */
+void asc_api_symbols(const struct asc_api *api,
+                     void (*see)(void *user, const char *symbol, bool found), void *user);
 /* Fails with "id: doing: " and CANN's message of the last failure as one line. OATO_EFIT when
  * memory is missing, else OATO_EDEVICE. */
 oato_status asc_fail(const struct asc_api *api, int error, const char *id, const char *doing,

@@ -48,7 +48,10 @@ struct asc_matrix {
 };
 /* The form that weights of the type have on this device; NONE: it has none. */
 enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum weight_use use);
-enum asc_type asc_form_type(enum asc_form form); /* of its values */
+enum asc_type asc_form_type(enum asc_form form);      /* of its values */
+uint64_t asc_form_row(enum asc_form form, int64_t k); /* bytes of a row of them */
+/* Where scales begin: bytes from the first value. */
+uint64_t asc_scales_at(enum asc_form form, int64_t rows, int64_t k);
 
 /* ------------------------------------------------------------------------------ programs -- */
 
@@ -73,7 +76,8 @@ enum { ASC_RECORD_ARRAYS = 4 };
 struct asc_record {
     uint8_t array[ASC_RECORD_ARRAYS]; /* numbers of arrays that `prepare` asked for */
     void *constant;                   /* device memory from asc_constant */
-    void *host;                       /* what `fill` needs, by malloc; freed with the program */
+    uint64_t constant_bytes;
+    void *host; /* what `fill` needs, by malloc; freed with the program */
 };
 
 struct asc_array {
@@ -95,8 +99,11 @@ struct compiled {
     uint8_t *step_memory, *host_step; /* the arrays: device, page-locked host */
     uint64_t step_bytes;
     int32_t kv_pages_most;
-    struct asc_segment *segments; /* runs of records that are captured; asc_graph.c */
-    uint32_t n_segments;
+    struct asc_graphs *graphs; /* asc_graph.c */
+    /* Page-locked memory that copies go through, at the host arena's offsets from mirror_at on;
+     * NULL: the host arena is page-locked itself */
+    uint8_t *mirror;
+    uint64_t mirror_at, mirror_bytes;
 };
 
 /* For `prepare`: the record reads an array of the kind, whose number goes to *number. */
@@ -117,8 +124,8 @@ enum { ASC_HELD = 96, ASC_MOST_DIMS = 8 };
 
 /* A record that becomes calls. Once something has failed, all that follows does nothing, so that
  * `emit` need not look. dry: calls are checked and priced but not run, and addresses mean nothing;
- * then there may be no program: c and step are NULL, and of the record only op, widths and types
- * are set. */
+ * then step is NULL, rows belong in equal shares to the sequences, and without a program c is NULL
+ * and of the record only op, counts, widths and types are set. */
 struct asc_emit {
     struct asc_device *d;
     const struct asc_api *api;
@@ -129,7 +136,7 @@ struct asc_emit {
     int32_t rows;     /* of the record, in this step */
     int32_t seqs;     /* at least 1 */
     int32_t kv_pages; /* see asc_kv_pages */
-    bool dry, failed;
+    bool dry, captures, failed;
     asc_stream stream;
     struct oato_error error;
     uint64_t workspace; /* of the call that is being made */
@@ -203,10 +210,6 @@ struct asc_kind {
     uint8_t needs[ASC_NEEDS]; /* enum asc_operator, whatever the shape; then 0 */
 };
 extern const struct asc_kind asc_kinds[OP_KIND_COUNT];
-static inline bool asc_has(const struct asc_api *api, enum asc_operator op)
-{
-    return api->run[op] != NULL;
-}
 
 /* asc_kv.c: see struct device_ops. */
 oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
@@ -228,16 +231,85 @@ struct asc_chip {
     int32_t events;   /* that it has at most */
 };
 
+/* asc_memory.c */
+struct asc_pools {
+    pthread_mutex_t lock;
+    uint64_t budget, used, most; /* bytes; most: that were in use at a time */
+    int64_t fail_after;          /* injected, counted down; 0: off */
+    struct asc_chunk *chunks;
+};
+
+enum { ASC_PIECES = 64 };
+
+/* Memory that only grows: in place where the chip has virtual addresses, else by moving. */
+struct asc_area {
+    uint8_t *base, *reserved; /* reserved NULL: it moves */
+    uint64_t bytes, step;
+    bool moves;
+    struct {
+        void *handle;
+        uint8_t *at;
+    } piece[ASC_PIECES];
+    int n_pieces;
+};
+
+enum { ASC_SIGNALS = 64, ASC_ARRIVALS = 256, ASC_MARKS = 256 };
+
+/* How long something has been owed; zeros: nothing yet. */
+struct asc_patience {
+    uint64_t since_ns, progress;
+    bool interrupted;
+};
+
+/* asc_queue.c. The stream and the thread that feeds it, which raises the timeline when the stream
+ * has passed the events of records that signal. */
+struct asc_queue {
+    struct job_queue base;
+    asc_stream stream;
+    asc_event event[ASC_SIGNALS];
+    uint64_t value[ASC_SIGNALS]; /* timeline value of each event, a ring */
+    uint64_t recorded, passed;   /* events so far */
+    uint32_t unmarked;           /* records since the last event */
+    /* What the stream brings to page-locked memory and the host then finds in its arena. */
+    struct asc_arrival {
+        void *to;
+        const void *from;
+        uint64_t bytes, after; /* after: number of the event that must have been passed */
+    } arrival[ASC_ARRIVALS];
+    uint64_t sent, arrived;
+    struct asc_patience patience;
+};
+
+/* asc_measure.c. While a profiler measures, each signal of a step gets a timed event. */
+struct asc_measure {
+    enum device_clock clock;
+    asc_event event[ASC_MARKS];
+    uint64_t value[ASC_MARKS]; /* of the timeline */
+    int n_events;
+    uint32_t n;
+    uint64_t clock_ns; /* of what was measured so far */
+};
+
 struct asc_device {
     struct oato_device base;
-    struct job_queue queue;
+    struct asc_queue queue;
     const struct asc_api *api;
     const struct asc_chip *chip;
-    char id[16], model[96];
+    char id[16], model[96], driver[48];
     int32_t index;
-    asc_stream stream;
-    struct asc_pools *pools;
+    uint64_t memory_bytes;
+    struct asc_pools pools;
+    struct asc_area rooms, workspace; /* of all programs: they never run at the same time */
+    struct asc_spare *spares;         /* temporaries that rooms had no room for */
+    uint64_t rooms_wanted;            /* bytes that they should have had */
+    uint64_t areas_moved;             /* how often: part of the key of graphs */
+    struct value_types values[OP_KIND_COUNT];
+    int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
+    struct asc_measure measure;
+    uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
+    _Atomic bool hung; /* it is no longer waited for, nor asked anything, */
+    struct oato_error why_hung;
 };
 
 static inline struct asc_device *asc_of(const struct oato_device *d)
