@@ -161,6 +161,17 @@ asc_tensors *asc_list(struct asc_emit *e, int n, asc_tensor *const *tensors);
 
 /* Device memory until the record is done, of ASC_ALIGN. */
 void *asc_room(struct asc_emit *e, uint64_t bytes);
+/* Memory and handles that were taken since a mark, given back once the calls that use them are
+ * queued. */
+struct asc_mark {
+    uint64_t room;
+    int held;
+};
+static inline struct asc_mark asc_mark(const struct asc_emit *e)
+{
+    return (struct asc_mark){.room = e->room, .held = e->n_held};
+}
+void asc_rewind(struct asc_emit *e, struct asc_mark mark);
 /* Addresses and types of the record's values, and as tensors of rows x width. */
 void *asc_in_address(struct asc_emit *e, int i);
 void *asc_out_address(struct asc_emit *e, int i);

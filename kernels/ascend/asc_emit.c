@@ -66,16 +66,28 @@ void asc_emit_begin(struct asc_emit *e, struct asc_device *d, struct compiled *c
     e->kv_pages = asc_kv_pages(c, step);
 }
 
-oato_status asc_emit_end(struct asc_emit *e, struct oato_error *err)
+/* Destroys what is held from there on. */
+static void release(struct asc_emit *e, int from)
 {
-    for (int i = e->n_held; i-- > 0;)
+    for (int i = e->n_held; i-- > from;)
         switch ((enum held_kind)e->held[i].kind) {
         case HELD_TENSOR: e->api->DestroyTensor(e->held[i].handle); break;
         case HELD_SCALAR: e->api->DestroyScalar(e->held[i].handle); break;
         case HELD_INTS: e->api->DestroyIntArray(e->held[i].handle); break;
         case HELD_LIST: e->api->DestroyTensorList(e->held[i].handle); break;
         }
-    e->n_held = 0;
+    e->n_held = from;
+}
+
+void asc_rewind(struct asc_emit *e, struct asc_mark mark)
+{
+    release(e, mark.held);
+    e->room = mark.room;
+}
+
+oato_status asc_emit_end(struct asc_emit *e, struct oato_error *err)
+{
+    release(e, 0);
     if (e->failed)
         *err = e->error;
     return e->failed ? e->error.status : OATO_OK;

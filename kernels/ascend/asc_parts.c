@@ -87,11 +87,6 @@ asc_tensor *asc_t(struct asc_emit *e, struct asc_part p)
     return asc_view_at(e, p.type, p.at, p.n, p.dims, p.strides);
 }
 
-struct asc_mark asc_mark(const struct asc_emit *e)
-{
-    return (struct asc_mark){.room = e->room, .held = e->n_held};
-}
-
 /* --------------------------------------------------------------------------------- calls -- */
 
 /* Handles are destroyed as soon as the call is queued. */

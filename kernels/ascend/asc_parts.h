@@ -44,14 +44,6 @@ asc_tensor *asc_t(struct asc_emit *e, struct asc_part p);
 
 uint64_t asc_type_bytes(enum asc_type type); /* of an element; not of I4 */
 
-/* Memory and handles that were taken since: given back once the calls that use them are queued. */
-struct asc_mark {
-    uint64_t room;
-    int held;
-};
-struct asc_mark asc_mark(const struct asc_emit *e);
-void asc_rewind(struct asc_emit *e, struct asc_mark mark);
-
 /* Calls; sizes broadcast, and a result is converted to the type of `out`. */
 void asc_add(struct asc_emit *e, struct asc_part a, struct asc_part b, struct asc_part out);
 void asc_sub(struct asc_emit *e, struct asc_part a, struct asc_part b, struct asc_part out);
