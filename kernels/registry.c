@@ -102,15 +102,22 @@ oato_status device_open(const char *spec, int index, const struct device_options
     return ops->open(index, rest, options ? options : &none, out, err);
 }
 
+const struct device_ops *device_kind(const char *spec)
+{
+    const size_t n = kind_length(spec);
+    const struct alias *alias = find_alias(spec, n);
+    return alias ? find_kind(alias->kind, strlen(alias->kind)) : find_kind(spec, n);
+}
+
 bool device_keeps_core(const char *spec)
 {
-    const struct device_ops *ops = find_kind(spec, kind_length(spec));
+    const struct device_ops *ops = device_kind(spec);
     return ops && ops->keeps_core;
 }
 
 bool device_is_host(const char *spec)
 {
-    return find_kind(spec, kind_length(spec)) == &cpu_device_ops;
+    return device_kind(spec) == &cpu_device_ops;
 }
 
 /* True when the piece of n bytes is an option of the device before it. */
