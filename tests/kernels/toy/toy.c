@@ -1,11 +1,10 @@
 /*
  * toy.c - the smallest device that runs half a model: what a new backend has to bring, and nothing
- * that the others share. Its memory is its own (core has it: copies reach it, and the
- * host's conversions), its
- * queue is a thread, its weights are float32 rows, and it computes norms and dense products
- * in plain C. It has no KV, and streams weights from the host's memory but not from files.
+ * that the others share. Its memory is its own: core has it, copies reach it, and so do the host's
+ * conversions. Its queue is a thread, its weights are float32 rows, and it computes norms and dense
+ * products in plain C. It has no KV, and streams weights from the host's memory but not from files.
  *
- * In this order: weights (bytes, convert, place), operators, programs, the table.
+ * In this order: weights (bytes, convert), operators, programs, the table.
  */
 #include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
@@ -245,7 +244,7 @@ static void toy_info(const struct oato_device *d, struct device_info *out)
                                 .model = "a toy",
                                 .memory_bytes = m->capacity,
                                 .free_bytes = m->capacity - m->used};
-    snprintf(out->far.id, sizeof out->far.id, "%s", t->far.id);
+    snprintf(out->id, sizeof out->id, "%s", t->far.id);
 }
 
 extern const struct device_ops toy_device_ops;
@@ -258,13 +257,11 @@ static oato_status toy_open(int index, const char *spec, const struct device_opt
     struct toy *t = calloc(1, sizeof *t);
     if (!t)
         return oato_fail_memory(err, sizeof *t, "a toy");
-    t->base.ops = &toy_device_ops;
-    t->budget_bytes = options->budget_bytes ? options->budget_bytes : MEMORY_BYTES;
-    snprintf(t->far.id, sizeof t->far.id, "toy:%d", index);
-    t->queue.id = t->far.id;
-    t->queue.run = run_job;
-    timeline_init(&t->queue.timeline);
-    if (job_queue_open(&t->queue, "oato-toy", err)) {
+    far_name(&t->far, &toy_device_ops, index);
+    t->far.memory.capacity = options->budget_bytes ? options->budget_bytes : MEMORY_BYTES;
+    t->far.memory.more = "give it a larger budget";
+    t->far.queue.run = run_job;
+    if (job_queue_open(&t->far.queue, "oato-toy", err)) {
         free(t);
         return err->status;
     }
