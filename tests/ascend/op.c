@@ -68,6 +68,26 @@ float op_hf32(float value)
     return value;
 }
 
+float op_narrow(float value, aclDataType type, bool hf32)
+{
+    if (hf32)
+        return op_hf32(value);
+    if (type == ACL_FLOAT16) {
+        /* Without a call, as this runs for every weight: 10 bits of mantissa are kept, or multiples
+         * of 2^-24 where F16 has no normal numbers. */
+        if (fabsf(value) < 0x1p-14f)
+            return nearbyintf(value * 0x1p24f) * 0x1p-24f;
+        if (isnan(value))
+            return value;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
+        memcpy(&value, &bits, sizeof bits);
+        return fabsf(value) > 65504 ? copysignf(INFINITY, value) : value;
+    }
+    return type == ACL_BF16 ? stand_from_bf16(stand_to_bf16((double)value)) : value;
+}
+
 bool op_holds(struct stand_call *call, aclDataType from, const struct stand_view *out)
 {
     bool fits = from == out->type || (op_is_real(from) && op_is_real(out->type)) ||

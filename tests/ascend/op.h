@@ -57,4 +57,36 @@ double op_silu(double x);
 /* Dot product with 16 sums in F32. */
 float op_dot(const float *a, const float *b, int64_t n);
 
+/* A value rounded to what the cube unit takes: `type`, or HF32. */
+float op_narrow(float value, aclDataType type, bool hf32);
+
+/* ------------------------------------------------------------------- weights (op_weight.c) ---- */
+
+/* FRACTAL_NZ: columns of 32 bytes are outermost, rows are padded to 16. The number of the element
+ * (r, c) of a matrix of `rows` rows, and the bytes of all of it. */
+int64_t op_nz_width(aclDataType type);
+int64_t op_nz_at(int64_t rows, int64_t width, int64_t r, int64_t c);
+uint64_t op_nz_bytes(int64_t rows, int64_t columns, aclDataType type);
+
+/* A weight k x n of any strides, ND or FRACTAL_NZ, of floats, INT8 or INT4. The caller sets what
+ * the values are rounded to and, for integers, the scales (one for `group` values of a column, n of
+ * them in a row) and offsets (NULL: none). */
+struct op_weight {
+    aclDataType operands;
+    bool hf32;
+    const float *scale, *offset;
+    int64_t group;
+    /* set by op_weight_open */
+    const uint8_t *data;
+    struct stand_view view;
+    bool nz, rows_are_n;
+};
+/* False: not all of it is in an allocation, and the run has failed. */
+bool op_weight_open(struct stand_run *run, struct op_weight *w, struct stand_view view);
+/* The k values of column n. */
+void op_weight_column(const struct op_weight *w, int64_t n, float *column);
+/* out (m x n) = x (m x k, already rounded) . w + bias (NULL: none), rounded to `result`. */
+void op_weight_multiply(struct stand_run *run, const struct op_weight *w, const float *x, int64_t m,
+                        const float *bias, aclDataType result, float *out);
+
 #endif

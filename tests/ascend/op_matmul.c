@@ -22,100 +22,21 @@ struct product_op {
     bool hf32;
 };
 
-/* ----------------------------------------------------------------------------- FRACTAL_NZ ---- */
-
-/* Columns of 32 bytes are outermost, and rows padded to 16: element (r, c) of `rows` x any is at
- * (c / width) * padded rows * width + r * width + c % width. */
-static int64_t nz_width(aclDataType type)
-{
-    return 32 / (int64_t)op_bytes(type);
-}
-
-static int64_t nz_at(int64_t rows, int64_t width, int64_t r, int64_t c)
-{
-    return c / width * ((rows + 15) / 16 * 16 * width) + r * width + c % width;
-}
-
-static uint64_t nz_bytes(int64_t rows, int64_t columns, aclDataType type)
-{
-    int64_t width = nz_width(type);
-    return (uint64_t)((columns + width - 1) / width * ((rows + 15) / 16 * 16)) * 32;
-}
-
-/* Column `n` of the weight of one batch: its k values, whatever the strides and the format. */
-struct weight {
-    const uint8_t *data;
-    struct stand_view view; /* k x n */
-    bool nz, rows_are_n;
-};
-
-static bool open_weight(struct stand_run *run, struct weight *w, struct stand_view view)
-{
-    int64_t bytes = (int64_t)op_bytes(view.type), k = view.dims[0], n = view.dims[1];
-    *w = (struct weight){.view = view,
-                         .nz = view.format == ACL_FORMAT_FRACTAL_NZ,
-                         .rows_are_n = view.strides[0] == 1 && view.strides[1] != 1};
-    size_t size = (size_t)(((k - 1) * view.strides[0] + (n - 1) * view.strides[1] + 1) * bytes);
-    if (w->nz)
-        size = nz_bytes(w->rows_are_n ? n : k, w->rows_are_n ? k : n, view.type);
-    w->data = stand_bytes(run, &view, view.offset * bytes, size);
-    return w->data != NULL;
-}
-
-static float weight_value(const uint8_t *at, aclDataType type)
-{
-    uint16_t half;
-    float value;
-    if (type == ACL_FLOAT) {
-        memcpy(&value, at, sizeof value);
-        return value;
-    }
-    memcpy(&half, at, sizeof half);
-    return type == ACL_FLOAT16 ? stand_from_f16(half) : stand_from_bf16(half);
-}
-
-static float narrowed(float value, const struct product_op *op, aclDataType from)
-{
-    if (op->hf32)
-        return op_hf32(value);
-    return op->operands == from || op->operands == ACL_FLOAT
-               ? value
-               : (float)op_round((double)value, op->operands);
-}
-
-static void weight_column(const struct weight *w, const struct product_op *op, int64_t n,
-                          float *column)
-{
-    const struct stand_view *v = &w->view;
-    size_t bytes = op_bytes(v->type);
-    int64_t width = nz_width(v->type);
-    for (int64_t k = 0; k < v->dims[0]; k++) {
-        int64_t at = !w->nz          ? k * v->strides[0] + n * v->strides[1]
-                     : w->rows_are_n ? nz_at(v->dims[1], width, n, k)
-                                     : nz_at(v->dims[0], width, k, n);
-        column[k] = narrowed(weight_value(w->data + (size_t)at * bytes, v->type), op, v->type);
-    }
-}
-
 /* ------------------------------------------------------------------------------- products ---- */
 
 /* One batch: out (m x n) = a (m x k) . b (k x n). */
 static void multiply(struct stand_run *run, const struct product_op *op, struct stand_view a,
-                     struct stand_view b, struct stand_view out, float *column)
+                     struct stand_view b, struct stand_view out)
 {
     int64_t m = a.dims[0], k = a.dims[1], n = b.dims[1];
-    struct weight w;
-    if (!open_weight(run, &w, b))
+    struct op_weight w = {.operands = op->operands, .hf32 = op->hf32};
+    if (!op_weight_open(run, &w, b))
         return;
     float *x = stand_read_floats(run, a);
     for (int64_t i = 0; i < m * k; i++)
-        x[i] = narrowed(x[i], op, a.type);
+        x[i] = op_narrow(x[i], op->operands, op->hf32);
     float *y = stand_scratch(run, (size_t)(m * n) * sizeof *y);
-    for (int64_t j = 0; j < n; j++) {
-        weight_column(&w, op, j, column);
-        for (int64_t i = 0; i < m; i++)
-            y[i * n + j] = (float)op_round((double)op_dot(x + i * k, column, k), op->result);
-    }
+    op_weight_multiply(run, &w, x, m, NULL, op->result, y);
     stand_write_floats(run, out, y);
 }
 
@@ -130,7 +51,6 @@ static void run_product(struct stand_run *run, const void *state)
                            stand_scratch(run, (size_t)stand_elements(op->out) * sizeof(float)));
         return;
     }
-    float *column = stand_scratch(run, (size_t)k * sizeof *column);
     for (int i = 0; i < op->out.rank - 2; i++)
         batches *= op->out.dims[i];
     for (int64_t i = 0; i < batches; i++) {
@@ -143,7 +63,7 @@ static void run_product(struct stand_run *run, const void *state)
             b = stand_select(b, axis, b.dims[axis] == 1 ? 0 : at);
             out = stand_select(out, axis, at);
         }
-        multiply(run, op, a, b, out, column);
+        multiply(run, op, a, b, out);
     }
 }
 
@@ -343,14 +263,14 @@ static void run_nz(struct stand_run *run, const void *state)
     const struct stand_view *w = &op->weight;
     size_t bytes = op_bytes(w->type);
     int64_t rows = w->dims[0], columns = w->dims[1];
-    size_t size = nz_bytes(rows, columns, w->type);
+    size_t size = op_nz_bytes(rows, columns, w->type);
     uint8_t *data = stand_bytes(run, w, w->offset * (int64_t)bytes, size);
     if (!data)
         return;
     uint8_t *nz = stand_scratch(run, size);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
-            memcpy(nz + (size_t)nz_at(rows, nz_width(w->type), r, c) * bytes,
+            memcpy(nz + (size_t)op_nz_at(rows, op_nz_width(w->type), r, c) * bytes,
                    data + (size_t)(r * columns + c) * bytes, bytes);
     memcpy(data, nz, size);
 }
@@ -366,7 +286,7 @@ aclnnStatus aclnnTransMatmulWeightGetWorkspaceSize(aclTensor *mmWeightRef, SIZE_
     stand_dense(call, &op.weight);
     uint64_t copy = 0;
     if (stand_holds(call))
-        copy = nz_bytes(op.weight.dims[0], op.weight.dims[1], op.weight.type);
+        copy = op_nz_bytes(op.weight.dims[0], op.weight.dims[1], op.weight.type);
     return stand_plan(call, run_nz, &op, sizeof op, copy);
 }
 STAND_SECOND_PHASE(aclnnTransMatmulWeight)
@@ -382,7 +302,7 @@ aclnnStatus aclnnCalculateMatmulWeightSizeV2(const aclIntArray *tensorShape, acl
     struct stand_ints shape = stand_ints(call, "tensorShape", tensorShape);
     stand_require(call, shape.n == 2 && op_bytes(dtype) <= 4, "a matrix of F16, F32 or INT8 only");
     if (stand_holds(call))
-        *weightTensorSize = nz_bytes(shape.values[0], shape.values[1], dtype);
+        *weightTensorSize = op_nz_bytes(shape.values[0], shape.values[1], dtype);
     aclnnStatus status =
         stand_plan(call, run_nz, &(struct nz_op){.weight.given = false}, sizeof(struct nz_op), 0);
     if (!status)
