@@ -20,8 +20,6 @@
 #include "base/base.h"
 #include "kernels/activation.h"
 
-#include <string.h>
-
 enum op_kind {
     OP_NONE = 0,
     /* in graphs, as models build them */
@@ -513,13 +511,5 @@ enum op_join {
     JOIN_NONE = JOIN_COUNT
 };
 extern const char *const op_join_names[JOIN_COUNT];
-
-/* So begins the model of a device that a test's library stands in for: "stand-in for Ascend910B4".
- * Its values are real, its times are nobody's: planfmt keeps them out of profiles. */
-#define STAND_IN "stand-in for "
-static inline bool is_stand_in(const char *model)
-{
-    return model && !strncmp(model, STAND_IN, sizeof STAND_IN - 1);
-}
 
 #endif

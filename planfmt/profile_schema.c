@@ -172,6 +172,12 @@ int schema_fields(const struct schema *schema, const void *base)
     return schema->n;
 }
 
+bool is_stand_in(const char *device_model)
+{
+    static const char words[] = "stand-in for ";
+    return !strncmp(or_empty(device_model), words, sizeof words - 1);
+}
+
 bool profile_may_have(const char *device_model)
 {
     return !is_stand_in(device_model) || !strcmp(or_empty(getenv("OATO_STAND_IN")), "1");
