@@ -35,8 +35,8 @@ struct aclTensorList {
 };
 
 struct aclOpExecutor {
+    struct stand_work *work; /* first: what is left is given back by it */
     const char *name;
-    struct stand_work *work;
     uint64_t workspace_bytes;
     int device;
     bool repeatable;

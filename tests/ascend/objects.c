@@ -148,8 +148,15 @@ void objects_each(enum stand_kind kind, void (*to)(void *, void *), void *contex
     twalk(tree, visit);
 }
 
+static void free_work(void *executor, void *context)
+{
+    (void)context;
+    stand_work_free(*(struct stand_work **)executor);
+}
+
 void objects_reset(void)
 {
+    objects_each(KIND_EXECUTOR, free_work, NULL);
     dead_first = NULL;
     dead_last = &dead_first;
     dead = 0;

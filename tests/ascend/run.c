@@ -16,6 +16,9 @@
 #define MEMORY_BYTES_A_NS 800.0
 #define BUS_BYTES_A_NS    20.0
 
+/* Of a workspace, at both of its ends. */
+#define POISONED_BYTES ((size_t)256 << 10)
+
 struct scratch {
     struct scratch *next;
     _Alignas(64) unsigned char bytes[];
@@ -89,7 +92,9 @@ static int run_work(const struct task *task, int device)
         if (!workspace)
             return stand_break(rule, ACL_ERROR_RT_AICORE_EXCEPTION, "%s: its workspace: %s",
                                run.name, fault);
-        memset(workspace, 0xff, task->bytes);
+        size_t end = task->bytes < POISONED_BYTES ? task->bytes : POISONED_BYTES;
+        memset(workspace, 0xff, end);
+        memset(workspace + task->bytes - end, 0xff, end);
     }
     task->work->kernel(&run, task->work->state);
     while (run.scratch) {

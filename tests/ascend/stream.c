@@ -457,7 +457,7 @@ static int create(aclrtStream *to, const char *symbol)
         stream->slot = slot;
         stream->device = stand_thread()->device;
         stream->last = &stream->first;
-        stream->numbers = numbers[slot];
+        stream->numbers = stream->clock.seen[slot] = numbers[slot];
         streams[slot] = stream;
         *to = stream;
     }
