@@ -12,6 +12,7 @@
 #include <string.h>
 
 static const char unverified[] = "unverified on hardware";
+static const char requantise[] = "requantise=Q8_0";
 static const char no_hardware[] = "no NPU: results are right or wrong, times mean nothing";
 
 /* aclrtGetSocName; the last row fits all. Chips that are not known get what all have. */
@@ -152,9 +153,9 @@ static oato_status ascend_open(int index, const char *spec, const struct device_
 {
     const struct asc_api *api = NULL;
     bool moved;
-    if (*spec)
-        return oato_fail(err, OATO_EUSAGE,
-                         "ascend: unknown setting '%.100s'; write ascend or ascend:N", spec);
+    if (*spec && strcmp(spec, requantise) != 0)
+        return oato_fail(err, OATO_EUSAGE, "ascend: unknown setting '%.100s'; known: %s", spec,
+                         requantise);
     if (!(api = asc_api_open(err)) || index_check(api, index, err))
         return err->status;
     struct asc_device *d = calloc(1, sizeof *d);
@@ -163,6 +164,7 @@ static oato_status ascend_open(int index, const char *spec, const struct device_
     d->base.ops = &ascend_device_ops;
     d->api = api;
     d->index = index;
+    d->requantises = *spec;
     snprintf(d->id, sizeof d->id, "ascend:%d", index);
     pthread_mutex_init(&d->pools.lock, NULL);
     for (int k = 0; k < OP_KIND_COUNT; k++)
@@ -225,12 +227,20 @@ static void ascend_info(const struct oato_device *base, struct device_info *out)
 
 static const char *ascend_warning(const struct oato_device *base)
 {
-    return asc_of(base)->api->stand_in ? "ascend: a stand-in for tests takes the place of CANN and "
-                                         "its NPU: nothing that is "
-                                         "measured on it is a time of an NPU"
-                                       : "ascend: no results of an NPU are known: its numbers and "
-                                         "its speed are unverified on "
-                                         "hardware (docs/npu.md)";
+    struct asc_device *d = asc_of(base);
+    const double *sum = d->requantised;
+    int n = d->api->stand_in
+                ? snprintf(d->warning, sizeof d->warning,
+                           "%s is a %s: nothing that is measured on it is a time of an NPU", d->id,
+                           d->model)
+                : snprintf(d->warning, sizeof d->warning,
+                           "%s: no results of an NPU are known: its numbers and its speed are "
+                           "unverified on hardware (docs/npu.md)",
+                           d->id);
+    if (sum[0] > 0)
+        snprintf(d->warning + n, sizeof d->warning - (size_t)n,
+                 "; weights became Q8_0 with an error (NMSE) of %.2g", sum[1] / sum[0]);
+    return d->warning;
 }
 
 static const struct value_types *ascend_values(const struct oato_device *base)

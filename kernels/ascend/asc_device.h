@@ -48,6 +48,8 @@ struct asc_matrix {
 };
 /* The form that weights of the type have on this device; NONE: it has none. */
 enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum weight_use use);
+/* Whether they are not what the file has, but Q8_0 made of it. */
+bool asc_requantises(const struct asc_device *d, oato_dtype dtype);
 enum asc_type asc_form_type(enum asc_form form);      /* of its values */
 uint64_t asc_form_row(enum asc_form form, int64_t k); /* bytes of a row of them */
 /* Where scales begin: bytes from the first value. */
@@ -314,6 +316,9 @@ struct asc_device {
     struct asc_spare *spares;         /* temporaries that rooms had no room for */
     uint64_t rooms_wanted;            /* bytes that they should have had */
     uint64_t areas_moved;             /* how often: part of the key of graphs */
+    bool requantises; /* types that CANN does not multiply become Q8_0; asked for by its spec */
+    double requantised[2]; /* squares of what did, and of what that lost; by pools.lock */
+    char warning[256];
     struct value_types values[OP_KIND_COUNT];
     int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
