@@ -19,8 +19,8 @@
 #define OATO_ASC_DEVICE_H
 
 #include "kernels/ascend/asc_api.h"
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
-#include "kernels/job_queue.h"
 
 struct asc_device;
 struct asc_emit;
@@ -78,8 +78,7 @@ enum { ASC_RECORD_ARRAYS = 4 };
 struct asc_record {
     uint8_t array[ASC_RECORD_ARRAYS]; /* numbers of arrays that `prepare` asked for */
     void *constant;                   /* device memory from asc_constant */
-    uint64_t constant_bytes;
-    void *host; /* what `fill` needs, by malloc; freed with the program */
+    void *host;                       /* what `fill` needs, by malloc; freed with the program */
 };
 
 struct asc_array {
@@ -228,7 +227,6 @@ extern const struct asc_kind asc_kinds[OP_KIND_COUNT];
 oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
                           struct oato_error *err);
-void asc_kv_free(struct oato_device *base, struct kv_cache *kv);
 const struct kv_layout *asc_kv_layout(const struct oato_device *base);
 
 /* ------------------------------------------------------------------------------ device ---- */
@@ -247,8 +245,6 @@ struct asc_chip {
 /* asc_memory.c */
 struct asc_pools {
     pthread_mutex_t lock;
-    uint64_t budget, used, most; /* bytes; most: that were in use at a time */
-    int64_t fail_after;          /* injected, counted down; 0: off */
     struct asc_chunk *chunks;
 };
 
@@ -256,8 +252,8 @@ enum { ASC_PIECES = 64 };
 
 /* Memory that only grows: in place where the chip has virtual addresses, else by moving. */
 struct asc_area {
-    uint8_t *base, *reserved; /* reserved NULL: it moves */
-    uint64_t bytes, step;
+    uint8_t *base, *reserved;      /* reserved NULL: it moves */
+    uint64_t bytes, step, counted; /* counted: in the budget */
     bool moves;
     struct {
         void *handle;
@@ -274,10 +270,9 @@ struct asc_patience {
     bool interrupted;
 };
 
-/* asc_queue.c. The stream and the thread that feeds it, which raises the timeline when the stream
+/* asc_queue.c. The stream that the queue's thread feeds, which raises the timeline when the stream
  * has passed the events of records that signal. */
 struct asc_queue {
-    struct job_queue base;
     asc_stream stream;
     asc_event event[ASC_SIGNALS];
     uint64_t value[ASC_SIGNALS]; /* timeline value of each event, a ring */
@@ -290,6 +285,7 @@ struct asc_queue {
         uint64_t bytes, after; /* after: number of the event that must have been passed */
     } arrival[ASC_ARRIVALS];
     uint64_t sent, arrived;
+    int spins;
     struct asc_patience patience;
 };
 
@@ -304,13 +300,13 @@ struct asc_measure {
 };
 
 struct asc_device {
-    struct oato_device base;
+    struct far_device far; /* its memory counts the budget */
     struct asc_queue queue;
     const struct asc_api *api;
     const struct asc_chip *chip;
-    char id[16], model[96], driver[48];
+    char model[96], driver[48];
     int32_t index;
-    uint64_t memory_bytes;
+    uint64_t memory_bytes; /* of the NPU */
     struct asc_pools pools;
     struct asc_area rooms, workspace; /* of all programs: they never run at the same time */
     struct asc_spare *spares;         /* temporaries that rooms had no room for */
@@ -332,10 +328,5 @@ static inline struct asc_device *asc_of(const struct oato_device *d)
 {
     return (struct asc_device *)(uintptr_t)d;
 }
-
-/* Memory of the device, of ASC_ALIGN, counted against its budget; what: for messages. */
-oato_status asc_take(struct asc_device *d, uint64_t bytes, const char *what, void **out,
-                     struct oato_error *err);
-void asc_return(struct asc_device *d, void *p, uint64_t bytes);
 
 #endif
