@@ -23,17 +23,16 @@ static const struct asc_chip chips[] = {
      .f32 = true,
      .fused = true,
      .hbm = true,
-     .events = 65535},
+     .maps = true},
     {.name = "Ascend910_93",
      .quantised = true,
      .bf16 = true,
      .f32 = true,
      .fused = true,
      .hbm = true,
-     .events = 65535},
-    {.name = "Ascend910", .hbm = true, .events = 65535},
-    {.name = "Ascend310P", .events = 1023},
-    {.name = "", .events = 1023},
+     .maps = true},
+    {.name = "Ascend910", .hbm = true},
+    {.name = ""}, /* 310P, 310B */
 };
 
 /* ------------------------------------------------------------------------------- sights -- */

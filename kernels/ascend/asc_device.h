@@ -239,7 +239,7 @@ struct asc_chip {
     bool f32;         /* multiplies F32 without making it F16 */
     bool fused;       /* has fused attention */
     bool hbm;         /* its memory is HBM, else DDR */
-    int32_t events;   /* that it has at most */
+    bool maps;        /* it has virtual addresses */
 };
 
 /* asc_memory.c */
