@@ -470,6 +470,9 @@ extern const struct device_ops *const device_registry[]; /* NULL-terminated */
  * refused with the list of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
+/* The functions of the spec's kind, whose name may be another one of it ("npu"); NULL: there is no
+ * such kind. */
+const struct device_ops *device_kind(const char *spec);
 /* Whether devices of that spec's kind keep a core of the host busy, or are the host's own. */
 bool device_keeps_core(const char *spec);
 bool device_is_host(const char *spec);

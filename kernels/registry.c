@@ -69,6 +69,22 @@ static size_t kind_length(const char *spec)
     return strcspn(spec, ":,");
 }
 
+/* The index behind a name of `kind` bytes in a piece of n bytes; returns the bytes of ":INDEX". */
+static size_t alias_number(const char *piece, size_t n, size_t kind, int *number)
+{
+    char text[16];
+    int64_t v = -1;
+    *number = 0;
+    if (kind == n || piece[kind] != ':')
+        return 0;
+    const size_t digits = strspn(piece + kind + 1, "0123456789");
+    snprintf(text, sizeof text, "%.*s", (int)digits, piece + kind + 1);
+    if (!digits || digits >= sizeof text || !parse_i64(text, 0, INDEX_MOST, &v))
+        return 0;
+    *number = (int)v;
+    return 1 + digits;
+}
+
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err)
 {
@@ -102,15 +118,24 @@ oato_status device_open(const char *spec, int index, const struct device_options
     return ops->open(index, rest, options ? options : &none, out, err);
 }
 
+const struct device_ops *device_kind(const char *spec)
+{
+    const size_t n = kind_length(spec);
+    int number;
+    alias_number(spec, strlen(spec), n, &number);
+    const struct alias *alias = find_alias(spec, n, &number);
+    return alias ? alias->ops : find_kind(spec, n);
+}
+
 bool device_keeps_core(const char *spec)
 {
-    const struct device_ops *ops = find_kind(spec, kind_length(spec));
+    const struct device_ops *ops = device_kind(spec);
     return ops && ops->keeps_core;
 }
 
 bool device_is_host(const char *spec)
 {
-    return find_kind(spec, kind_length(spec)) == &cpu_device_ops;
+    return device_kind(spec) == &cpu_device_ops;
 }
 
 /* True when the piece of n bytes is an option of the device before it. */
@@ -118,22 +143,6 @@ static bool is_option(const char *piece, size_t n)
 {
     const char *equals = memchr(piece, '=', n), *colon = memchr(piece, ':', n);
     return equals && (!colon || equals < colon);
-}
-
-/* The index behind a name of `kind` bytes in a piece of n bytes; returns the bytes of ":INDEX". */
-static size_t alias_number(const char *piece, size_t n, size_t kind, int *number)
-{
-    char text[16];
-    int64_t v = -1;
-    *number = 0;
-    if (kind == n || piece[kind] != ':')
-        return 0;
-    const size_t digits = strspn(piece + kind + 1, "0123456789");
-    snprintf(text, sizeof text, "%.*s", (int)digits, piece + kind + 1);
-    if (!digits || digits >= sizeof text || !parse_i64(text, 0, INDEX_MOST, &v))
-        return 0;
-    *number = (int)v;
-    return 1 + digits;
 }
 
 int device_split(const char *list, char (*specs)[256], int max, struct oato_error *err)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 static const char unverified[] = "unverified on hardware";
+static const char requantise[] = "requantise=Q8_0";
 static const char no_hardware[] = "no NPU: results are right or wrong, times mean nothing";
 
 /* aclrtGetSocName; the last row fits all. Chips that are not known get what all have. */
@@ -104,7 +105,7 @@ static oato_status chip_find(struct asc_device *d, struct oato_error *err)
     size_t free_bytes = 0, total = 0;
     int error = d->api->rtSetDevice(d->index);
     if (error)
-        return asc_fail(d->api, error, d->id, "taking the NPU", err);
+        return asc_fail(d->api, error, d->far.id, "taking the NPU", err);
     const char *name = or_empty(d->api->rtGetSocName());
     d->chip = chips;
     while (strncmp(name, d->chip->name, strlen(d->chip->name)) != 0)
@@ -116,7 +117,7 @@ static oato_status chip_find(struct asc_device *d, struct oato_error *err)
     text_tame(d->model, strlen(d->model));
     error = d->api->rtGetMemInfo(d->chip->hbm ? ASC_HBM : ASC_DDR, &free_bytes, &total);
     if (error || !total)
-        return asc_fail(d->api, error, d->id, "asking for its memory", err);
+        return asc_fail(d->api, error, d->far.id, "asking for its memory", err);
     d->memory_bytes = total;
     int32_t version[3] = {0};
     if (d->api->rtGetVersion && !d->api->rtGetVersion(&version[0], &version[1], &version[2]))
@@ -152,30 +153,32 @@ static oato_status ascend_open(int index, const char *spec, const struct device_
 {
     const struct asc_api *api = NULL;
     bool moved;
-    if (*spec)
-        return oato_fail(err, OATO_EUSAGE,
-                         "ascend: unknown setting '%.100s'; write ascend or ascend:N", spec);
+    if (*spec && strcmp(spec, requantise) != 0)
+        return oato_fail(err, OATO_EUSAGE, "ascend: unknown setting '%.100s'; known: %s", spec,
+                         requantise);
     if (!(api = asc_api_open(err)) || index_check(api, index, err))
         return err->status;
     struct asc_device *d = calloc(1, sizeof *d);
     if (!d)
         return oato_fail_memory(err, sizeof *d, "an ascend device");
-    d->base.ops = &ascend_device_ops;
     d->api = api;
     d->index = index;
-    snprintf(d->id, sizeof d->id, "ascend:%d", index);
+    d->requantises = *spec;
+    far_name(&d->far, &ascend_device_ops, index);
+    d->far.memory.ops = &asc_memory_ops;
+    d->far.memory.more = "give it a larger budget";
     pthread_mutex_init(&d->pools.lock, NULL);
     for (int k = 0; k < OP_KIND_COUNT; k++)
         d->values[k] = asc_kinds[k].values;
     npu_take(d);
     if (asc_limit_read(d, err) || chip_find(d, err))
         goto fail;
-    d->pools.budget = d->memory_bytes;
+    d->far.memory.capacity = d->memory_bytes;
     if (options && options->budget_bytes && options->budget_bytes < d->memory_bytes)
-        d->pools.budget = options->budget_bytes;
-    if (asc_area_grow(d, &d->rooms, 1, "temporaries", &moved, err) || asc_queue_open(d, err))
+        d->far.memory.capacity = options->budget_bytes;
+    if (asc_area_grow(d, &d->rooms, 1, true, "temporaries", &moved, err) || asc_queue_open(d, err))
         goto fail;
-    *out = &d->base;
+    *out = &d->far.base;
     return OATO_OK;
 
 fail:
@@ -199,6 +202,7 @@ static void ascend_close(struct oato_device *base)
     asc_spares_free(d);
     asc_area_free(d, &d->rooms);
     asc_area_free(d, &d->workspace);
+    far_memory_close(&d->far.memory);
     npu_give(d);
     pthread_mutex_destroy(&d->pools.lock);
     free(d);
@@ -211,26 +215,34 @@ static void ascend_info(const struct oato_device *base, struct device_info *out)
     const struct asc_device *d = asc_of(base);
     size_t free_bytes = 0, total = 0;
     *out = (struct device_info){.kind = "ascend",
-                                .memory_bytes = d->pools.budget,
+                                .memory_bytes = d->far.memory.capacity,
                                 .note = d->api->stand_in ? no_hardware : unverified};
-    snprintf(out->id, sizeof out->id, "%s", d->id);
+    snprintf(out->id, sizeof out->id, "%s", d->far.id);
     snprintf(out->model, sizeof out->model, "%s", d->model);
     snprintf(out->driver, sizeof out->driver, "%s", d->driver);
     asc_enter(d);
     if (!d->hung && !d->api->rtGetMemInfo(d->chip->hbm ? ASC_HBM : ASC_DDR, &free_bytes, &total))
         out->free_bytes = free_bytes;
-    const uint64_t left = d->pools.budget - d->pools.used;
+    const uint64_t left = d->far.memory.capacity - d->far.memory.used;
     out->free_bytes = left < out->free_bytes ? left : out->free_bytes;
 }
 
 static const char *ascend_warning(const struct oato_device *base)
 {
-    return asc_of(base)->api->stand_in ? "ascend: a stand-in for tests takes the place of CANN and "
-                                         "its NPU: nothing that is "
-                                         "measured on it is a time of an NPU"
-                                       : "ascend: no results of an NPU are known: its numbers and "
-                                         "its speed are unverified on "
-                                         "hardware (docs/npu.md)";
+    struct asc_device *d = asc_of(base);
+    const double *sum = d->requantised;
+    int n = d->api->stand_in
+                ? snprintf(d->warning, sizeof d->warning,
+                           "%s is a %s: nothing that is measured on it is a time of an NPU",
+                           d->far.id, d->model)
+                : snprintf(d->warning, sizeof d->warning,
+                           "%s: no results of an NPU are known: its numbers and its speed are "
+                           "unverified on hardware (docs/npu.md)",
+                           d->far.id);
+    if (sum[0] > 0)
+        snprintf(d->warning + n, sizeof d->warning - (size_t)n,
+                 "; weights became Q8_0 with an error (NMSE) of %.2g", sum[1] / sum[0]);
+    return d->warning;
 }
 
 static const struct value_types *ascend_values(const struct oato_device *base)
@@ -243,30 +255,7 @@ static const struct value_types *ascend_values(const struct oato_device *base)
 static oato_status ascend_submit(struct oato_device *base, struct compiled *c,
                                  const struct step *step, struct oato_error *err)
 {
-    return job_queue_step(&asc_of(base)->queue.base, c, c->program, c->self, step, err);
-}
-
-static oato_status ascend_finish(struct oato_device *base, struct oato_error *err)
-{
-    return job_queue_drain(&asc_of(base)->queue.base, err);
-}
-
-static struct timeline *ascend_timeline(struct oato_device *base)
-{
-    return &asc_of(base)->queue.base.timeline;
-}
-
-static uint64_t ascend_clock_ns(const struct oato_device *base)
-{
-    (void)base;
-    return now_ns();
-}
-
-static oato_status ascend_inject_error(struct oato_device *base, const char *what,
-                                       struct oato_error *err)
-{
-    struct asc_device *d = asc_of(base);
-    return inject_error(d->id, what, &d->queue.base.fail_after, &d->pools.fail_after, err);
+    return job_queue_step(&asc_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
 const struct device_ops ascend_device_ops = {
@@ -284,29 +273,29 @@ const struct device_ops ascend_device_ops = {
     .numerics = asc_numerics,
     .values = ascend_values,
     .workspace_bytes = asc_workspace_bytes,
-    .alloc = asc_alloc,
-    .free = asc_free,
+    .alloc = far_alloc,
+    .free = far_free,
     .host_alloc = asc_host_alloc,
     .host_free = asc_host_free,
-    .upload = asc_upload,
-    .download = asc_download,
+    .upload = far_upload,
+    .download = far_download,
     .layout = asc_layout,
     .bytes = asc_bytes,
     .convert = asc_convert,
-    .place = asc_place,
-    .unplace = asc_unplace,
+    .place = far_place,
+    .unplace = far_free,
     .planes = asc_planes,
     .weight_align = ASC_ALIGN,
     .kv_create = asc_kv_create,
-    .kv_free = asc_kv_free,
+    .kv_free = far_kv_free,
     .kv_layout = asc_kv_layout,
     .compile = asc_compile,
     .release = asc_release,
     .submit = ascend_submit,
-    .finish = ascend_finish,
-    .timeline = ascend_timeline,
-    .clock_ns = ascend_clock_ns,
+    .finish = far_finish,
+    .timeline = far_timeline,
+    .clock_ns = far_clock_ns,
     .measure = asc_measure,
     .warning = ascend_warning,
-    .inject_error = ascend_inject_error,
+    .inject_error = far_inject_error,
 };

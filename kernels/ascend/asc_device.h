@@ -19,8 +19,8 @@
 #define OATO_ASC_DEVICE_H
 
 #include "kernels/ascend/asc_api.h"
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
-#include "kernels/job_queue.h"
 
 struct asc_device;
 struct asc_emit;
@@ -48,6 +48,8 @@ struct asc_matrix {
 };
 /* The form that weights of the type have on this device; NONE: it has none. */
 enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum weight_use use);
+/* Whether they are not what the file has, but Q8_0 made of it. */
+bool asc_requantises(const struct asc_device *d, oato_dtype dtype);
 enum asc_type asc_form_type(enum asc_form form);      /* of its values */
 uint64_t asc_form_row(enum asc_form form, int64_t k); /* bytes of a row of them */
 /* Where scales begin: bytes from the first value. */
@@ -76,8 +78,7 @@ enum { ASC_RECORD_ARRAYS = 4 };
 struct asc_record {
     uint8_t array[ASC_RECORD_ARRAYS]; /* numbers of arrays that `prepare` asked for */
     void *constant;                   /* device memory from asc_constant */
-    uint64_t constant_bytes;
-    void *host; /* what `fill` needs, by malloc; freed with the program */
+    void *host;                       /* what `fill` needs, by malloc; freed with the program */
 };
 
 struct asc_array {
@@ -226,7 +227,6 @@ extern const struct asc_kind asc_kinds[OP_KIND_COUNT];
 oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
                           struct oato_error *err);
-void asc_kv_free(struct oato_device *base, struct kv_cache *kv);
 const struct kv_layout *asc_kv_layout(const struct oato_device *base);
 
 /* ------------------------------------------------------------------------------ device ---- */
@@ -245,8 +245,6 @@ struct asc_chip {
 /* asc_memory.c */
 struct asc_pools {
     pthread_mutex_t lock;
-    uint64_t budget, used, most; /* bytes; most: that were in use at a time */
-    int64_t fail_after;          /* injected, counted down; 0: off */
     struct asc_chunk *chunks;
 };
 
@@ -254,8 +252,8 @@ enum { ASC_PIECES = 64 };
 
 /* Memory that only grows: in place where the chip has virtual addresses, else by moving. */
 struct asc_area {
-    uint8_t *base, *reserved; /* reserved NULL: it moves */
-    uint64_t bytes, step;
+    uint8_t *base, *reserved;      /* reserved NULL: it moves */
+    uint64_t bytes, step, counted; /* counted: in the budget */
     bool moves;
     struct {
         void *handle;
@@ -272,10 +270,9 @@ struct asc_patience {
     bool interrupted;
 };
 
-/* asc_queue.c. The stream and the thread that feeds it, which raises the timeline when the stream
+/* asc_queue.c. The stream that the queue's thread feeds, which raises the timeline when the stream
  * has passed the events of records that signal. */
 struct asc_queue {
-    struct job_queue base;
     asc_stream stream;
     asc_event event[ASC_SIGNALS];
     uint64_t value[ASC_SIGNALS]; /* timeline value of each event, a ring */
@@ -288,6 +285,7 @@ struct asc_queue {
         uint64_t bytes, after; /* after: number of the event that must have been passed */
     } arrival[ASC_ARRIVALS];
     uint64_t sent, arrived;
+    int spins;
     struct asc_patience patience;
 };
 
@@ -302,18 +300,21 @@ struct asc_measure {
 };
 
 struct asc_device {
-    struct oato_device base;
+    struct far_device far; /* its memory counts the budget */
     struct asc_queue queue;
     const struct asc_api *api;
     const struct asc_chip *chip;
-    char id[16], model[96], driver[48];
+    char model[96], driver[48];
     int32_t index;
-    uint64_t memory_bytes;
+    uint64_t memory_bytes; /* of the NPU */
     struct asc_pools pools;
     struct asc_area rooms, workspace; /* of all programs: they never run at the same time */
     struct asc_spare *spares;         /* temporaries that rooms had no room for */
     uint64_t rooms_wanted;            /* bytes that they should have had */
     uint64_t areas_moved;             /* how often: part of the key of graphs */
+    bool requantises; /* types that CANN does not multiply become Q8_0; asked for by its spec */
+    double requantised[2]; /* squares of what did, and of what that lost; by pools.lock */
+    char warning[256];
     struct value_types values[OP_KIND_COUNT];
     int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
@@ -327,10 +328,5 @@ static inline struct asc_device *asc_of(const struct oato_device *d)
 {
     return (struct asc_device *)(uintptr_t)d;
 }
-
-/* Memory of the device, of ASC_ALIGN, counted against its budget; what: for messages. */
-oato_status asc_take(struct asc_device *d, uint64_t bytes, const char *what, void **out,
-                     struct oato_error *err);
-void asc_return(struct asc_device *d, void *p, uint64_t bytes);
 
 #endif

@@ -19,7 +19,6 @@ enum held_kind { HELD_TENSOR, HELD_SCALAR, HELD_INTS, HELD_LIST };
 struct asc_spare {
     struct asc_spare *next;
     void *memory;
-    uint64_t bytes;
 };
 
 void asc_give_up(struct asc_emit *e, const char *fmt, ...)
@@ -32,7 +31,8 @@ void asc_give_up(struct asc_emit *e, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     e->failed = true;
-    oato_fail(&e->error, OATO_EDEVICE, "%s: %s: %s", e->d->id, op_kind_name(e->r->op.kind), text);
+    oato_fail(&e->error, OATO_EDEVICE, "%s: %s: %s", e->d->far.id, op_kind_name(e->r->op.kind),
+              text);
 }
 
 static void failed(struct asc_emit *e, int error, const char *doing)
@@ -42,7 +42,7 @@ static void failed(struct asc_emit *e, int error, const char *doing)
         return;
     e->failed = true;
     snprintf(text, sizeof text, "%s: %s", op_kind_name(e->r->op.kind), doing);
-    asc_fail(e->api, error, e->d->id, text, &e->error);
+    asc_fail(e->api, error, e->d->far.id, text, &e->error);
 }
 
 void asc_emit_begin(struct asc_emit *e, struct asc_device *d, struct compiled *c,
@@ -170,7 +170,7 @@ void asc_spares_free(struct asc_device *d)
 {
     for (struct asc_spare *s = d->spares, *next; s; s = next) {
         next = s->next;
-        asc_return(d, s->memory, s->bytes);
+        asc_memory_drop(d, s->memory);
         free(s);
     }
     d->spares = NULL;
@@ -183,7 +183,7 @@ oato_status asc_rooms_settle(struct asc_device *d, struct oato_error *err)
         d->areas_moved++;
     asc_spares_free(d);
     const oato_status status =
-        asc_area_grow(d, &d->rooms, d->rooms_wanted, "temporaries", &moved, err);
+        asc_area_grow(d, &d->rooms, d->rooms_wanted, false, "temporaries", &moved, err);
     d->areas_moved += moved;
     return status;
 }
@@ -195,8 +195,7 @@ static void *spare_room(struct asc_emit *e, uint64_t bytes)
     struct oato_error *err = &e->error;
     if (!s)
         oato_fail_memory(err, sizeof *s, "temporaries");
-    else if (!asc_take(e->d, bytes, "temporaries", &s->memory, err)) {
-        s->bytes = bytes;
+    else if (!asc_memory_take(e->d, bytes, "temporaries", &s->memory, err)) {
         s->next = e->d->spares;
         e->d->spares = s;
         return s->memory;
@@ -230,7 +229,7 @@ static bool workspace_grow(struct asc_emit *e)
     if (e->captures)
         asc_give_up(e, "its workspace grows while it is captured");
     else if (asc_stream_finish(d, e->stream, "growing a workspace", &e->error) ||
-             asc_area_grow(d, &d->workspace, e->workspace, "workspace", &moved, &e->error))
+             asc_area_grow(d, &d->workspace, e->workspace, false, "workspace", &moved, &e->error))
         e->failed = true;
     d->areas_moved += moved;
     return !e->failed;

@@ -41,7 +41,7 @@ struct stretch {
 
 struct asc_graphs {
     bool none; /* this CANN does not capture */
-    uint64_t steps;
+    uint64_t steps, moved; /* moved: areas_moved when the step began */
     struct size_graphs sizes[SIZES];
     struct size_graphs *now; /* of the step at hand; NULL: none */
     int32_t next;            /* its first stretch that does not end before the record at hand */
@@ -50,6 +50,14 @@ struct asc_graphs {
     struct stretch stretch[]; /* in order */
 };
 
+static bool waits_for_others(const struct compiled *c, const struct program_record *r)
+{
+    for (int i = 0; i < r->n_waits; i++)
+        if (r->wait[i].device != c->self)
+            return true;
+    return false;
+}
+
 static struct stretch stretch_at(const struct compiled *c, uint32_t i)
 {
     const struct program *p = c->program;
@@ -57,7 +65,7 @@ static struct stretch stretch_at(const struct compiled *c, uint32_t i)
     while (s.end < p->n_records) {
         const struct program_record *r = &p->records[s.end];
         if (r->kind != RECORD_RUN || r->op.kind == OP_KV_COPY ||
-            (s.end > i && asc_record_waits(c, r)))
+            (s.end > i && waits_for_others(c, r)))
             break;
         s.end++;
         if (r->signal)
@@ -160,6 +168,7 @@ void asc_graphs_begin(struct compiled *c, const struct step *step)
     struct asc_graphs *g = c->graphs;
     g->steps++;
     g->next = 0;
+    g->moved = c->device->areas_moved;
     g->now = NULL;
     if (g->none || !g->n || !is_decode(step))
         return;
@@ -202,7 +211,7 @@ uint32_t asc_graphs_run(struct compiled *c, uint32_t index, const struct step *s
 {
     struct asc_device *d = c->device;
     struct asc_graphs *g = c->graphs;
-    if (!g->now)
+    if (!g->now || g->moved != d->areas_moved) /* an area has grown within this step */
         return 0;
     while (g->next < g->n && g->stretch[g->next].end <= index)
         g->next++;
@@ -214,6 +223,6 @@ uint32_t asc_graphs_run(struct compiled *c, uint32_t index, const struct step *s
         return 0;
     const int error = d->api->mdlRIExecuteAsync(g->now->graph[g->next], d->queue.stream);
     if (error)
-        *status = asc_fail(d->api, error, d->id, "running a graph", err);
+        *status = asc_fail(d->api, error, d->far.id, "running a graph", err);
     return g->stretch[g->next].end - index;
 }

@@ -16,23 +16,21 @@ static inline void asc_enter(const struct asc_device *d)
         d->api->rtSetDevice(d->index);
 }
 
-/* asc_memory.c. Makes room for so many bytes in an area. *moved: its address has changed, and what
- * was there is lost: the stream must be idle. */
-oato_status asc_area_grow(struct asc_device *d, struct asc_area *a, uint64_t bytes,
+/* asc_memory.c. Memory of the NPU for far_memory, from which callers take what counts. */
+extern const struct far_ops asc_memory_ops;
+/* Memory that does not count, on the queue's thread; of ASC_ALIGN. */
+oato_status asc_memory_take(struct asc_device *d, uint64_t bytes, const char *what, void **out,
+                            struct oato_error *err);
+void asc_memory_drop(struct asc_device *d, void *p);
+/* Makes room for so many bytes in an area. counts: it must fit the budget; on the queue's thread it
+ * does not count. *moved: its address has changed, and what was there is lost: the stream must be
+ * idle. */
+oato_status asc_area_grow(struct asc_device *d, struct asc_area *a, uint64_t bytes, bool counts,
                           const char *what, bool *moved, struct oato_error *err);
 void asc_area_free(struct asc_device *d, struct asc_area *a);
 /* Whether host memory is all from asc_host_alloc. */
 bool asc_host_locked(const void *p, uint64_t bytes);
 /* See struct device_ops. */
-oato_status asc_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err);
-void asc_free(struct oato_device *base, void *p, uint64_t bytes);
-oato_status asc_place(struct oato_device *base, uint64_t bytes, const void *there, void **out,
-                      struct oato_error *err);
-void asc_unplace(struct oato_device *base, void *p, uint64_t bytes);
-oato_status asc_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                       uint64_t bytes, uint64_t *value, struct oato_error *err);
-oato_status asc_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                         uint64_t bytes, uint64_t *value, struct oato_error *err);
 void *asc_host_alloc(struct oato_device *base, uint64_t bytes, bool must);
 void asc_host_free(struct oato_device *base, void *p);
 
@@ -71,8 +69,6 @@ oato_status asc_step_send(struct compiled *c, const struct step *step, struct oa
 /* The same: has the record computed, or copied. e: room for its calls; captures as it is. */
 oato_status asc_run_record(struct compiled *c, uint32_t index, const struct step *step,
                            struct asc_emit *e, struct oato_error *err);
-/* Whether the record waits for another device. */
-bool asc_record_waits(const struct compiled *c, const struct program_record *r);
 
 /* asc_queue.c */
 oato_status asc_queue_open(struct asc_device *d, struct oato_error *err);

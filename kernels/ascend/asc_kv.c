@@ -31,46 +31,14 @@ struct asc_kv_shape asc_kv_shape(const struct oato_op *op)
 
 /* ---------------------------------------------------------------------------------- cache - */
 
-static oato_status clear(struct asc_device *d, void *p, uint64_t bytes, struct oato_error *err)
-{
-    asc_enter(d);
-    const int error = d->api->rtMemsetAsync(p, bytes, 0, bytes, d->queue.stream);
-    if (error)
-        return asc_fail(d->api, error, d->id, "clearing a KV cache", err);
-    return asc_stream_finish(d, d->queue.stream, "clearing a KV cache", err);
-}
-
 oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
                           struct oato_error *err)
 {
-    struct asc_device *d = asc_of(base);
-    struct kv_cache *kv = NULL;
-    void *data = NULL;
     if (dtype != DT_F16)
         return oato_fail(err, OATO_EUSAGE, "%s keeps KV of F16 only, not of %s; run with --kv f16",
-                         d->id, dtype_name(dtype));
-    if (kv_cache_new(d->id, layers, n, dtype, pages, &kv, err))
-        return err->status;
-    if (asc_take(d, kv->bytes, "KV cache", &data, err)) {
-        free(kv);
-        return err->status;
-    }
-    kv->data = data;
-    if (clear(d, data, kv->bytes, err)) {
-        asc_kv_free(base, kv);
-        return err->status;
-    }
-    *out = kv;
-    return OATO_OK;
-}
-
-void asc_kv_free(struct oato_device *base, struct kv_cache *kv)
-{
-    if (!kv)
-        return;
-    asc_return(asc_of(base), kv->data, kv->bytes);
-    free(kv);
+                         far_of(base)->id, dtype_name(dtype));
+    return far_kv_create(base, layers, n, dtype, pages, out, err);
 }
 
 /* --------------------------------------------------------------------------------- layout - */

@@ -30,21 +30,21 @@ bool asc_measure(struct oato_device *base, enum device_clock clock, struct oato_
     if (clock == CLOCK_WORKS) {
         if (why)
             oato_fail(why, OATO_EUSAGE, "%s: CANN does not tell how long it works, without gaps",
-                      d->id);
+                      d->far.id);
         clock = CLOCK_PASSES;
         asc_measure(base, clock, NULL);
         return false;
     }
     if (clock == d->measure.clock)
         return true;
-    job_queue_drain(&d->queue.base, NULL);
+    job_queue_drain(&d->far.queue, NULL);
     asc_enter(d);
     asc_measure_close(d);
     const int error = clock == CLOCK_USUAL ? 0 : events_make(d);
     if (error) {
         asc_measure_close(d);
         if (why)
-            asc_fail(d->api, error, d->id, "measuring", why);
+            asc_fail(d->api, error, d->far.id, "measuring", why);
         return false;
     }
     d->measure.clock = clock;
@@ -66,7 +66,7 @@ int asc_measure_mark(struct asc_device *d, uint64_t value)
 void asc_measure_take(struct asc_device *d)
 {
     struct asc_measure *m = &d->measure;
-    struct timeline *t = &d->queue.base.timeline;
+    struct timeline *t = &d->far.queue.timeline;
     uint64_t ns = 0;
     for (uint32_t i = 0; i < m->n; i++) {
         float ms = 0;

@@ -1,7 +1,7 @@
 /*
  * asc_memory.c - memory of an NPU. CANN gives pages of 2 MiB, so what is large has an allocation of
  * its own and what is small, such as a norm's weights, shares one: the smallest gap that has room
- * is taken (best fit). All counts against the budget by the bytes that were asked for.
+ * is taken (best fit). What counts against the budget is asked for through far_memory.
  *
  * Temporaries and workspaces are in two areas that only grow. Where the chip has virtual addresses,
  * an area keeps its address when it does, and captured graphs stay valid.
@@ -21,49 +21,31 @@ static double mib(uint64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-/* ------------------------------------------------------------------------------- budget -- */
+/* -------------------------------------------------------------------------- allocations -- */
 
 static oato_status no_room(const struct asc_device *d, uint64_t bytes, const char *what,
                            struct oato_error *err)
 {
-    const struct asc_pools *p = &d->pools;
     size_t free_bytes = 0, total = 0;
-    if (bytes > p->budget || p->used > p->budget - bytes)
-        return oato_fail(err, OATO_EFIT,
-                         "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use; place less "
-                         "on it or raise its budget",
-                         d->id, mib(bytes), what, mib(p->used), mib(p->budget));
     d->api->rtGetMemInfo(d->chip->hbm ? ASC_HBM : ASC_DDR, &free_bytes, &total);
     return oato_fail(err, OATO_EFIT,
                      "%s: %.1f MiB for %s do not fit: %.1f of the NPU's %.1f MiB are free; place "
                      "less on it, or stop other programs that use it",
-                     d->id, mib(bytes), what, mib(free_bytes), mib(total));
-}
-
-static oato_status budget_take(struct asc_device *d, uint64_t bytes, const char *what,
-                               struct oato_error *err)
-{
-    struct asc_pools *p = &d->pools;
-    if (d->hung)
-        return oato_fail(err, OATO_EDEVICE, "%s: it no longer answers", d->id);
-    if (p->fail_after > 0 && --p->fail_after == 0)
-        return oato_fail(err, OATO_EFIT, "%s: injected failure: no %.1f MiB for %s", d->id,
-                         mib(bytes), what);
-    if (bytes > p->budget || p->used > p->budget - bytes)
-        return no_room(d, bytes, what, err);
-    p->used += bytes;
-    p->most = p->used > p->most ? p->used : p->most;
-    return OATO_OK;
+                     d->far.id, mib(bytes), what, mib(free_bytes), mib(total));
 }
 
 static oato_status memory_get(struct asc_device *d, uint64_t bytes, const char *what, void **out,
                               struct oato_error *err)
 {
+    if (d->hung) {
+        *err = d->why_hung;
+        return err->status;
+    }
     asc_enter(d);
     const int error = d->api->rtMalloc(out, bytes, ASC_HUGE_FIRST);
     if (error == ASC_E_MEMORY)
         return no_room(d, bytes, what, err);
-    return error ? asc_fail(d->api, error, d->id, "allocating memory", err) : OATO_OK;
+    return error ? asc_fail(d->api, error, d->far.id, "allocating memory", err) : OATO_OK;
 }
 
 /* --------------------------------------------------------------------------------- pool -- */
@@ -150,12 +132,14 @@ static void join_next(struct asc_block *b)
     free(next);
 }
 
-static void small_return(struct asc_device *d, const uint8_t *p)
+/* False: it is in no chunk. */
+static bool small_drop(struct asc_device *d, const uint8_t *p)
 {
     struct asc_chunk **at = &d->pools.chunks, *c;
-    while (p < (*at)->memory || p >= (*at)->memory + CHUNK_BYTES)
+    while (*at && (p < (*at)->memory || p >= (*at)->memory + CHUNK_BYTES))
         at = &(*at)->next;
-    c = *at;
+    if (!(c = *at))
+        return false;
     struct asc_block *b = c->blocks, *before = NULL;
     for (; b->offset != (uint64_t)(p - c->memory); b = b->next)
         before = b;
@@ -164,46 +148,63 @@ static void small_return(struct asc_device *d, const uint8_t *p)
     if (before)
         join_next(before);
     if (c->blocks->used || c->blocks->next)
-        return;
+        return true;
     *at = c->next; /* it is empty */
-    asc_enter(d);
-    d->api->rtFree(c->memory);
+    if (!d->hung)
+        d->api->rtFree(c->memory);
     free(c->blocks);
     free(c);
+    return true;
 }
 
-oato_status asc_take(struct asc_device *d, uint64_t bytes, const char *what, void **out,
-                     struct oato_error *err)
+oato_status asc_memory_take(struct asc_device *d, uint64_t bytes, const char *what, void **out,
+                            struct oato_error *err)
 {
     const uint64_t room = size_align(bytes ? bytes : 1, ASC_ALIGN);
     pthread_mutex_lock(&d->pools.lock);
-    oato_status status = budget_take(d, bytes, what, err);
-    if (!status) {
-        status = room < LARGE_BYTES ? small_take(d, room, what, out, err)
-                                    : memory_get(d, room, what, out, err);
-        if (status)
-            d->pools.used -= bytes;
-    }
+    const oato_status status = room < LARGE_BYTES ? small_take(d, room, what, out, err)
+                                                  : memory_get(d, room, what, out, err);
     pthread_mutex_unlock(&d->pools.lock);
     return status;
 }
 
-void asc_return(struct asc_device *d, void *p, uint64_t bytes)
+void asc_memory_drop(struct asc_device *d, void *p)
 {
     if (!p)
         return;
     pthread_mutex_lock(&d->pools.lock);
-    d->pools.used -= bytes;
-    if (d->hung) {
-        /* what hangs may still write there; it goes with the process */
-    } else if (size_align(bytes ? bytes : 1, ASC_ALIGN) < LARGE_BYTES) {
-        small_return(d, p);
-    } else {
-        asc_enter(d);
+    asc_enter(d);
+    /* what hangs may still write there: that goes with the process */
+    if (!small_drop(d, p) && !d->hung)
         d->api->rtFree(p);
-    }
     pthread_mutex_unlock(&d->pools.lock);
 }
+
+static struct asc_device *device_of(const struct far_memory *m)
+{
+    return asc_of(&far_of_memory(m)->base);
+}
+
+static oato_status take(struct far_memory *m, uint64_t bytes, const char *what, void **out,
+                        struct oato_error *err)
+{
+    return asc_memory_take(device_of(m), bytes, what, out, err);
+}
+
+static oato_status clear(struct far_memory *m, void *p, uint64_t bytes, struct oato_error *err)
+{
+    const struct asc_device *d = device_of(m);
+    asc_enter(d);
+    const int error = d->api->rtMemset(p, bytes, 0, bytes);
+    return error ? asc_fail(d->api, error, d->far.id, "clearing memory", err) : OATO_OK;
+}
+
+static void drop(struct far_memory *m, void *p)
+{
+    asc_memory_drop(device_of(m), p);
+}
+
+const struct far_ops asc_memory_ops = {take, clear, drop};
 
 /* -------------------------------------------------------------------------------- areas -- */
 
@@ -252,14 +253,14 @@ static oato_status area_map(struct asc_device *d, struct asc_area *a, uint64_t m
     const struct physical physical = physical_of(d);
     void *handle = NULL;
     if (a->n_pieces == ASC_PIECES)
-        return oato_fail(err, OATO_EFIT, "%s: %s has grown too often", d->id, what);
+        return oato_fail(err, OATO_EFIT, "%s: %s has grown too often", d->far.id, what);
     int error = d->api->rtMallocPhysical(&handle, more, &physical, 0);
     if (error == ASC_E_MEMORY)
         return no_room(d, more, what, err);
     if (!error && (error = d->api->rtMapMem(a->reserved + a->bytes, more, 0, handle, 0)))
         d->api->rtFreePhysical(handle);
     if (error)
-        return asc_fail(d->api, error, d->id, "mapping memory", err);
+        return asc_fail(d->api, error, d->far.id, "mapping memory", err);
     a->base = a->reserved;
     a->piece[a->n_pieces].handle = handle;
     a->piece[a->n_pieces++].at = a->reserved + a->bytes;
@@ -267,100 +268,77 @@ static oato_status area_map(struct asc_device *d, struct asc_area *a, uint64_t m
     return OATO_OK;
 }
 
-oato_status asc_area_grow(struct asc_device *d, struct asc_area *a, uint64_t bytes,
-                          const char *what, bool *moved, struct oato_error *err)
+static oato_status count(struct asc_device *d, struct asc_area *a, uint64_t bytes, const char *what,
+                         struct oato_error *err)
+{
+    struct far_memory *m = &d->far.memory;
+    if (bytes > m->capacity - m->used)
+        return oato_fail(
+            err, OATO_EFIT,
+            "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use; place less on "
+            "it or %s",
+            d->far.id, mib(bytes), what, mib(m->used), mib(m->capacity), m->more);
+    m->used += bytes;
+    a->counted += bytes;
+    return OATO_OK;
+}
+
+static oato_status area_move(struct asc_device *d, struct asc_area *a, uint64_t bytes,
+                             const char *what, struct oato_error *err)
 {
     void *larger = NULL;
-    *moved = false;
-    if (bytes <= a->bytes)
-        return OATO_OK;
-    asc_enter(d);
-    /* half as much again, so that it seldom grows */
-    bytes = size_align(bytes + (a->bytes ? bytes / 2 : 0), AREA_STEP);
-    if (area_reserve(d, a)) {
-        const uint64_t more = size_align(bytes - a->bytes, a->step);
-        pthread_mutex_lock(&d->pools.lock);
-        oato_status status = budget_take(d, more, what, err);
-        if (!status && (status = area_map(d, a, more, what, err)))
-            d->pools.used -= more;
-        pthread_mutex_unlock(&d->pools.lock);
-        return status;
-    }
-    if (asc_take(d, bytes, what, &larger, err))
+    if (asc_memory_take(d, bytes, what, &larger, err))
         return err->status;
-    *moved = a->bytes > 0;
-    asc_return(d, a->base, a->bytes);
+    asc_memory_drop(d, a->base);
     a->base = larger;
     a->bytes = bytes;
     return OATO_OK;
 }
 
+oato_status asc_area_grow(struct asc_device *d, struct asc_area *a, uint64_t bytes, bool counts,
+                          const char *what, bool *moved, struct oato_error *err)
+{
+    const uint64_t before = a->bytes;
+    *moved = false;
+    if (bytes <= before)
+        return OATO_OK;
+    if (d->hung) {
+        *err = d->why_hung;
+        return err->status;
+    }
+    asc_enter(d);
+    /* half as much again, so that it seldom grows */
+    bytes = size_align(bytes + (before && !counts ? bytes / 2 : 0), AREA_STEP);
+    const bool stays = area_reserve(d, a);
+    const uint64_t more = stays ? size_align(bytes - before, a->step) : bytes - before;
+    if (counts && count(d, a, more, what, err))
+        return err->status;
+    const oato_status status =
+        stays ? area_map(d, a, more, what, err) : area_move(d, a, bytes, what, err);
+    if (status && counts) {
+        a->counted -= more;
+        d->far.memory.used -= more;
+    }
+    *moved = !status && !stays && before;
+    return status;
+}
+
 void asc_area_free(struct asc_device *d, struct asc_area *a)
 {
-    if (!a->reserved) {
-        asc_return(d, a->base, a->bytes);
-    } else if (!d->hung) {
-        asc_enter(d);
-        for (int i = a->n_pieces; i-- > 0;) {
-            d->api->rtUnmapMem(a->piece[i].at);
-            d->api->rtFreePhysical(a->piece[i].handle);
-        }
-        d->api->rtReleaseMemAddress(a->reserved);
-        d->pools.used -= a->bytes;
+    d->far.memory.used -= a->counted;
+    asc_enter(d);
+    if (!a->reserved)
+        asc_memory_drop(d, a->base);
+    for (int i = a->n_pieces; i-- > 0 && !d->hung;) {
+        d->api->rtUnmapMem(a->piece[i].at);
+        d->api->rtFreePhysical(a->piece[i].handle);
     }
+    if (a->reserved && !d->hung)
+        d->api->rtReleaseMemAddress(a->reserved);
     *a = (struct asc_area){0};
 }
 
-/* ------------------------------------------------------------------------------- device_ops */
-
-/* Memory of arenas begins as zeros, as on other devices. */
-oato_status asc_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
-{
-    struct asc_device *d = asc_of(base);
-    if (asc_take(d, bytes, "an arena", out, err))
-        return err->status;
-    asc_enter(d);
-    const int error = bytes ? d->api->rtMemset(*out, bytes, 0, bytes) : 0;
-    if (!error)
-        return OATO_OK;
-    asc_return(d, *out, bytes);
-    return asc_fail(d->api, error, d->id, "clearing memory", err);
-}
-
-void asc_free(struct oato_device *base, void *p, uint64_t bytes)
-{
-    if (!p)
-        return;
-    job_queue_drain(&asc_of(base)->queue.base, NULL);
-    asc_return(asc_of(base), p, bytes);
-}
-
-oato_status asc_place(struct oato_device *base, uint64_t bytes, const void *there, void **out,
-                      struct oato_error *err)
-{
-    (void)there;
-    return asc_take(asc_of(base), bytes, "a weight", out, err);
-}
-
-void asc_unplace(struct oato_device *base, void *p, uint64_t bytes)
-{
-    asc_return(asc_of(base), p, bytes);
-}
-
-oato_status asc_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                       uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct job job = {.to = (uint8_t *)to + offset, .from = from, .bytes = bytes};
-    return job_queue_copy(&asc_of(base)->queue.base, &job, value, err);
-}
-
-oato_status asc_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                         uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct job job = {
-        .to = to, .from = (const uint8_t *)from + offset, .bytes = bytes, .download = true};
-    return job_queue_copy(&asc_of(base)->queue.base, &job, value, err);
-}
+/* -------------------------------------------------------------------------- host memory --- */
 
 /* Whether so much can be page-locked and enough is left for all else. */
 static bool host_has_room(uint64_t bytes)

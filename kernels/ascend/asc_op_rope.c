@@ -107,8 +107,8 @@ oato_status asc_prepare_rope(struct compiled *c, uint32_t index, struct oato_err
     c->records[index].host = turn;
     if (!turn)
         return oato_fail_memory(err, (uint64_t)pairs * sizeof *turn, "angles");
-    if (divides && weight_vector_read(&c->device->base, c->program->weights[r->weight[0]], divisors,
-                                      (uint64_t)pairs, err))
+    if (divides && weight_vector_read(&c->device->far.base, c->program->weights[r->weight[0]],
+                                      divisors, (uint64_t)pairs, err))
         return err->status;
     for (int32_t i = 0; i < pairs; i++)
         turn[i] = rope_turn(&r->op, i, divides ? divisors : NULL);

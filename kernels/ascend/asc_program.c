@@ -200,7 +200,7 @@ oato_status asc_need_array(struct compiled *c, uint32_t index, const struct asc_
     if (i == ASC_ARRAYS)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: record %" PRIu32 ": its program needs more than %d arrays a step",
-                         c->device->id, index, ASC_ARRAYS);
+                         c->device->far.id, index, ASC_ARRAYS);
     if (i == c->n_arrays) {
         c->arrays[i] =
             (struct asc_array){kind, r, c->step_bytes, kind->bytes(c, r, c->kv_pages_most)};
@@ -214,11 +214,11 @@ oato_status asc_need_array(struct compiled *c, uint32_t index, const struct asc_
 oato_status asc_constant(struct compiled *c, uint32_t index, const void *bytes, uint64_t n,
                          struct oato_error *err)
 {
+    struct oato_device *d = &c->device->far.base;
     struct asc_record *r = &c->records[index];
-    if (asc_take(c->device, n, "constants", &r->constant, err))
+    if (far_place(d, n, NULL, &r->constant, err))
         return err->status;
-    r->constant_bytes = n;
-    return asc_upload(&c->device->base, r->constant, 0, bytes, n, NULL, err);
+    return far_upload(d, r->constant, 0, bytes, n, NULL, err);
 }
 
 oato_status asc_step_send(struct compiled *c, const struct step *step, struct oato_error *err)
@@ -244,7 +244,7 @@ oato_status asc_step_send(struct compiled *c, const struct step *step, struct oa
         begin = more ? a->offset : 0;
         end = begin + bytes;
     }
-    return error ? asc_fail(d->api, error, d->id, "sending a step", err) : OATO_OK;
+    return error ? asc_fail(d->api, error, d->far.id, "sending a step", err) : OATO_OK;
 }
 
 /* ---------------------------------------------------------------------------- compiling --- */
@@ -272,14 +272,14 @@ static oato_status check_records(const struct asc_device *d, const struct progra
         const struct program_record *r = &p->records[i];
         if (r->kind != RECORD_RUN && !is_copy(r))
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it cannot stream or swap",
-                             d->id, i);
-        if (r->kind == RECORD_RUN && !asc_supports(&d->base, &r->op))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id, i,
-                             oato_op_key(&r->op, NULL, key));
+                             d->far.id, i);
+        if (r->kind == RECORD_RUN && !asc_supports(&d->far.base, &r->op))
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->far.id,
+                             i, oato_op_key(&r->op, NULL, key));
         if (r->kind == RECORD_RUN && !is_aligned(r))
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": offsets of values must be multiples of %d",
-                             d->id, i, VALUE_ALIGN);
+                             d->far.id, i, VALUE_ALIGN);
     }
     return OATO_OK;
 }
@@ -328,9 +328,9 @@ static oato_status try_all(struct compiled *c, struct oato_error *err)
             workspace = e.workspace_most > workspace ? e.workspace_most : workspace;
         }
     }
-    if (job_queue_drain(&d->queue.base, err) ||
-        asc_area_grow(d, &d->rooms, room, "temporaries", &moved[0], err) ||
-        asc_area_grow(d, &d->workspace, workspace, "workspace", &moved[1], err))
+    if (job_queue_drain(&d->far.queue, err) ||
+        asc_area_grow(d, &d->rooms, room, true, "temporaries", &moved[0], err) ||
+        asc_area_grow(d, &d->workspace, workspace, true, "workspace", &moved[1], err))
         return err->status;
     d->areas_moved += moved[0] || moved[1];
     return OATO_OK;
@@ -362,7 +362,7 @@ static oato_status make_mirror(struct compiled *c, struct oato_error *err)
         return OATO_OK;
     c->mirror_at = begin;
     c->mirror_bytes = end - begin;
-    c->mirror = asc_host_alloc(&c->device->base, c->mirror_bytes, true);
+    c->mirror = asc_host_alloc(&c->device->far.base, c->mirror_bytes, true);
     return c->mirror ? OATO_OK
                      : oato_fail_memory(err, c->mirror_bytes, "page-locked memory for copies");
 }
@@ -372,10 +372,10 @@ static oato_status make_step(struct compiled *c, struct oato_error *err)
     void *memory = NULL;
     if (!c->step_bytes)
         return OATO_OK;
-    if (asc_take(c->device, c->step_bytes, "a step's arrays", &memory, err))
+    if (far_place(&c->device->far.base, c->step_bytes, NULL, &memory, err))
         return err->status;
     c->step_memory = memory;
-    c->host_step = asc_host_alloc(&c->device->base, c->step_bytes, true);
+    c->host_step = asc_host_alloc(&c->device->far.base, c->step_bytes, true);
     return c->host_step ? OATO_OK : oato_fail_memory(err, c->step_bytes, "a step's arrays");
 }
 
@@ -383,9 +383,9 @@ oato_status asc_compile(struct oato_device *base, const struct program *p, int s
                         struct compiled **out, struct oato_error *err)
 {
     struct asc_device *d = asc_of(base);
-    if (program_check(p, d->values, self, UINT64_MAX, err))
-        return oato_fail_at(err, "%s", d->id);
-    if (check_records(d, p, err))
+    uint8_t *arena;
+    if (far_memory_check(&d->far.memory, p, d->values, self, &arena, err) ||
+        check_records(d, p, err))
         return err->status;
     struct compiled *c = calloc(1, sizeof *c);
     if (!c)
@@ -423,16 +423,16 @@ void asc_release(struct oato_device *base, struct compiled *c)
     struct compiled **at = &d->programs;
     if (!c)
         return;
-    job_queue_cancel(&d->queue.base);
+    job_queue_cancel(&d->far.queue);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
     asc_graphs_free(c);
     for (uint32_t i = 0; c->records && i < c->program->n_records; i++) {
-        asc_return(d, c->records[i].constant, c->records[i].constant_bytes);
+        far_memory_return(&d->far.memory, c->records[i].constant);
         free(c->records[i].host);
     }
-    asc_return(d, c->step_memory, c->step_bytes);
+    far_memory_return(&d->far.memory, c->step_memory);
     asc_host_free(base, c->host_step);
     asc_host_free(base, c->mirror);
     free(c->records);
@@ -440,14 +440,6 @@ void asc_release(struct oato_device *base, struct compiled *c)
 }
 
 /* ---------------------------------------------------------------------------------- steps - */
-
-bool asc_record_waits(const struct compiled *c, const struct program_record *r)
-{
-    for (int i = 0; i < r->n_waits; i++)
-        if (r->wait[i].device != c->self)
-            return true;
-    return false;
-}
 
 static oato_status copy_record(struct compiled *c, const struct program_record *r, int32_t rows,
                                struct oato_error *err)
@@ -470,7 +462,7 @@ static oato_status copy_record(struct compiled *c, const struct program_record *
         if (!error && locked != host)
             asc_queue_arrives(d, host, locked, bytes);
     }
-    return error ? asc_fail(d->api, error, d->id, "copying", err) : OATO_OK;
+    return error ? asc_fail(d->api, error, d->far.id, "copying", err) : OATO_OK;
 }
 
 oato_status asc_run_record(struct compiled *c, uint32_t index, const struct step *step,

@@ -31,7 +31,7 @@ enum {
 
 static struct asc_device *device_of(struct job_queue *q)
 {
-    return (struct asc_device *)(void *)((char *)q - offsetof(struct asc_device, queue));
+    return asc_of(&far_of_queue(q)->base);
 }
 
 /* --------------------------------------------------------------------------------- limit -- */
@@ -65,7 +65,7 @@ bool asc_hangs(struct asc_device *d, struct asc_patience *p, uint64_t progress)
     oato_fail(&d->why_hung, OATO_EDEVICE,
               "%s: the NPU has been at the same work for %.3g s and is left as it is; look for its "
               "error with npu-smi info and in ~/ascend/log, or raise OATO_ASCEND_STEP_LIMIT",
-              d->id, (double)limit * 1e-9);
+              d->far.id, (double)limit * 1e-9);
     d->hung = true;
     return true;
 }
@@ -75,9 +75,9 @@ bool asc_hangs(struct asc_device *d, struct asc_patience *p, uint64_t progress)
 static bool cann_failed(struct asc_device *d, int error, const char *doing)
 {
     struct oato_error why;
-    asc_fail(d->api, error, d->id, doing, &why);
+    asc_fail(d->api, error, d->far.id, doing, &why);
     why.status = OATO_EDEVICE; /* whatever it was: the step is lost */
-    return job_queue_fail(&d->queue.base, TIMELINE_DIED, &why);
+    return job_queue_fail(&d->far.queue, TIMELINE_DIED, &why);
 }
 
 void asc_queue_arrives(struct asc_device *d, void *to, const void *from, uint64_t bytes)
@@ -104,33 +104,34 @@ static bool pump(struct asc_device *d)
         }
         const uint64_t value = q->value[q->passed++ % ASC_SIGNALS];
         if (value) /* none is a mark's */
-            timeline_signal(&q->base.timeline, value, now_ns());
+            timeline_signal(&d->far.queue.timeline, value, now_ns());
     }
     return true;
 }
 
-static bool pump_again(struct asc_device *d, int *spins)
+static bool pump_again(struct job_queue *base)
 {
+    struct asc_device *d = device_of(base);
     struct asc_queue *q = &d->queue;
     if (!pump(d))
         return false;
     cpu_relax();
-    if (++*spins % SPINS == 0) {
+    if (++q->spins % SPINS == 0) {
         sched_yield();
         if (q->passed == q->recorded)
             q->patience.since_ns = 0;
         else if (asc_hangs(d, &q->patience, q->passed))
-            return job_queue_fail(&q->base, TIMELINE_DIED, &d->why_hung);
+            return job_queue_fail(base, TIMELINE_DIED, &d->why_hung);
     }
-    return !atomic_load(&q->base.stop) ||
-           job_queue_fail_text(&q->base, TIMELINE_DIED, "the step was cancelled");
+    return !atomic_load(&base->stop) ||
+           job_queue_fail_text(base, TIMELINE_DIED, "the step was cancelled");
 }
 
 static bool pump_until(struct asc_device *d, uint64_t ahead)
 {
     struct asc_queue *q = &d->queue;
-    for (int spins = 0; q->recorded - q->passed > ahead;)
-        if (!pump_again(d, &spins))
+    while (q->recorded - q->passed > ahead)
+        if (!pump_again(&d->far.queue))
             return false;
     return true;
 }
@@ -161,28 +162,6 @@ static bool mark_here(struct asc_device *d, uint32_t records)
     if (q->unmarked < MARK_RECORDS && !full)
         return true;
     return signal_here(d, 0) && pump_until(d, full ? 0 : MARKS_AHEAD);
-}
-
-static bool wait_for_others(struct asc_device *d, const struct compiled *c, uint32_t index,
-                            const struct step *step)
-{
-    const struct program_record *r = &c->program->records[index];
-    struct job_queue *q = &d->queue.base;
-    for (int i = 0; i < r->n_waits; i++) {
-        const int other = r->wait[i].device;
-        const uint64_t value = step->timeline_base[other] + r->wait[i].ordinal;
-        if (other == c->self)
-            continue; /* the stream keeps the order */
-        for (int spins = 0; !timeline_reached(step->timeline[other], value);) {
-            if (atomic_load(&step->timeline[other]->failed))
-                return job_queue_fail_text(
-                    q, TIMELINE_STRANDED, "record %" PRIu32 " waited for %s, which failed", index,
-                    c->program->device_ids ? c->program->device_ids[other] : "another device");
-            if (!pump_again(d, &spins))
-                return false;
-        }
-    }
-    return true;
 }
 
 /* A stream goes on behind an operator that failed: only a wait, here for what is done already,
@@ -228,7 +207,7 @@ oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const cha
         error = stream_check(d, stream);
     if (event)
         d->api->rtDestroyEvent(event);
-    return error ? asc_fail(d->api, error, d->id, doing, err) : OATO_OK;
+    return error ? asc_fail(d->api, error, d->far.id, doing, err) : OATO_OK;
 }
 
 /* ---------------------------------------------------------------------------------- jobs -- */
@@ -237,7 +216,7 @@ oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const cha
 static bool run_records(struct asc_device *d, struct compiled *c, uint32_t index,
                         const struct step *step, struct asc_emit *e, uint32_t *n)
 {
-    struct job_queue *q = &d->queue.base;
+    struct job_queue *q = &d->far.queue;
     oato_status status = OATO_OK;
     struct oato_error err;
     *n = 0;
@@ -258,17 +237,15 @@ static bool run_records(struct asc_device *d, struct compiled *c, uint32_t index
 static bool run_step(struct asc_device *d, struct compiled *c, const struct step *step)
 {
     const struct program *p = c->program;
-    struct job_queue *q = &d->queue.base;
+    struct job_queue *q = &d->far.queue;
     struct oato_error err;
     struct asc_emit e;
     if (asc_rooms_settle(d, &err) || asc_step_send(c, step, &err))
         return job_queue_fail(q, TIMELINE_DIED, &err);
     asc_graphs_begin(c, step);
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
-        if (!wait_for_others(d, c, i, step))
+        if (!job_queue_await(q, p, i, step, NULL) || job_queue_injects(q, p, i))
             return false;
-        if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1)
-            return job_queue_fail_text(q, TIMELINE_DIED, "injected failure at record %" PRIu32, i);
         if (!run_records(d, c, i, step, &e, &n))
             return false;
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
@@ -302,7 +279,7 @@ static bool run_copy(struct asc_device *d, const struct job *job)
     if (error)
         return cann_failed(d, error, job->download ? "reading memory" : "writing memory");
     if (job->signal)
-        timeline_signal(&d->queue.base.timeline, job->signal, now_ns());
+        timeline_signal(&d->far.queue.timeline, job->signal, now_ns());
     return true;
 }
 
@@ -338,20 +315,19 @@ static void free_stream(struct asc_device *d)
 oato_status asc_queue_open(struct asc_device *d, struct oato_error *err)
 {
     struct asc_queue *q = &d->queue;
-    timeline_init(&q->base.timeline);
     int error = d->api->rtCreateStream(&q->stream);
     for (int i = 0; i < ASC_SIGNALS && !error; i++)
         error = d->api->rtCreateEventWithFlag(&q->event[i], ASC_EVENT_PROGRESS);
     if (error) {
-        asc_fail(d->api, error, d->id, "making its queue", err);
+        asc_fail(d->api, error, d->far.id, "making its queue", err);
         free_stream(d);
         return err->status;
     }
-    q->base.id = d->id;
-    q->base.start = start;
-    q->base.run = run_job;
-    q->base.spin_ns = SPIN_NS;
-    const oato_status status = job_queue_open(&q->base, "oato-ascend", err);
+    d->far.queue.start = start;
+    d->far.queue.run = run_job;
+    d->far.queue.spin_ns = SPIN_NS;
+    d->far.queue.meanwhile = pump_again;
+    const oato_status status = job_queue_open(&d->far.queue, "oato-ascend", err);
     if (status)
         free_stream(d);
     return status;
@@ -359,7 +335,7 @@ oato_status asc_queue_open(struct asc_device *d, struct oato_error *err)
 
 void asc_queue_close(struct asc_device *d)
 {
-    job_queue_close(&d->queue.base);
+    job_queue_close(&d->far.queue);
     asc_enter(d);
     free_stream(d);
 }

@@ -4,13 +4,18 @@
  * back: all integers, row after row, and then all scales, an F16 for each 32 elements. Nibbles of
  * Q4_0 become two's complement, and neighbours share a byte, the even one low.
  *
- * Vectors are always float32.
+ * Vectors are always float32. What CANN has no products for (K-quants and their like) becomes Q8_0
+ * on a device that was opened to requantise; how far off that is, is summed up.
  */
 #include "kernels/ascend/asc_internal.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { BLOCK_SCALE = 2 }; /* bytes of the F16 that a block of GGUF's begins with */
+enum {
+    BLOCK_SCALE = 2, /* bytes of the F16 that a block of GGUF's begins with */
+    BLOCK_MOST = 256 /* elements of a block */
+};
 
 enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum weight_use use)
 {
@@ -26,9 +31,17 @@ enum asc_form asc_form_of(const struct asc_device *d, oato_dtype dtype, enum wei
         return ASC_FORM_F16;
     if (dtype == DT_BF16 && chip->bf16)
         return ASC_FORM_BF16;
-    if (matrix && chip->quantised && dtype == DT_Q8_0)
+    if (!matrix || !chip->quantised)
+        return ASC_FORM_NONE;
+    if (dtype == DT_Q8_0 || asc_requantises(d, dtype))
         return ASC_FORM_Q8;
-    return matrix && chip->quantised && dtype == DT_Q4_0 ? ASC_FORM_Q4 : ASC_FORM_NONE;
+    return dtype == DT_Q4_0 ? ASC_FORM_Q4 : ASC_FORM_NONE;
+}
+
+bool asc_requantises(const struct asc_device *d, oato_dtype dtype)
+{
+    return d->requantises && quants_known(dtype) && dtype_info(dtype)->block_elems > 1 &&
+           dtype != DT_Q8_0 && dtype != DT_Q4_0;
 }
 
 enum asc_type asc_form_type(enum asc_form form)
@@ -122,6 +135,37 @@ static void blocks_convert(enum asc_form form, const uint8_t *from, int64_t k, u
     }
 }
 
+/* One group as Q8_0: its largest number is 127 scales. Adds squares to sum[0], and those of what is
+ * lost to sum[1]. */
+static void group_requantise(const float *x, uint8_t *values, uint8_t *scale, double sum[2])
+{
+    float most = 0;
+    for (int i = 0; i < ASC_GROUP; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    const uint16_t half = f32_to_f16(most / 127);
+    const float d = f16_to_f32(half);
+    memcpy(scale, &half, sizeof half);
+    for (int i = 0; i < ASC_GROUP; i++) {
+        const float q = d > 0 ? fminf(fmaxf(roundf(x[i] / d), -127), 127) : 0;
+        values[i] = (uint8_t)(int8_t)q;
+        sum[0] += (double)x[i] * (double)x[i];
+        sum[1] += (double)(x[i] - q * d) * (double)(x[i] - q * d);
+    }
+}
+
+static void row_requantise(oato_dtype dtype, const uint8_t *from, int64_t k, uint8_t *values,
+                           uint8_t *scales, double sum[2])
+{
+    const struct dtype_info *info = dtype_info(dtype);
+    float block[BLOCK_MOST];
+    for (int64_t i = 0; i < k; i += info->block_elems, from += info->block_bytes) {
+        quants_row(dtype, from, info->block_elems, block);
+        for (int64_t g = 0; g < info->block_elems; g += ASC_GROUP)
+            group_requantise(block + g, values + i + g, scales + (i + g) / ASC_GROUP * BLOCK_SCALE,
+                             sum);
+    }
+}
+
 static void halves_convert(const uint8_t *from, int64_t k, uint8_t *to)
 {
     for (int64_t i = 0; i < k; i++) {
@@ -135,7 +179,10 @@ static void halves_convert(const uint8_t *from, int64_t k, uint8_t *to)
 void asc_convert(const struct oato_device *base, const struct weight_source *s, int64_t begin,
                  int64_t end, void *to)
 {
-    const enum asc_form form = asc_form_of(asc_of(base), s->dtype, s->use);
+    struct asc_device *d = asc_of(base);
+    const enum asc_form form = asc_form_of(d, s->dtype, s->use);
+    const bool requantises = form == ASC_FORM_Q8 && asc_requantises(d, s->dtype);
+    double sum[2] = {0, 0};
     const uint64_t row = asc_form_row(form, s->k), scale = scales_row(form, s->k);
     uint8_t *all = to, *scales = all + asc_scales_at(form, s->row_end - s->row_begin, s->k);
     for (int64_t r = begin; r < end; r++) {
@@ -143,6 +190,8 @@ void asc_convert(const struct oato_device *base, const struct weight_source *s, 
         uint8_t *values = all + (uint64_t)r * row;
         if (s->use == WEIGHT_VECTOR)
             quants_row(s->dtype, from, s->k, floats(values));
+        else if (requantises)
+            row_requantise(s->dtype, from, s->k, values, scales + (uint64_t)r * scale, sum);
         else if (has_scales(form))
             blocks_convert(form, from, s->k, values, scales + (uint64_t)r * scale);
         else if (form == ASC_FORM_F16 && s->dtype == DT_F32)
@@ -150,6 +199,12 @@ void asc_convert(const struct oato_device *base, const struct weight_source *s, 
         else
             memcpy(values, from, row);
     }
+    if (!requantises)
+        return;
+    pthread_mutex_lock(&d->pools.lock);
+    d->requantised[0] += sum[0];
+    d->requantised[1] += sum[1];
+    pthread_mutex_unlock(&d->pools.lock);
 }
 
 bool asc_restore(const struct weight_source *s, enum asc_form form, const void *from, int64_t begin,

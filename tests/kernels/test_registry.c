@@ -111,6 +111,10 @@ static void the_index_of_the_spec_wins(void **state)
     check_id("cpu", 0, "cpu:0");
     assert_true(device_is_host("cpu") && device_is_host("cpu:0") && !device_is_host("sim:0") &&
                 !device_is_host("cpus"));
+    assert_ptr_equal(device_kind("npu:1"), &openvino_device_ops); /* by its other name, too */
+    assert_ptr_equal(device_kind("cuda,cpu"), &cuda_device_ops);
+    assert_null(device_kind("gpu:0"));
+    assert_true(device_keeps_core("cuda:1") && !device_keeps_core("npu"));
     check_id("sim", 0, "sim:0");
     check_id("sim", 3, "sim:3");
     check_id("sim:2", 0, "sim:2");
