@@ -22,6 +22,7 @@ static const struct asc_chip chips[] = {
      .bf16 = true,
      .f32 = true,
      .fused = true,
+     .gelu = true,
      .hbm = true,
      .events = 65535},
     {.name = "Ascend910_93",
@@ -29,10 +30,11 @@ static const struct asc_chip chips[] = {
      .bf16 = true,
      .f32 = true,
      .fused = true,
+     .gelu = true,
      .hbm = true,
      .events = 65535},
-    {.name = "Ascend910", .hbm = true, .events = 65535},
-    {.name = "Ascend310P", .events = 1023},
+    {.name = "Ascend910", .gelu = true, .hbm = true, .events = 65535},
+    {.name = "Ascend310P", .gelu = true, .events = 1023},
     {.name = "", .events = 1023},
 };
 
