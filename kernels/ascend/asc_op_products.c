@@ -97,11 +97,6 @@ bool asc_supports_products(const struct asc_device *d, const struct oato_op *op)
     return true;
 }
 
-bool asc_supports_gate_up(const struct asc_device *d, const struct oato_op *op)
-{
-    return asc_supports_products(d, op);
-}
-
 /* Of heads that have a matrix each: inputs head by head, one product of all or one for each head,
  * and outputs back to rows, behind which the other columns stand. */
 void asc_emit_head_products(struct asc_emit *e)
