@@ -22,6 +22,7 @@ static const struct asc_chip chips[] = {
      .bf16 = true,
      .f32 = true,
      .fused = true,
+     .gelu = true,
      .hbm = true,
      .maps = true},
     {.name = "Ascend910_93",
@@ -29,10 +30,12 @@ static const struct asc_chip chips[] = {
      .bf16 = true,
      .f32 = true,
      .fused = true,
+     .gelu = true,
      .hbm = true,
      .maps = true},
-    {.name = "Ascend910", .hbm = true},
-    {.name = ""}, /* 310P, 310B */
+    {.name = "Ascend910", .gelu = true, .hbm = true},
+    {.name = "Ascend310P", .gelu = true},
+    {.name = ""}, /* 310B */
 };
 
 /* ------------------------------------------------------------------------------- sights -- */

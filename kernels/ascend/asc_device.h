@@ -237,7 +237,8 @@ struct asc_chip {
     bool quantised;   /* it multiplies Q8 and Q4 */
     bool bf16;        /* has BF16 */
     bool f32;         /* multiplies F32 without making it F16 */
-    bool fused;       /* has fused attention */
+    bool fused;       /* has fused attention, and rotary positions */
+    bool gelu;        /* has GELU */
     bool hbm;         /* its memory is HBM, else DDR */
     bool maps;        /* it has virtual addresses */
 };

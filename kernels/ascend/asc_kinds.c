@@ -1,6 +1,6 @@
 /*
  * asc_kinds.c - what an NPU does with each kind of operators: a row each. What has no aclnn
- * operator, or depends on lists, caches or states, has no row and stays on the host by plan.
+ * operator, or depends on lists or caches, has no row and stays on the host by plan.
  *
  * Values: the residual stream, logits, scores and choices are float32; what goes into products and
  * what they leave for attention is F16.
@@ -53,6 +53,8 @@ const struct asc_kind asc_kinds[OP_KIND_COUNT] = {
         {ASC_Add, ASC_InplaceCopy}},
     [OP_SLICE] = {asc_emit_slice, NULL, NULL, {{F32}, {F32}}, {ASC_Slice}},
     [OP_CONVERT] = {asc_emit_convert, NULL, NULL, {{F32}, {F32}}, {ASC_Clamp, ASC_InplaceCopy}},
+    [OP_CONV] = {asc_emit_conv, asc_supports_conv, asc_prepare_conv, {{F32}, {F32}},
+        {ASC_IndexSelect, ASC_InplaceIndexCopy, ASC_InplaceCopy, ASC_Mul, ASC_Cat, ASC_ReduceSum}},
     [OP_ROUTE] = {asc_emit_route, asc_supports_route, asc_prepare_route, {{F32}, {F32}},
         {ASC_Topk, ASC_IndexSelect, ASC_Cat, ASC_Softmax, ASC_ReduceSum, ASC_Clamp, ASC_Div,
         ASC_InplaceCopy}},

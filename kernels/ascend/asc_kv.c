@@ -1,6 +1,6 @@
 /*
- * asc_kv.c - the cache of KV of an NPU and its layout of pages (asc_kv.h). States of recurrent
- * mixers are not computed here. A new cache is all zeros: attention reads whole pages, and what it
+ * asc_kv.c - the cache of KV of an NPU and its layout of pages (asc_kv.h). States are as
+ * everywhere. A new cache is all zeros: attention reads whole pages, and what it
  * masks must be numbers.
  */
 #include "kernels/ascend/asc_kv.h"
@@ -35,7 +35,10 @@ oato_status asc_kv_create(struct oato_device *base, const struct kv_layer_shape 
                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
                           struct oato_error *err)
 {
-    if (dtype != DT_F16)
+    bool pages_here = false;
+    for (int i = 0; i < n; i++)
+        pages_here = pages_here || !layers[i].state;
+    if (pages_here && dtype != DT_F16)
         return oato_fail(err, OATO_EUSAGE, "%s keeps KV of F16 only, not of %s; run with --kv f16",
                          far_of(base)->id, dtype_name(dtype));
     return far_kv_create(base, layers, n, dtype, pages, out, err);

@@ -184,6 +184,10 @@ void asc_emit_kv_copy(struct asc_emit *e)
                 asc_move(e, kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0),
                          page);
         }
+        for (int32_t i = 0; s->state && i < e->step->n_state_copies; i++)
+            asc_move(e, kv_state(kv, l, e->step->state_copy[i].to),
+                     kv_state(kv, l, e->step->state_copy[i].from),
+                     (uint64_t)s->state * sizeof(float));
     }
 }
 

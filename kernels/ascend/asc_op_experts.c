@@ -159,6 +159,10 @@ bool asc_supports_experts(const struct asc_device *d, const struct oato_op *op)
 {
     if (op->expert_slots)
         return false; /* experts that come and go */
+    const enum asc_form form = asc_form_of(d, (oato_dtype)op->dtype, WEIGHT_MATRIX);
+    if (op->one_tensor && (form == ASC_FORM_Q8 || form == ASC_FORM_Q4) &&
+        (int64_t)op->n * op->k % (ASC_GROUP * ALIGNED_ROW))
+        return false; /* where up's scales begin */
     for (int i = 0; i < op_weight_least(op); i++)
         if (!asc_multiplies(d, op_weight_dtype(op, i), op->n, op->k))
             return false;

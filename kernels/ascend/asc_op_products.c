@@ -22,8 +22,9 @@ bool asc_multiplies(const struct asc_device *d, oato_dtype dtype, int64_t n, int
     const enum asc_form form = asc_form_of(d, dtype, WEIGHT_MATRIX);
     if (!is_quantised(form))
         return form != ASC_FORM_NONE;
-    /* a group is less than k, and rows of scales begin at multiples of 32 bytes */
-    return d->chip->quantised && k > ASC_GROUP && k <= QUANT_MOST && k % ASC_GROUP == 0 && n > 0;
+    /* A group is less than k. A single row is taken for one that is not transposed. */
+    return d->chip->quantised && k > ASC_GROUP && k <= QUANT_MOST && k % ASC_GROUP == 0 && n > 1 &&
+           (n <= QUANT_MOST || n % QUANT_PIECE != 1);
 }
 
 static void quantised(struct asc_emit *e, struct asc_part x, const struct asc_matrix *m,
@@ -94,11 +95,6 @@ bool asc_supports_products(const struct asc_device *d, const struct oato_op *op)
             return false;
     }
     return true;
-}
-
-bool asc_supports_gate_up(const struct asc_device *d, const struct oato_op *op)
-{
-    return asc_supports_products(d, op);
 }
 
 /* Of heads that have a matrix each: inputs head by head, one product of all or one for each head,

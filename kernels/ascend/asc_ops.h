@@ -38,7 +38,6 @@ void asc_emit_gate_up(struct asc_emit *e);
 void asc_emit_head_products(struct asc_emit *e);
 void asc_emit_transposed(struct asc_emit *e);
 bool asc_supports_products(const struct asc_device *d, const struct oato_op *op);
-bool asc_supports_gate_up(const struct asc_device *d, const struct oato_op *op);
 /* y = x times rows [begin, begin + y's width) of the matrix; x of F16 or float32, rows x k, y of
  * any type. Both lie without gaps. */
 void asc_product(struct asc_emit *e, struct asc_part x, const struct asc_matrix *m, int64_t begin,
@@ -58,6 +57,11 @@ bool asc_supports_kv(const struct asc_device *d, const struct oato_op *op);
 bool asc_supports_attention(const struct asc_device *d, const struct oato_op *op);
 oato_status asc_prepare_store(struct compiled *c, uint32_t index, struct oato_error *err);
 oato_status asc_prepare_attention(struct compiled *c, uint32_t index, struct oato_error *err);
+
+/* asc_op_conv.c */
+void asc_emit_conv(struct asc_emit *e);
+bool asc_supports_conv(const struct asc_device *d, const struct oato_op *op);
+oato_status asc_prepare_conv(struct compiled *c, uint32_t index, struct oato_error *err);
 
 /* asc_op_experts.c */
 void asc_emit_route(struct asc_emit *e);

@@ -214,6 +214,19 @@ static struct asc_part alike(struct asc_emit *e, struct asc_part p)
     return asc_part_new(e, p.type, p.n, p.dims);
 }
 
+/* (1 + tanh y) / 2 is s(2 y). */
+static void gelu(struct asc_emit *e, struct asc_part a, struct asc_part out)
+{
+    const struct asc_part b = alike(e, a), c = alike(e, a);
+    asc_mul(e, a, a, b);
+    asc_mul(e, a, b, c);
+    asc_scale(e, c, 0.044715f, b);
+    asc_add(e, a, b, c);
+    asc_scale(e, c, 2 * 0.7978845608f, b);
+    sigmoid(e, b, c);
+    asc_mul(e, a, c, out);
+}
+
 /* activation_of, to a part of the same type. */
 static void activate(struct asc_emit *e, struct asc_part a, struct asc_part out)
 {
@@ -222,7 +235,12 @@ static void activate(struct asc_emit *e, struct asc_part a, struct asc_part out)
     const int held = e->n_held;
     switch ((enum activation)e->r->op.activation) {
     case ACT_SILU: silu(e, a, out); break;
-    case ACT_GELU: ASC_CALL(e, GeluV2, asc_t(e, a), GELU_TANH, asc_t(e, out)); break;
+    case ACT_GELU:
+        if (e->d->chip->gelu)
+            ASC_CALL(e, GeluV2, asc_t(e, a), GELU_TANH, asc_t(e, out));
+        else
+            gelu(e, a, out);
+        break;
     case ACT_RELU: relu(e, a, out); break;
     case ACT_RELU_SQUARED: {
         const struct asc_part kept = alike(e, a);

@@ -3,17 +3,20 @@
  * with dlsym where the library is opened at run time. The stand-in is set up by the environment,
  * which is read by the first call and again by stand_reset:
  *
- *   STAND_CHIP=910B4|310P3|310B1      the chip
- *   STAND_DEVICES=N                   how many of it (1)
- *   STAND_MEMORY=BYTES                memory of each, k, M, G allowed (the chip's)
- *   STAND_ORDER=late|others|random|eager  what runs when: only what a synchronisation forces; all
- * other streams before it; any order (STAND_SEED); at once STAND_PAGEABLE=late|now           when
- * an asynchronous copy from pageable memory reads it STAND_FAIL=SYMBOL:N:CODE,...      the Nth call
- * of a symbol (* for each) answers CODE STAND_DIE=NAME:N[:CODE],...       the Nth task of that name
- * (an operator, aclrtMemcpyAsync; * for any) ends in CODE (507015) when it runs, and the device
- * with it STAND_HANG=NAME:N,...             that task never ends STAND_MISSING=SYMBOL,... dlsym
- * does not find it (read when the library is opened) STAND_REPORT=FILE                 each broken
- * rule as it happens, and leaks at exit; - is stderr
+ *   STAND_CHIP=910B4|310P3|310B1  the chip (or as aclrtGetSocName gives it)
+ *   STAND_DEVICES=N               how many of it (1)
+ *   STAND_MEMORY=BYTES            memory of each; k, M and G are allowed (the chip's)
+ *   STAND_ORDER=ORDER             late (default): only what is waited for runs, and only then;
+ *                                 others: all other streams run before it; eager: all at once;
+ *                                 random: any order, by STAND_SEED
+ *   STAND_PAGEABLE=late|now       asynchronous copies from and to pageable memory are as late as
+ *                                 others (default), or have run on return, as documented
+ *   STAND_FAIL=SYMBOL:N:CODE,...  the Nth call of a symbol (*: each) answers CODE
+ *   STAND_DIE=NAME:N:CODE,...     the Nth task of a name (an operator, aclrtMemcpyAsync; *: any)
+ *                                 ends in CODE (507015 if left out), and its device with it
+ *   STAND_HANG=NAME:N,...         that task never ends
+ *   STAND_MISSING=SYMBOL,...      dlsym does not find it (read when the library is opened)
+ *   STAND_REPORT=FILE             each broken rule as it happens, leaks at exit; -: stderr
  */
 #ifndef STAND_CONTROL_H
 #define STAND_CONTROL_H

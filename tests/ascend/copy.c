@@ -5,7 +5,6 @@
  */
 #include "runtime.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* FNV-1a over words and the tail. */
@@ -108,8 +107,6 @@ int copy_run(const struct task *task)
     uint8_t *from = to ? stand_alias(task->from, task->bytes, &rule, &fault) : NULL;
     if (!from)
         return stand_break(rule, ACL_ERROR_RT_AICORE_EXCEPTION, "aclrtMemcpyAsync: %s", fault);
-    if (task->staged)
-        from = task->staged;
     if (task->summed && sum_of(from, task->bytes) != task->sum)
         stand_break(RULE_SOURCE_KEPT, 0,
                     "aclrtMemcpyAsync: %zu bytes at %p changed before the copy", task->bytes,
@@ -118,24 +115,45 @@ int copy_run(const struct task *task)
     return 0;
 }
 
-/* Pageable memory that copies are allowed to read at once, as a driver may that stages it. */
-static bool reads_now(const struct task *task)
+/* Memory of the host that aclrtMallocHost did not give. */
+static bool is_pageable(const void *at)
+{
+    return !stand_is_device_address(at) && !stand_region_of(at);
+}
+
+static int check_async(const struct stream *stream, aclrtMemcpyKind kind, bool pageable,
+                       const char *symbol)
+{
+    if (kind == ACL_MEMCPY_HOST_TO_HOST)
+        return stand_break(RULE_COPY_KIND, ACL_ERROR_RT_FEATURE_NOT_SUPPORT,
+                           "%s: from host to host", symbol);
+    if (stream->capture && pageable && capture_forbids(stand_thread()))
+        return stand_break(RULE_CAPTURE_CALL, 107041, "%s: pageable memory while capturing",
+                           symbol);
+    return 0;
+}
+
+/* As documented, a copy from or to pageable memory has run when the call returns. That is not
+ * relied upon here unless STAND_PAGEABLE=now: a client that asks for an asynchronous copy waits for
+ * it. */
+static int finish_pageable(struct stream *stream)
 {
     const char *when = setting("STAND_PAGEABLE");
-    return when && strcmp(when, "now") == 0 && !stand_region_of(task->from) &&
-           !stand_is_device_address(task->from);
+    return when && strcmp(when, "now") == 0 ? stream_finish(stream, -1) : 0;
 }
 
 aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t count,
                           aclrtMemcpyKind kind, aclrtStream stream)
 {
     const char *symbol = "aclrtMemcpyAsync";
+    struct stream *to = stream;
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
     code = code ? code : stand_stream_check(stream, symbol);
     code = code ? code : check_copy(dst, destMax, src, count, &kind, symbol);
+    bool pageable = !code && (is_pageable(dst) || is_pageable(src));
+    code = code ? code : check_async(to, kind, pageable, symbol);
     if (code)
         return stand_leave(code);
-    struct stream *to = stream;
     struct task *task = task_new(TASK_COPY);
     task->to = dst;
     task->from = src;
@@ -144,17 +162,13 @@ aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t cou
         /* A source that a pending task writes is not yet what will be copied. */
         task->summed = pending_use(src, count, true, NULL) != USE_WRITE;
         task->sum = task->summed ? sum_of(src, count) : 0;
-        if (reads_now(task)) {
-            task->staged = malloc(count);
-            if (!task->staged)
-                abort();
-            memcpy(task->staged, src, count);
-        }
     }
-    if (!to->capture && !takes_device_to(kind) && !pending_use(dst, count, true, NULL) &&
-        task->from != dst)
+    if (!to->capture && !takes_device_to(kind) && !pending_use(dst, count, true, NULL))
         memset(dst, 0xff, count);
-    return stand_leave(stream_put(to, task));
+    code = stream_put(to, task);
+    if (!code && pageable && !to->capture)
+        code = finish_pageable(to);
+    return stand_leave(code);
 }
 
 static int check_set(void *at, size_t room, size_t bytes, const char *symbol)

@@ -5,18 +5,19 @@
 #include "control.h"
 #include "runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define GIB (UINT64_C(1) << 30)
 
-/* Memory and what operators need, from the product pages; the 310P's limit of events is documented
- * with aclrtCreateEvent, the others' is 65536. */
+/* From the product pages and the documentation of AscendCL: aclrtCreateEvent (limits of events),
+ * aclmdlRICaptureBegin (an A2 product captures, the others do not). */
 static const struct stand_chip chips[] = {
     {"Ascend910B4", 32 * GIB, 65536, .bf16 = true, .f64 = true, .quantised_matmul = true,
      .fused_attention = true, .grouped_matmul = true, .virtual_memory = true, .graphs = true},
-    {"Ascend310P3", 24 * GIB, 1023, .f64 = true, .virtual_memory = false, .graphs = true},
-    {"Ascend310B1", 8 * GIB, 1023, .f64 = true},
+    {"Ascend310P3", 24 * GIB, 1023, .f64 = true},
+    {"Ascend310B1", 8 * GIB, 65536, .f64 = true},
 };
 
 const char oato_stand_in[] = "stand-in: no Ascend device; its times are declared, not measured";
@@ -40,9 +41,16 @@ void runtime_start(void)
         return;
     const char *name = setting("STAND_CHIP");
     chosen = chips[0];
-    for (size_t i = 0; name && i < sizeof chips / sizeof *chips; i++)
-        if (strncmp(chips[i].soc + strlen("Ascend"), name, strlen(name)) == 0)
-            chosen = chips[i];
+    bool found = !name || !*name;
+    for (size_t i = 0; !found && i < sizeof chips / sizeof *chips; i++) {
+        size_t skip = strncmp(name, "Ascend", 6) == 0 ? 0 : strlen("Ascend");
+        found = strncmp(chips[i].soc + skip, name, strlen(name)) == 0;
+        chosen = found ? chips[i] : chosen;
+    }
+    if (!found) { /* a test that asks for another chip must not pass on this one */
+        fprintf(stderr, "STAND_CHIP=%s: no such chip\n", name);
+        abort();
+    }
     chosen.memory_bytes = setting_bytes("STAND_MEMORY", chosen.memory_bytes);
     n_devices = (int)setting_bytes("STAND_DEVICES", 1);
     if (n_devices > DEVICES)
@@ -213,8 +221,10 @@ aclError aclrtResetDevice(int32_t deviceId)
 
 aclError aclrtSynchronizeDevice(void)
 {
-    int code =
-        stand_enter("aclrtSynchronizeDevice", NEEDS_DEVICE | NEEDS_NO_CAPTURE | NEEDS_HEALTH);
+    int code = stand_enter("aclrtSynchronizeDevice", NEEDS_DEVICE | NEEDS_HEALTH);
+    if (!code && captures_on(stand_thread()->device))
+        code = stand_break(RULE_CAPTURE_CALL, ACL_ERROR_RT_STREAM_CAPTURED,
+                           "aclrtSynchronizeDevice: a stream is captured");
     code = code ? code : streams_finish(stand_thread()->device);
     return stand_leave(code);
 }

@@ -4,24 +4,34 @@
  */
 #include "runtime.h"
 
-static int live_events(void)
+static void count_visit(void *event, void *count)
 {
-    return (int)objects_live(KIND_EVENT);
+    *(int *)count += (((struct event *)event)->flags & ACL_EVENT_SYNC) != 0;
 }
 
-static int create(aclrtEvent *to, uint32_t flag, const char *symbol)
+/* Those that synchronise streams are of the chip; others are not limited. */
+static int limited_events(void)
+{
+    int n = 0;
+    if (objects_live(KIND_EVENT) >= stand_chip()->events)
+        objects_each(KIND_EVENT, count_visit, &n);
+    return n;
+}
+
+static int create(aclrtEvent *to, struct event like, const char *symbol)
 {
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
     const uint32_t known = ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS | ACL_EVENT_TIME_LINE;
-    if (!code && (!to || !flag || (flag & ~known)))
-        code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: flag %#x", symbol, flag);
-    if (!code && live_events() >= stand_chip()->events)
+    if (!code && (!to || !like.flags || (like.flags & ~known)))
+        code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: flag %#x", symbol,
+                           like.flags);
+    if (!code && (like.flags & ACL_EVENT_SYNC) && limited_events() >= stand_chip()->events)
         code = stand_break(RULE_EVENT_LIMIT, ACL_ERROR_RT_NO_EVENT_RESOURCE,
-                           "%s: %d events exist, the most that %s has", symbol, live_events(),
+                           "%s: %d events exist, the most that %s has", symbol, limited_events(),
                            stand_chip()->soc);
     if (!code) {
         struct event *event = stand_object_new(KIND_EVENT, sizeof *event);
-        event->flags = flag;
+        *event = like;
         event->device = stand_thread()->device;
         *to = event;
     }
@@ -30,45 +40,62 @@ static int create(aclrtEvent *to, uint32_t flag, const char *symbol)
 
 aclError aclrtCreateEvent(aclrtEvent *event)
 {
-    return create(event, ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS | ACL_EVENT_TIME_LINE,
-                  "aclrtCreateEvent");
+    const struct event like = {.flags = ACL_EVENT_SYNC | ACL_EVENT_CAPTURE_STREAM_PROGRESS |
+                                        ACL_EVENT_TIME_LINE};
+    return create(event, like, "aclrtCreateEvent");
 }
 
 aclError aclrtCreateEventWithFlag(aclrtEvent *event, uint32_t flag)
 {
-    return create(event, flag, "aclrtCreateEventWithFlag");
+    const struct event like = {.flags = flag, .by_reset = flag & ACL_EVENT_SYNC};
+    return create(event, like, "aclrtCreateEventWithFlag");
 }
 
 aclError aclrtCreateEventExWithFlag(aclrtEvent *event, uint32_t flag)
 {
-    return create(event, flag, "aclrtCreateEventExWithFlag");
+    const struct event like = {.flags = flag, .by_ex = true};
+    return create(event, like, "aclrtCreateEventExWithFlag");
 }
 
+/* Its pending tasks still run. */
 aclError aclrtDestroyEvent(aclrtEvent handle)
 {
-    const char *symbol = "aclrtDestroyEvent";
-    int code = stand_enter(symbol, NEEDS_INIT);
-    const struct event *event = handle;
-    if (!code && stand_object_is_live(handle, KIND_EVENT) && event->users)
-        code = stand_break(RULE_EVENT_BUSY, ACL_ERROR_RT_PARAM_INVALID,
-                           "%s: %d tasks that name it have not run", symbol, event->users);
-    code = code ? code : stand_object_end(handle, KIND_EVENT, symbol);
+    int code = stand_enter("aclrtDestroyEvent", NEEDS_INIT);
+    code = code ? code : stand_object_end(handle, KIND_EVENT, "aclrtDestroyEvent");
     return stand_leave(code);
 }
 
-/* A task of an event in a stream. */
-static int put(aclrtEvent event, aclrtStream stream, enum task_kind kind, const char *symbol)
+static int check_use(struct event *event, enum task_kind kind, const char *symbol)
 {
-    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
-    code = code ? code : stand_object_check(event, KIND_EVENT, symbol);
-    code = code ? code : stand_stream_check(stream, symbol);
-    const struct event *e = event;
-    if (!code && kind == TASK_WAIT && (!e->records || e->reset))
-        code = stand_break(RULE_EVENT_RECORDED, ACL_ERROR_RT_PARAM_INVALID,
+    if (kind == TASK_WAIT && !(event->flags & ACL_EVENT_SYNC))
+        return stand_break(RULE_EVENT_FLAGS, ACL_ERROR_RT_PARAM_INVALID,
+                           "%s: the event does not synchronise (ACL_EVENT_SYNC)", symbol);
+    if (kind == TASK_RESET && !event->by_reset)
+        return stand_break(RULE_EVENT_FLAGS, ACL_ERROR_RT_PARAM_INVALID,
+                           "%s: only events of aclrtCreateEventWithFlag that synchronise are reset",
+                           symbol);
+    if (kind == TASK_WAIT && !event->by_ex && (!event->records || event->reset_given))
+        return stand_break(RULE_EVENT_RECORDED, ACL_ERROR_RT_PARAM_INVALID,
                            "%s: the event was not recorded", symbol);
+    if (kind == TASK_RECORD && event->by_reset && event->records && !event->reset_given)
+        stand_break(RULE_EVENT_REUSED, 0, "%s: the event was not reset since its last record",
+                    symbol);
+    return 0;
+}
+
+/* A task of an event in a stream. */
+static int put(aclrtEvent handle, aclrtStream stream, enum task_kind kind, const char *symbol)
+{
+    struct event *event = handle;
+    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
+    code = code ? code : stand_object_check(handle, KIND_EVENT, symbol);
+    code = code ? code : stand_stream_check(stream, symbol);
+    code = code ? code : check_use(event, kind, symbol);
     if (!code) {
         struct task *task = task_new(kind);
         task->event = event;
+        if (kind != TASK_WAIT)
+            event->reset_given = kind == TASK_RESET;
         code = stream_put(stream, task);
     }
     return stand_leave(code);
@@ -89,9 +116,9 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event)
     return put(event, stream, TASK_WAIT, "aclrtStreamWaitEvent");
 }
 
-static int check(aclrtEvent event, unsigned needs, const char *symbol)
+static int check(aclrtEvent event, const char *symbol)
 {
-    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH | needs);
+    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
     code = code ? code : stand_object_check(event, KIND_EVENT, symbol);
     if (!code && ((struct event *)event)->capture)
         code = stand_break(RULE_CAPTURE_CALL, 107028, "%s: the event was captured", symbol);
@@ -100,8 +127,8 @@ static int check(aclrtEvent event, unsigned needs, const char *symbol)
 
 static int synchronise(aclrtEvent event, int timeout_ms, const char *symbol)
 {
-    int code = check(event, NEEDS_NO_CAPTURE, symbol);
-    if (!code && !((struct event *)event)->records)
+    int code = check(event, symbol);
+    if (!code && !((struct event *)event)->records && !((struct event *)event)->by_ex)
         code = stand_break(RULE_EVENT_RECORDED, ACL_ERROR_RT_PARAM_INVALID,
                            "%s: the event was not recorded", symbol);
     return stand_leave(code ? code : event_finish(event, timeout_ms));
@@ -119,14 +146,16 @@ aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout)
 
 static bool complete(const struct event *event)
 {
-    return event->records && event->done >= event->records && !event->reset;
+    if (!event->records)
+        return event->by_ex;
+    return event->done >= event->records && !event->reset;
 }
 
 /* Each query lets one task run, after it has answered. */
 aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus *status)
 {
     const char *symbol = "aclrtQueryEventStatus";
-    int code = check(handle, NEEDS_NO_CAPTURE, symbol);
+    int code = check(handle, symbol);
     if (!code && !status)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: the result is NULL",
                            symbol);
@@ -144,16 +173,16 @@ aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus *stat
 aclError aclrtEventElapsedTime(float *ms, aclrtEvent startEvent, aclrtEvent endEvent)
 {
     const char *symbol = "aclrtEventElapsedTime";
-    int code = check(startEvent, 0, symbol);
+    int code = check(startEvent, symbol);
     code = code ? code : stand_object_check(endEvent, KIND_EVENT, symbol);
     if (!code && !ms)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: the result is NULL",
                            symbol);
     const struct event *start = startEvent, *end = endEvent;
     if (!code && (!(start->flags & ACL_EVENT_TIME_LINE) || !(end->flags & ACL_EVENT_TIME_LINE)))
-        code = stand_break(RULE_EVENT_TIME, ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID,
+        code = stand_break(RULE_EVENT_FLAGS, ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID,
                            "%s: an event keeps no time (ACL_EVENT_TIME_LINE)", symbol);
-    if (!code && (!complete(start) || !complete(end)))
+    if (!code && (!start->records || !end->records || !complete(start) || !complete(end)))
         code = stand_break(RULE_EVENT_TIME, ACL_ERROR_RT_EVENT_NOT_COMPLETE,
                            "%s: an event is not complete", symbol);
     if (!code)

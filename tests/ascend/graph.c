@@ -25,6 +25,14 @@ bool capture_forbids(const struct thread *thread)
     return forbidden;
 }
 
+bool captures_on(int device)
+{
+    for (const struct capture *c = captures; c; c = c->next)
+        if (c->origin->device == device)
+            return true;
+    return false;
+}
+
 void capture_put(struct capture *capture, struct stream *stream, struct task *task)
 {
     (void)stream;

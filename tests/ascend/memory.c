@@ -224,7 +224,7 @@ static int out_of_memory(const char *symbol, size_t bytes, int device)
 
 aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)
 {
-    int code = stand_enter("aclrtMalloc", NEEDS_DEVICE | NEEDS_NO_CAPTURE | NEEDS_HEALTH);
+    int code = stand_enter("aclrtMalloc", NEEDS_DEVICE | NEEDS_HEALTH);
     if (!code && (!devPtr || !size || (int)policy < 0))
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "aclrtMalloc of %zu bytes",
                            size);
@@ -260,7 +260,7 @@ static int check_free(void *address, bool host, const char *symbol)
 
 aclError aclrtFree(void *devPtr)
 {
-    int code = stand_enter("aclrtFree", NEEDS_INIT | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtFree", NEEDS_INIT);
     code = code ? code : check_free(devPtr, false, "aclrtFree");
     if (!code) {
         struct stand_region *region = stand_region_of(devPtr);
@@ -277,7 +277,7 @@ aclError aclrtFree(void *devPtr)
 
 aclError aclrtMallocHost(void **hostPtr, size_t size)
 {
-    int code = stand_enter("aclrtMallocHost", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtMallocHost", NEEDS_DEVICE);
     if (!code && (!hostPtr || !size))
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID,
                            "aclrtMallocHost of %zu bytes", size);
@@ -298,7 +298,7 @@ aclError aclrtMallocHost(void **hostPtr, size_t size)
  * task uses stays until the end instead, so that the task ends in an error and not in a crash. */
 aclError aclrtFreeHost(void *hostPtr)
 {
-    int code = stand_enter("aclrtFreeHost", NEEDS_INIT | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtFreeHost", NEEDS_INIT);
     code = code ? code : check_free(hostPtr, true, "aclrtFreeHost");
     if (!code && stand_region_of(hostPtr)->blamed) {
         stand_region_of(hostPtr)->freed = true;

@@ -55,6 +55,12 @@ static void forget(struct object *object)
     free(object);
 }
 
+/* An event that was destroyed before its tasks have run. */
+static bool is_named(const struct object *object)
+{
+    return object->kind == KIND_EVENT && ((const struct event *)object->at)->users;
+}
+
 void *stand_object_new(enum stand_kind kind, size_t bytes)
 {
     struct object *object = calloc(1, sizeof *object);
@@ -112,7 +118,8 @@ int stand_object_end(const void *at, enum stand_kind kind, const char *symbol)
     live[kind]--;
     *dead_last = object;
     dead_last = &object->next;
-    if (++dead > DEAD_KEPT) {
+    dead++;
+    while (dead > DEAD_KEPT && !is_named(dead_first)) {
         object = dead_first;
         dead_first = object->next;
         dead--;

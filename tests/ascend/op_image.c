@@ -77,12 +77,6 @@ struct conv_op {
     aclDataType operands;
 };
 
-static void narrow(float *x, int64_t n, const struct conv_op *op)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = op_narrow(x[i], op->operands, op->hf32);
-}
-
 /* Adds to the sums of one image what each input, channel and tap gives. Of a transposed
  * convolution input and result change places in the windows. */
 static void convolve(const struct conv_op *op, const float *x, const float *f, float *sums)
@@ -119,13 +113,13 @@ static void run_conv(struct stand_run *run, const void *state)
         return;
     float *f = stand_read_floats(run, op->weight);
     float *bias = op->bias.given ? stand_read_floats(run, op->bias) : NULL;
-    narrow(f, stand_elements(op->weight), op);
+    op_narrow(f, stand_elements(op->weight), op->operands, op->hf32);
     int64_t n = stand_elements(op->out) / op->out.dims[0], area = n / op->out.dims[1];
     float *sums = stand_scratch(run, (size_t)n * sizeof *sums);
     for (int64_t batch = 0; batch < op->out.dims[0]; batch++) {
         struct stand_view one = stand_select(op->in, 0, batch);
         float *x = stand_read_floats(run, one);
-        narrow(x, stand_elements(one), op);
+        op_narrow(x, stand_elements(one), op->operands, op->hf32);
         for (int64_t i = 0; i < n; i++)
             sums[i] = bias ? bias[i / area] : 0;
         convolve(op, x, f, sums);

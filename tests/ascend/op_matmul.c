@@ -33,8 +33,7 @@ static void multiply(struct stand_run *run, const struct product_op *op, struct 
     if (!op_weight_open(run, &w, b))
         return;
     float *x = stand_read_floats(run, a);
-    for (int64_t i = 0; i < m * k; i++)
-        x[i] = op_narrow(x[i], op->operands, op->hf32);
+    op_narrow(x, m * k, op->operands, op->hf32);
     float *y = stand_scratch(run, (size_t)(m * n) * sizeof *y);
     op_weight_multiply(run, &w, x, m, NULL, op->result, y);
     stand_write_floats(run, out, y);

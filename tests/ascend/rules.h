@@ -29,12 +29,13 @@ enum stand_rule {
     RULE_ORDER,          /* streams that share memory are ordered by events */
     RULE_STREAM_DEVICE,  /* a stream is used on its device */
     RULE_STREAM_BUSY,    /* a stream is destroyed empty */
-    RULE_EVENT_BUSY,
     RULE_EVENT_RECORDED, /* waits and times need a record */
-    RULE_EVENT_TIME,     /* elapsed times need events with time, and complete */
+    RULE_EVENT_REUSED,   /* reset before the next record, where it was made so */
+    RULE_EVENT_FLAGS,    /* waits, resets and times need events made for them */
+    RULE_EVENT_TIME,     /* elapsed times need complete events */
     RULE_EVENT_LIMIT,
     RULE_PEER_ACCESS,
-    RULE_CAPTURE_CALL,      /* not while capturing */
+    RULE_CAPTURE_CALL,      /* no waiting, no copy that waits, while capturing */
     RULE_CAPTURE_PAIR,      /* begin and end match, forks are joined */
     RULE_GRAPH_BUSY,        /* a graph is destroyed after it ran */
     RULE_EXECUTOR_ONCE,     /* one launch for each first phase */

@@ -143,8 +143,7 @@ struct task {
     size_t bytes;
     int value;
     bool summed;
-    uint64_t sum;    /* of the host's source when the copy was given */
-    uint8_t *staged; /* the source's bytes then, where STAND_PAGEABLE says so; owned */
+    uint64_t sum; /* of the host's source when the copy was given */
 };
 
 struct stream {
@@ -160,7 +159,10 @@ struct stream {
 
 struct event {
     uint32_t flags;
-    bool reset;
+    bool by_reset;          /* of aclrtCreateEventWithFlag: recorded again only after a reset */
+    bool by_ex;             /* of aclrtCreateEventExWithFlag: complete while never recorded */
+    bool reset_given;       /* since the last record, in the client's order */
+    bool reset;             /* has run */
     uint64_t records, done; /* records given, the last that ran */
     double ns;
     int users; /* pending tasks that name it */
@@ -226,6 +228,7 @@ int task_run(struct task *, int device, double *ns);
 const char *task_name(const struct task *);
 int copy_run(const struct task *);
 bool capture_forbids(const struct thread *);
+bool captures_on(int device);
 /* Takes the task. */
 void capture_put(struct capture *, struct stream *, struct task *);
 /* Joins a stream to a capture where it waits for an event captured there. */

@@ -67,7 +67,6 @@ void task_free(struct task *task)
         task->graph->runs--;
     if (task->event)
         task->event->users--;
-    free(task->staged);
     free(task);
 }
 
@@ -443,7 +442,7 @@ void streams_reset(void)
 
 static int create(aclrtStream *to, const char *symbol)
 {
-    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_NO_CAPTURE | NEEDS_HEALTH);
+    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
     if (!code && !to)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: the result is NULL",
                            symbol);
@@ -499,9 +498,6 @@ static int synchronise(aclrtStream stream, int timeout_ms, const char *symbol)
     if (!code && ((struct stream *)stream)->capture)
         code = stand_break(RULE_CAPTURE_CALL, ACL_ERROR_RT_STREAM_CAPTURED,
                            "%s: the stream is captured", symbol);
-    if (!code && capture_forbids(stand_thread()))
-        code = stand_break(RULE_CAPTURE_CALL, ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT,
-                           "%s while a stream is captured", symbol);
     return stand_leave(code ? code : stream_finish(stream, timeout_ms));
 }
 
@@ -518,7 +514,7 @@ aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout)
 /* Each query lets one task run, after it has answered. */
 aclError aclrtStreamQuery(aclrtStream handle, aclrtStreamStatus *status)
 {
-    int code = stand_enter("aclrtStreamQuery", NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = stand_enter("aclrtStreamQuery", NEEDS_DEVICE);
     code = code ? code : stand_stream_check(handle, "aclrtStreamQuery");
     if (!code && !status)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID,

@@ -213,21 +213,6 @@ static void stream_busy(bool wrong)
     client_close(&c);
 }
 
-static void event_busy(bool wrong)
-{
-    struct client c = client_open();
-    aclrtEvent event;
-    OK(aclrtCreateEvent(&event));
-    OK(aclrtRecordEvent(event, c.stream));
-    if (!wrong)
-        OK(aclrtSynchronizeEvent(event));
-    assert_int_equal(aclrtDestroyEvent(event), wrong ? 107000 : 0);
-    OK(aclrtSynchronizeStream(c.stream));
-    if (wrong)
-        OK(aclrtDestroyEvent(event));
-    client_close(&c);
-}
-
 static void event_recorded(bool wrong)
 {
     struct client c = client_open();
@@ -241,19 +226,50 @@ static void event_recorded(bool wrong)
     client_close(&c);
 }
 
-static void event_time(bool wrong)
+static void event_reused(bool wrong)
 {
     struct client c = client_open();
+    aclrtEvent event;
+    OK(aclrtCreateEventWithFlag(&event, ACL_EVENT_SYNC));
+    OK(aclrtRecordEvent(event, c.stream));
+    OK(aclrtStreamWaitEvent(c.stream, event));
+    if (!wrong)
+        OK(aclrtResetEvent(event, c.stream));
+    OK(aclrtRecordEvent(event, c.stream));
+    OK(aclrtSynchronizeEvent(event));
+    OK(aclrtDestroyEvent(event));
+    client_close(&c);
+}
+
+/* The time between two events. */
+static int elapsed(struct client *c, uint32_t flag, bool finished)
+{
     aclrtEvent event[2];
     float ms;
     for (int i = 0; i < 2; i++) {
-        OK(aclrtCreateEventWithFlag(&event[i], wrong ? ACL_EVENT_SYNC : ACL_EVENT_TIME_LINE));
-        OK(aclrtRecordEvent(event[i], c.stream));
+        OK(aclrtCreateEventWithFlag(&event[i], flag));
+        OK(aclrtRecordEvent(event[i], c->stream));
     }
-    OK(aclrtSynchronizeStream(c.stream));
-    assert_int_equal(aclrtEventElapsedTime(&ms, event[0], event[1]), wrong ? 107006 : 0);
+    if (finished)
+        OK(aclrtSynchronizeStream(c->stream));
+    int code = aclrtEventElapsedTime(&ms, event[0], event[1]);
     for (int i = 0; i < 2; i++)
         OK(aclrtDestroyEvent(event[i]));
+    return code;
+}
+
+static void event_flags(bool wrong)
+{
+    struct client c = client_open();
+    assert_int_equal(elapsed(&c, wrong ? ACL_EVENT_SYNC : ACL_EVENT_TIME_LINE, true),
+                     wrong ? 107006 : 0);
+    client_close(&c);
+}
+
+static void event_time(bool wrong)
+{
+    struct client c = client_open();
+    assert_int_equal(elapsed(&c, ACL_EVENT_TIME_LINE, !wrong), wrong ? 507006 : 0);
     client_close(&c);
 }
 
@@ -290,8 +306,10 @@ static void capture_call(bool wrong)
     OK(aclmdlRICaptureBegin(c.stream, ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
     OK(scale(c.x, c.y, 2, c.workspace, c.stream));
     if (wrong) {
-        void *memory;
-        assert_int_equal(aclrtMalloc(&memory, 64, ACL_MEM_MALLOC_HUGE_FIRST), 107030);
+        float value;
+        assert_int_equal(
+            aclrtMemcpy(&value, sizeof value, c.x, sizeof value, ACL_MEMCPY_DEVICE_TO_HOST),
+            107030);
     }
     assert_int_equal(aclmdlRICaptureEnd(c.stream, &graph), wrong ? 507903 : 0);
     if (!wrong)
@@ -559,8 +577,9 @@ static const struct mistake {
     {"order", order, NULL},
     {"stream_device", stream_device, "STAND_DEVICES=2"},
     {"stream_busy", stream_busy, NULL},
-    {"event_busy", event_busy, NULL},
     {"event_recorded", event_recorded, NULL},
+    {"event_reused", event_reused, NULL},
+    {"event_flags", event_flags, NULL},
     {"event_time", event_time, NULL},
     {"event_limit", event_limit, "STAND_CHIP=310P3"},
     {"peer_access", peer_access, "STAND_DEVICES=2"},

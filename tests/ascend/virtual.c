@@ -17,7 +17,7 @@ struct physical {
 
 static int enter(const char *symbol)
 {
-    int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_NO_CAPTURE);
+    int code = stand_enter(symbol, NEEDS_DEVICE);
     if (!code && !stand_chip()->virtual_memory)
         code = stand_break(RULE_CHIP, ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "%s: not on %s", symbol,
                            stand_chip()->soc);

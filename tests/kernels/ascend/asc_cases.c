@@ -215,6 +215,9 @@ const struct asc_case asc_cases[] = {
     {OP_EXPERT_GATE_UP, "k96/n22/e8/u3", 6, vary_experts, true},
     {OP_EXPERT_DOWN, "k64/n48/e6/u2", 6, vary_experts, false},
     {OP_EXPERT_DOWN, "k96/n22/e8/u3", 6, vary_experts, true},
+    {OP_CONV, "k96/s3", 0, NULL, false},
+    {OP_CONV, "k64/s1", 0, NULL, false},
+    {OP_CONV, "k8/s7", 0, NULL, false},
     {OP_ATTENTION, "h4/g2/d64", 7, vary_attention, false}, /* of what KV_STORE stored */
     {OP_ATTENTION, "h7/g1/d16", 7, vary_attention, false},
     {OP_ATTENTION, "h3/g3/d96", 7, vary_attention, false},
