@@ -68,24 +68,38 @@ float op_hf32(float value)
     return value;
 }
 
-float op_narrow(float value, aclDataType type, bool hf32)
+/* By whole numbers alone, which compilers make vectors of, as this runs for every weight: 10 bits
+ * of mantissa are kept, or multiples of 2^-24 where F16 has no normal numbers; beyond its range is
+ * infinity. */
+static float to_f16(float value)
+{
+    const float big = 0x1.8p23f; /* adding it leaves whole numbers */
+    const int32_t least_normal = 0x38800000, infinity = 0x7f800000, most = 0x477fe000;
+    float small = (fabsf(value) * 0x1p24f + big - big) * 0x1p-24f;
+    int32_t bits, size, small_bits;
+    memcpy(&bits, &value, sizeof bits);
+    memcpy(&small_bits, &small, sizeof small_bits);
+    size = bits & 0x7fffffff;
+    int32_t kept = (int32_t)(((uint32_t)size + 0xfffu + (size >> 13 & 1)) & ~0x1fffu);
+    kept = kept > most ? infinity : kept;
+    kept = size < least_normal ? small_bits : kept;
+    kept = size > infinity ? size : kept;
+    kept |= bits & INT32_MIN;
+    memcpy(&value, &kept, sizeof value);
+    return value;
+}
+
+void op_narrow(float *values, int64_t n, aclDataType type, bool hf32)
 {
     if (hf32)
-        return op_hf32(value);
-    if (type == ACL_FLOAT16) {
-        /* Without a call, as this runs for every weight: 10 bits of mantissa are kept, or multiples
-         * of 2^-24 where F16 has no normal numbers. */
-        if (fabsf(value) < 0x1p-14f)
-            return nearbyintf(value * 0x1p24f) * 0x1p-24f;
-        if (isnan(value))
-            return value;
-        uint32_t bits;
-        memcpy(&bits, &value, sizeof bits);
-        bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
-        memcpy(&value, &bits, sizeof bits);
-        return fabsf(value) > 65504 ? copysignf(INFINITY, value) : value;
-    }
-    return type == ACL_BF16 ? stand_from_bf16(stand_to_bf16((double)value)) : value;
+        for (int64_t i = 0; i < n; i++)
+            values[i] = op_hf32(values[i]);
+    else if (type == ACL_FLOAT16)
+        for (int64_t i = 0; i < n; i++)
+            values[i] = to_f16(values[i]);
+    else if (type == ACL_BF16)
+        for (int64_t i = 0; i < n; i++)
+            values[i] = stand_from_bf16(stand_to_bf16((double)values[i]));
 }
 
 bool op_holds(struct stand_call *call, aclDataType from, const struct stand_view *out)

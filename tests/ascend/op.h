@@ -11,7 +11,9 @@
 /* Chips that the documentation of an operator names: the 910B family, the 310P, the 310B. */
 enum { CHIP_910B = 1, CHIP_310P = 2, CHIP_310B = 4, CHIP_BIG = 3, CHIP_ALL = 7 };
 
-enum { WORKSPACE = 16u << 20 }; /* what kernels of the cube unit ask for beside their copies */
+/* What kernels of the cube unit ask for beside their copies. Chips ask for 16 MiB, which would take a
+ * CPU longer to poison than many a product takes. */
+enum { WORKSPACE = 64 << 10 };
 
 #define TYPE_F16    STAND_TYPE(ACL_FLOAT16)
 #define TYPE_F32    STAND_TYPE(ACL_FLOAT)
@@ -57,8 +59,8 @@ double op_silu(double x);
 /* Dot product with 16 sums in F32. */
 float op_dot(const float *a, const float *b, int64_t n);
 
-/* A value rounded to what the cube unit takes: `type`, or HF32. */
-float op_narrow(float value, aclDataType type, bool hf32);
+/* n values rounded to what the cube unit takes: `type`, or HF32. */
+void op_narrow(float *values, int64_t n, aclDataType type, bool hf32);
 
 /* ------------------------------------------------------------------- weights (op_weight.c) ---- */
 

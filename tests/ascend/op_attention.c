@@ -32,8 +32,9 @@ static void dequantise(struct stand_run *run, const struct antiquant *quant,
                          ? batch * (stand_elements(quant->scale) / op->batches) + i / op->d
                      : single ? 0
                               : head * op->d + i % op->d;
-        rows[i] = op_narrow((rows[i] + (offset ? offset[at] : 0)) * scale[at], op->q.type, false);
+        rows[i] = (rows[i] + (offset ? offset[at] : 0)) * scale[at];
     }
+    op_narrow(rows, n * op->d, op->q.type, false);
 }
 
 /* The first n rows of keys or values of a batch and head, n x D. */

@@ -77,12 +77,6 @@ struct conv_op {
     aclDataType operands;
 };
 
-static void narrow(float *x, int64_t n, const struct conv_op *op)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = op_narrow(x[i], op->operands, op->hf32);
-}
-
 /* Adds to the sums of one image what each input, channel and tap gives. Of a transposed
  * convolution input and result change places in the windows. */
 static void convolve(const struct conv_op *op, const float *x, const float *f, float *sums)
@@ -119,13 +113,13 @@ static void run_conv(struct stand_run *run, const void *state)
         return;
     float *f = stand_read_floats(run, op->weight);
     float *bias = op->bias.given ? stand_read_floats(run, op->bias) : NULL;
-    narrow(f, stand_elements(op->weight), op);
+    op_narrow(f, stand_elements(op->weight), op->operands, op->hf32);
     int64_t n = stand_elements(op->out) / op->out.dims[0], area = n / op->out.dims[1];
     float *sums = stand_scratch(run, (size_t)n * sizeof *sums);
     for (int64_t batch = 0; batch < op->out.dims[0]; batch++) {
         struct stand_view one = stand_select(op->in, 0, batch);
         float *x = stand_read_floats(run, one);
-        narrow(x, stand_elements(one), op);
+        op_narrow(x, stand_elements(one), op->operands, op->hf32);
         for (int64_t i = 0; i < n; i++)
             sums[i] = bias ? bias[i / area] : 0;
         convolve(op, x, f, sums);
@@ -259,7 +253,8 @@ static void run_pool(struct stand_run *run, const void *state)
 }
 
 /* Sets the windows; pads holds one value, one an axis, or four: before and after of each axis, or
- * (ends_last) before both axes, then after both. */
+ * (ends_last, MaxPool) before both axes, then after both. No strides: the kernel's size, of MaxPool
+ * 1. */
 static void set_windows(struct stand_call *call, struct pool_op *op, struct stand_ints kernel,
                         struct stand_ints strides, struct stand_ints pads,
                         struct stand_ints dilations, bool ceiling, bool ends_last)
@@ -274,12 +269,12 @@ static void set_windows(struct stand_call *call, struct pool_op *op, struct stan
     for (int i = 0; stand_holds(call) && i < 2; i++) {
         struct window *w = &op->w[i];
         bool sides = pads.n == 4;
-        *w = (struct window){.in = op->in.dims[2 + i],
-                             .taps = axis_value(kernel, i, 2, 1),
-                             .stride = axis_value(strides.n ? strides : kernel, i, 2, 1),
-                             .pad = sides ? pads.values[ends_last ? i : 2 * i]
-                                          : axis_value(pads, i, 2, 0),
-                             .dilation = axis_value(dilations, i, 2, 1)};
+        *w = (struct window){
+            .in = op->in.dims[2 + i],
+            .taps = axis_value(kernel, i, 2, 1),
+            .stride = axis_value(strides.n || ends_last ? strides : kernel, i, 2, 1),
+            .pad = sides ? pads.values[ends_last ? i : 2 * i] : axis_value(pads, i, 2, 0),
+            .dilation = axis_value(dilations, i, 2, 1)};
         op->pads_after[i] = sides ? pads.values[ends_last ? 2 + i : 2 * i + 1] : w->pad;
         stand_require(call, w->pad >= 0 && op->pads_after[i] >= 0, "a padding is negative");
         w->out = windows(w, w->pad + op->pads_after[i], ceiling);
@@ -357,11 +352,15 @@ aclnnStatus aclnnMaxPoolGetWorkspaceSize(const aclTensor *self, const aclIntArra
     struct stand_call *call = stand_begin("aclnnMaxPool", bytes, executor);
     bool no_batch;
     struct pool_op op = begin_pool(call, POOL_MAX, self, out, &no_batch);
+    op_chips(call, CHIP_910B);
+    stand_types(call, &op.in, TYPE_F32 | TYPE_F16);
     stand_require(call, autoPad == 0, "autoPad %lld: only 0 is supported", (long long)autoPad);
-    stand_require(call, ceilMode == 0 || ceilMode == 1, "ceilMode is %lld", (long long)ceilMode);
     set_windows(call, &op, stand_ints(call, "kernelShape", kernelShape),
                 stand_ints(call, "strides", strides), stand_ints(call, "pads", pads),
-                stand_ints(call, "dilations", dilations), ceilMode == 1, true);
+                stand_ints(call, "dilations", dilations), ceilMode != 0, true);
+    for (int i = 0; i < 2; i++)
+        stand_require(call, op.w[i].dilation <= 1 && op.w[i].pad + op.pads_after[i] <= op.w[i].taps,
+                      "dilations are 1, and the paddings of an axis no larger than the window");
     return plan_pool(call, &op, no_batch);
 }
 STAND_SECOND_PHASE(aclnnMaxPool)

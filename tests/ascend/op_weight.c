@@ -41,31 +41,63 @@ bool op_weight_open(struct stand_run *run, struct op_weight *w, struct stand_vie
     return w->data != NULL;
 }
 
-static float value_at(const uint8_t *data, int64_t at, aclDataType type)
+static float float_of_f16(uint16_t half)
 {
-    uint16_t half;
+    uint32_t bits = (half & 0x7fffu) << 13;
     float value;
-    switch ((int)type) {
-    case ACL_INT4: {
-        int nibble = data[at / 2] >> (at % 2 ? 4 : 0) & 15;
-        return (float)(nibble < 8 ? nibble : nibble - 16);
+    memcpy(&value, &bits, sizeof value);
+    value *= 0x1p112f; /* the exponent's other bias; numbers below the normal ones too */
+    memcpy(&bits, &value, sizeof bits);
+    bits |= (half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0;
+    bits |= (half & 0x8000u) << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float float_of_int4(int nibble)
+{
+    return (float)((nibble ^ 8) - 8);
+}
+
+/* n elements from element `at` on, `step` apart, as floats. Neighbours are by far the most, and
+ * their loops are such that compilers make vectors of them. */
+static void unpack(const uint8_t *data, aclDataType type, int64_t at, int64_t step, int64_t n,
+                   float *to)
+{
+    enum { PART = 64 };
+    uint16_t halves[PART];
+    if (type == ACL_INT4 && step == 1 && at % 2 == 0) {
+        for (int64_t i = 0; i < n / 2; i++) {
+            to[2 * i] = float_of_int4(data[at / 2 + i] & 15);
+            to[2 * i + 1] = float_of_int4(data[at / 2 + i] >> 4);
+        }
+        at += n / 2 * 2, to += n / 2 * 2, n %= 2;
     }
-    case ACL_INT8: return (float)(int8_t)data[at];
-    case ACL_FLOAT: memcpy(&value, data + 4 * at, sizeof value); return value;
-    default:
-        memcpy(&half, data + 2 * at, sizeof half);
-        return type == ACL_FLOAT16 ? stand_from_f16(half) : stand_from_bf16(half);
+    for (; type == ACL_FLOAT16 && step == 1 && n >= PART; at += PART, to += PART, n -= PART) {
+        memcpy(halves, data + 2 * at, sizeof halves);
+        for (int i = 0; i < PART; i++)
+            to[i] = float_of_f16(halves[i]);
     }
+    for (int64_t i = 0; i < n; i++, at += step)
+        switch ((int)type) {
+        case ACL_INT4: to[i] = float_of_int4(data[at / 2] >> (at % 2 ? 4 : 0) & 15); break;
+        case ACL_INT8: to[i] = (float)(int8_t)data[at]; break;
+        case ACL_FLOAT: memcpy(to + i, data + 4 * at, sizeof *to); break;
+        default:
+            memcpy(halves, data + 2 * at, sizeof *halves);
+            to[i] = type == ACL_FLOAT16 ? float_of_f16(*halves) : stand_from_bf16(*halves);
+        }
 }
 
 /* An integer weight is (w + offset) * scale, rounded to the type of the activations. */
 static void scale_column(const struct op_weight *w, int64_t n, float *column)
 {
     int64_t k = w->view.dims[0], columns = w->view.dims[1];
-    for (int64_t i = 0; i < k; i++) {
-        int64_t at = i / w->group * columns + n;
-        float offset = w->offset ? w->offset[at] : 0;
-        column[i] = op_narrow((column[i] + offset) * w->scale[at], w->operands, w->hf32);
+    for (int64_t first = 0; first < k; first += w->group) {
+        int64_t at = first / w->group * columns + n, end = first + w->group;
+        float scale = w->scale[at], offset = w->offset ? w->offset[at] : 0;
+        for (int64_t i = first; i < (end < k ? end : k); i++)
+            column[i] = (column[i] + offset) * scale;
     }
 }
 
@@ -73,22 +105,18 @@ void op_weight_column(const struct op_weight *w, int64_t n, float *column)
 {
     const struct stand_view *v = &w->view;
     int64_t width = w->nz ? op_nz_width(v->type) : 0, k = v->dims[0];
-    if (!w->nz) {
-        int64_t step = v->strides[0], at = n * v->strides[1];
-        for (int64_t i = 0; i < k; i++)
-            column[i] = value_at(w->data, at + i * step, v->type);
-    } else {
-        for (int64_t i = 0; i < k; i++)
-            column[i] = value_at(w->data,
-                                 w->rows_are_n ? op_nz_at(v->dims[1], width, n, i)
-                                               : op_nz_at(k, width, i, n),
-                                 v->type);
-    }
+    if (!w->nz)
+        unpack(w->data, v->type, n * v->strides[1], v->strides[0], k, column);
+    else if (!w->rows_are_n)
+        unpack(w->data, v->type, op_nz_at(k, width, 0, n), width, k, column);
+    else
+        for (int64_t i = 0; i < k; i += width)
+            unpack(w->data, v->type, op_nz_at(v->dims[1], width, n, i), 1,
+                   k - i < width ? k - i : width, column + i);
     if (w->scale)
         scale_column(w, n, column);
-    else if (w->hf32 || (w->operands != v->type && w->operands != ACL_FLOAT))
-        for (int64_t i = 0; i < k; i++)
-            column[i] = op_narrow(column[i], w->operands, w->hf32);
+    if (w->scale || w->hf32 || w->operands != v->type)
+        op_narrow(column, k, w->operands, w->hf32);
 }
 
 void op_weight_multiply(struct stand_run *run, const struct op_weight *w, const float *x, int64_t m,
@@ -99,7 +127,7 @@ void op_weight_multiply(struct stand_run *run, const struct op_weight *w, const 
     for (int64_t j = 0; j < n; j++) {
         op_weight_column(w, j, column);
         for (int64_t i = 0; i < m; i++)
-            out[i * n + j] =
-                op_narrow(op_dot(x + i * k, column, k) + (bias ? bias[j] : 0), result, false);
+            out[i * n + j] = op_dot(x + i * k, column, k) + (bias ? bias[j] : 0);
     }
+    op_narrow(out, m * n, result, false);
 }

@@ -201,8 +201,6 @@ ACLNN(SoftmaxCrossEntropyWithLogits, const aclTensor *features, aclTensor *label
 ACLNN(SwiGlu, const aclTensor *x, int64_t dim, const aclTensor *out);
 ACLNN(GeGluV3, const aclTensor *self, int64_t dim, int64_t approximate, bool activateLeft,
       aclTensor *out, aclTensor *outGelu); /* approximate 1: tanh, 0: erf */
-ACLNN(RotaryPositionEmbedding, const aclTensor *x, const aclTensor *cos, const aclTensor *sin,
-      int64_t mode, aclTensor *out);
 
 /* --------------------------------------------------------------------------- products ---- */
 
@@ -282,6 +280,14 @@ ACLNN(IncreFlashAttentionV4, const aclTensor *query, const aclTensorList *key,
       const aclTensor *antiquantOffset, const aclTensor *blocktable, const aclTensor *kvPaddingSize,
       int64_t numHeads, double scaleValue, char *inputLayout, int64_t numKeyValueHeads,
       int64_t blockSize, int64_t innerPrecise, const aclTensor *attentionOut);
+
+ACLNN(PromptFlashAttentionV3, const aclTensor *query, const aclTensor *key, const aclTensor *value,
+      const aclTensor *pseShift, const aclTensor *attenMask, const aclIntArray *actualSeqLengths,
+      const aclIntArray *actualSeqLengthsKv, const aclTensor *deqScale1,
+      const aclTensor *quantScale1, const aclTensor *deqScale2, const aclTensor *quantScale2,
+      const aclTensor *quantOffset2, int64_t numHeads, double scaleValue, int64_t preTokens,
+      int64_t nextTokens, char *inputLayout, int64_t numKeyValueHeads, int64_t sparseMode,
+      int64_t innerPrecise, const aclTensor *attentionOut);
 
 /* ------------------------------------------------------------------- images and sound ---- */
 
