@@ -29,25 +29,14 @@ struct comparison {
     size_t windows;        /* done */
 };
 
-static int32_t likeliest(const float *logits, int32_t vocab)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        best = logits[i] > logits[best] ? i : best;
-    return best;
-}
-
 /* One position of both runs; next: the token that follows there. */
 static void position_judge(struct comparison *c, const float *exact, const float *row, int32_t next)
 {
     const double sum = logits_log_sum(exact, c->vocab), ours = logits_log_sum(row, c->vocab);
-    for (int32_t i = 0; i < c->vocab; i++) {
-        const double p = (double)exact[i] - sum;
-        c->divergence += exp(p) * (p - ((double)row[i] - ours));
-    }
+    c->divergence += logits_divergence(exact, sum, row, ours, c->vocab);
     c->side[0].nll -= (double)exact[next] - sum;
     c->side[1].nll -= (double)row[next] - ours;
-    c->same += likeliest(exact, c->vocab) == likeliest(row, c->vocab);
+    c->same += logits_likeliest(exact, c->vocab) == logits_likeliest(row, c->vocab);
     c->scored++;
 }
 

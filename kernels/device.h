@@ -73,7 +73,7 @@ static inline void step_cores_give(const struct step *step)
 
 struct device_info {
     char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
-    char kind[16];         /* "cpu", "sim", "cuda", "openvino" */
+    char kind[16];         /* "cpu", "sim", "cuda", "ascend", .. */
     char model[96];        /* what it is: "AMD EPYC 9755", "simulated" */
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
@@ -236,9 +236,11 @@ typedef void symbol_fn(void *user, const char *library, const char *symbol, bool
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
-    bool keeps_core; /* a thread of the device spins while a step runs */
     bool simulated;  /* no hardware: it is there only if it is asked for */
     bool if_named;   /* it is hardware, but used only if it is asked for, too */
+    /* Whether a thread of the device that device_open opens so keeps a core of the host busy while
+     * a step runs. NULL: no. */
+    bool (*keeps_core)(const char *spec);
     /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
     /* Why there is none, or how else one is had, as a line for --list-devices; the function is NULL
@@ -459,7 +461,7 @@ oato_status weight_convert(struct oato_device *d, const struct weight_source *so
 const char *weight_layout(const struct oato_device *d);
 
 /* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
-#define DEVICE_KINDS(row) row(cpu) row(cuda) row(openvino) row(sim)
+#define DEVICE_KINDS(row) row(cpu) row(cuda) row(ascend) row(openvino) row(sim)
 #define DEVICE_OPS(kind)  extern const struct device_ops kind##_device_ops;
 DEVICE_KINDS(DEVICE_OPS)
 #undef DEVICE_OPS
@@ -470,7 +472,10 @@ extern const struct device_ops *const device_registry[]; /* NULL-terminated */
  * refused with the list of known ones. */
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err);
-/* Whether devices of that spec's kind keep a core of the host busy, or are the host's own. */
+/* The functions of the spec's kind, whose name may be another one of it ("npu"); NULL: there is no
+ * such kind. */
+const struct device_ops *device_kind(const char *spec);
+/* Whether the device of that spec keeps a core of the host busy, or is the host's own. */
 bool device_keeps_core(const char *spec);
 bool device_is_host(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a

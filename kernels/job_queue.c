@@ -153,6 +153,59 @@ oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct
     return OATO_OK;
 }
 
+static bool reached(struct job_queue *q, struct timeline *t, uint64_t value, uint64_t *clock_ns)
+{
+    if (!q->meanwhile)
+        return timeline_wait_unless(t, value, clock_ns, &q->stop);
+    while (!timeline_reached(t, value))
+        if (atomic_load(&t->failed) || !q->meanwhile(q))
+            return false;
+    return true;
+}
+
+bool job_queue_await(struct job_queue *q, const struct program *p, uint32_t index,
+                     const struct step *step, uint64_t *clock_ns)
+{
+    const struct program_record *r = &p->records[index];
+    bool stranded = false;
+    for (int i = 0; i < r->n_waits && !stranded; i++) {
+        const int other = r->wait[i].device;
+        uint64_t clock = 0;
+        if (step->timeline[other] == &q->timeline)
+            continue; /* the queue keeps the order */
+        stranded = !reached(q, step->timeline[other],
+                            step->timeline_base[other] + r->wait[i].ordinal, &clock);
+        if (stranded && !atomic_load(&q->stop))
+            return job_queue_fail_text(q, TIMELINE_STRANDED,
+                                       "record %" PRIu32 " waited for %s, which failed", index,
+                                       p->device_ids ? p->device_ids[other] : "another device");
+        if (clock_ns && clock > *clock_ns)
+            *clock_ns = clock;
+    }
+    return (!stranded && !atomic_load(&q->stop)) ||
+           job_queue_fail_text(q, TIMELINE_DIED, "record %" PRIu32 " was cancelled", index);
+}
+
+bool job_queue_injects(struct job_queue *q, const struct program *p, uint32_t index)
+{
+    const struct program_record *r = &p->records[index];
+    char key[OP_KEY_SIZE] = "copy";
+    if (atomic_load(&q->fail_after) <= 0 || atomic_fetch_sub(&q->fail_after, 1) != 1)
+        return false;
+    if (r->kind == RECORD_RUN)
+        oato_op_key(&r->op, NULL, key);
+    return !job_queue_fail_text(q, TIMELINE_DIED, "injected failure at record %" PRIu32 " (%s)",
+                                index, key);
+}
+
+void job_queue_do_copy(struct job_queue *q, const struct job *job)
+{
+    if (job->bytes)
+        memcpy(job->to, job->from, job->bytes);
+    if (job->signal)
+        timeline_signal(&q->timeline, job->signal, now_ns());
+}
+
 oato_status job_queue_drain(struct job_queue *q, struct oato_error *err)
 {
     const uint64_t done = atomic_load(&q->done);

@@ -24,7 +24,8 @@ struct job {
 
 enum { QUEUE_JOBS = 64 };
 
-/* The first member of a device's queue. The owner sets id, run, start and spin_ns. */
+/* The first member of a device's queue. The owner sets id, run and, where needed, start,
+ * spin_ns and meanwhile. */
 struct job_queue {
     const char *id;                     /* of the device, for messages */
     void (*start)(struct job_queue *q); /* the thread's first act, or NULL */
@@ -33,6 +34,9 @@ struct job_queue {
     /* How long its thread spins for the next job, and job_queue_drain for the last one, before they
      * sleep: waking takes longer than the host's work between two steps. 0: no spinning. */
     uint64_t spin_ns;
+    /* What its thread does again and again while it waits for other devices; false once the queue
+     * has failed. NULL: it spins, then sleeps. */
+    bool (*meanwhile)(struct job_queue *q);
     struct timeline timeline;
     uint64_t promised;          /* value that the event reaches when all queued jobs are done */
     _Atomic int64_t fail_after; /* injected: records until one fails; 0 = never */
@@ -64,6 +68,15 @@ oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value
 /* Queues a step of the program of device `self`; refuses one beyond the program's limits. */
 oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct program *p,
                            int self, const struct step *step, struct oato_error *err);
+/* On the queue's thread, before record `index` of a step: waits for what the record awaits of other
+ * devices; clock_ns (NULL: not wanted) rises to the latest of their clocks. False: the queue has
+ * failed, since one of them has, or the step is cancelled. */
+bool job_queue_await(struct job_queue *q, const struct program *p, uint32_t index,
+                     const struct step *step, uint64_t *clock_ns);
+/* Whether the record fails by what a test has injected; then the queue has. */
+bool job_queue_injects(struct job_queue *q, const struct program *p, uint32_t index);
+/* On the queue's thread: a copy between memories that the host reads, and its event. */
+void job_queue_do_copy(struct job_queue *q, const struct job *job);
 /* Waits until all jobs are done and reports any failure. err may be NULL. */
 oato_status job_queue_drain(struct job_queue *q, struct oato_error *err);
 /* Fails the queue if any job is unfinished, then drains it. */

@@ -5,6 +5,7 @@
  */
 #include "planfmt/planfmt_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(type, member)   offsetof(struct type, member)
@@ -64,6 +65,7 @@ const struct schema profile_device_schema = {"device", {
     {"unit_overhead_ns", AT(profile_device, unit_overhead_ns), FIELD_F64, 0, IF_SET},
     {"compile_s", AT(profile_device, compile_s), FIELD_F64, 0, IF_SET},
     {"compile_cached", AT(profile_device, compile_cached), FIELD_BOOL, 0, IF_SET},
+    {"library_bytes", AT(profile_device, library_bytes), FIELD_U64, 0, IF_SET},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
     {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
     {"keeps", AT(profile_device, keeps), FIELD_BOOL, 0, IF_SET},
@@ -72,7 +74,7 @@ const struct schema profile_device_schema = {"device", {
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 25 + JOIN_COUNT};
+}, 26 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},
@@ -169,6 +171,17 @@ int schema_fields(const struct schema *schema, const void *base)
         if (schema->field[i].presence == LAST_UNLESS_SET && !field_is_set(&schema->field[i], base))
             return i + 1;
     return schema->n;
+}
+
+bool is_stand_in(const char *device_model)
+{
+    static const char words[] = "stand-in for ";
+    return !strncmp(or_empty(device_model), words, sizeof words - 1);
+}
+
+bool profile_may_have(const char *device_model)
+{
+    return !is_stand_in(device_model) || !strcmp(or_empty(getenv("OATO_STAND_IN")), "1");
 }
 
 bool profile_device_id_ok(const char *id, const char *kind)

@@ -130,6 +130,11 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
     struct profile *p = r->p;
     const struct device_info *info = &rig->info;
     int32_t i = profile_device_index(p, info->id);
+    if (!profile_may_have(info->model))
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s is a %s: its times are no hardware's and are not measured; leave it "
+                         "out of --devices",
+                         info->id, info->model);
     if (i >= 0 && p->devices[i].is_host && check_host(r, &p->devices[i], info, err))
         return err->status;
     if (i >= 0 && !same_device(rig, &p->devices[i], spec)) {
@@ -183,6 +188,7 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
         for (int j = 0; j < i; j++)
             index += !strncmp(specs[j], specs[i], kind) && strcspn(specs[j], ":") == kind;
         struct rig *rig = &r->rig[r->n_rigs];
+        const uint64_t before = rss_bytes();
         oato_status status = device_open(specs[i], index, &options, &rig->device, err);
         if (status)
             return status;
@@ -198,7 +204,9 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
             if (!strcmp(r->rig[j].info.id, rig->info.id))
                 return oato_fail(err, OATO_EUSAGE, "device %s is named twice in '%s'", rig->info.id,
                                  r->o->devices);
-        status = enter_device(r, rig, spec_options(specs[i]), err);
+        status = library_measure(rig, before, err);
+        if (!status)
+            status = enter_device(r, rig, spec_options(specs[i]), err);
         if (status)
             return status;
     }
@@ -241,6 +249,7 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->library_bytes = rig->library_bytes;
     d->unit_overhead_ns = rig->unit_ns = 0;
     rig->compile_s = rig->info.spans && !rig->declared ? &d->compile_s : NULL;
     if (!status && rig->info.spans)

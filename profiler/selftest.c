@@ -131,7 +131,7 @@ static void device_add(struct selftest *s)
              JSON("memory_bytes", i->memory_bytes), JSON("free_bytes", i->free_bytes),
              JSON("cache_bytes", i->cache_bytes), JSON("threads", (uint64_t)i->threads),
              json_bool("host", i->is_host), json_bool("declared", s->rig.declared),
-             json_bool("spans", i->spans),
+             json_bool("stand_in", is_stand_in(i->model)), json_bool("spans", i->spans),
              JSON("layout", or_empty(d->ops->layout ? d->ops->layout(d) : NULL)));
     json_open(&s->json, "rows", '[');
     for (int r = 0; r < DEVICE_ROWS && i->rows[r]; r++)
@@ -259,16 +259,6 @@ static void rig_close(struct rig *r)
     r->device = NULL;
 }
 
-/* The functions of the spec's kind; NULL: there is no such kind. */
-static const struct device_ops *kind_of(const char *spec)
-{
-    const size_t n = strcspn(spec, ":,");
-    for (int i = 0; device_registry[i]; i++)
-        if (strlen(device_registry[i]->kind) == n && !memcmp(device_registry[i]->kind, spec, n))
-            return device_registry[i];
-    return NULL;
-}
-
 static oato_status run_all(struct selftest *s, bool *right, struct oato_error *err)
 {
     const struct device_options options = {.threads = s->o->threads}, plain = {.isa = "ref"};
@@ -323,7 +313,7 @@ oato_status selftest_run(const struct selftest_options *o, struct text *people, 
     without_paths(o->device, plain, sizeof plain);
     json_add(&s->json, JSON("selftest", (uint64_t)REPORT_VERSION), JSON("version", OATO_VERSION),
              JSON("spec", plain), json_bool("quick", o->quick), JSON("only", or_empty(o->only)));
-    symbols_add(s, kind_of(o->device));
+    symbols_add(s, device_kind(o->device));
     oato_status status = run_all(s, &right, err);
     progress_end(&s->progress);
     rig_close(&s->rig);

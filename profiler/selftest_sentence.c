@@ -7,6 +7,7 @@
  * Without a model one of two layers is made up.
  */
 #include "profiler/selftest_internal.h"
+#include "text/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -134,14 +135,6 @@ struct speech {
     int32_t token[SENTENCE], vocab;
 };
 
-static int32_t largest(const float *x, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    return best;
-}
-
 /* said: the tokens that go on; NULL: its own. */
 static oato_status speak(const struct model *m, const struct plan *p,
                          const struct engine_options *options, const int32_t *said,
@@ -176,7 +169,7 @@ static oato_status speak(const struct model *m, const struct plan *p,
             status = oato_fail(err, OATO_NEGATIVE, "interrupted");
         if (!status) {
             memcpy(row, engine_logits(e, 0), (size_t)stats.vocab * sizeof *row);
-            out->token[i] = largest(row, stats.vocab);
+            out->token[i] = logits_likeliest(row, stats.vocab);
         }
     }
 out:
@@ -184,25 +177,17 @@ out:
     return status;
 }
 
-static double log_sum(const float *x, int32_t n)
+/* How far the second speech is from the first one at token i. */
+static double divergence(const struct speech speech[2], int32_t i)
 {
-    const double most = (double)x[largest(x, n)];
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += exp((double)x[i] - most);
-    return most + log(fmax(sum, 1)); /* the largest counts 1 */
-}
-
-/* The divergence of q's probabilities from p's. */
-static double divergence(const float *p, const float *q, int32_t n)
-{
-    const double log_p = log_sum(p, n), log_q = log_sum(q, n);
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const double a = (double)p[i] - log_p, b = (double)q[i] - log_q;
-        sum += exp(a) * (a - b);
+    const int32_t vocab = speech[0].vocab;
+    const float *row[2];
+    double sum[2];
+    for (int d = 0; d < 2; d++) {
+        row[d] = speech[d].logits + (size_t)i * (size_t)vocab;
+        sum[d] = logits_log_sum(row[d], vocab);
     }
-    return sum;
+    return logits_divergence(row[0], sum[0], row[1], sum[1], vocab);
 }
 
 static void sentence_add(struct selftest *s, const struct model *m, const struct speech speech[2],
@@ -211,9 +196,7 @@ static void sentence_add(struct selftest *s, const struct model *m, const struct
     double kl = 0;
     int32_t same = 0;
     for (int32_t i = 0; i < SENTENCE; i++) {
-        const size_t row = (size_t)i * (size_t)speech[0].vocab;
-        const double d =
-            divergence(speech[0].logits + row, speech[1].logits + row, speech[0].vocab);
+        const double d = divergence(speech, i);
         kl = d >= 0 && d <= kl ? kl : d; /* what is no number stays */
         kl = isnan(d) ? INFINITY : kl;
         same += speech[0].token[i] == speech[1].token[i];

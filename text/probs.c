@@ -19,6 +19,25 @@ double logits_log_sum(const float *logits, int32_t vocab)
     return max + log(sum);
 }
 
+double logits_divergence(const float *logits, double log_sum, const float *other,
+                         double other_log_sum, int32_t vocab)
+{
+    double divergence = 0;
+    for (int32_t i = 0; i < vocab; i++) {
+        const double p = (double)logits[i] - log_sum;
+        divergence += exp(p) * (p - ((double)other[i] - other_log_sum));
+    }
+    return divergence;
+}
+
+int32_t logits_likeliest(const float *logits, int32_t vocab)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        best = logits[i] > logits[best] ? i : best;
+    return best;
+}
+
 /* What is no number comes last, and ties go to the smaller id, as in OP_TOP_K. */
 static int by_logit(const void *a, const void *b)
 {

@@ -128,6 +128,12 @@ struct token_prob {
 const struct token_prob *sampler_probs(const struct sampler *s, int32_t *n);
 /* The logarithm of the sum of the exponentials of a row of logits. */
 double logits_log_sum(const float *logits, int32_t vocab);
+/* The KL divergence of `other`'s probabilities from those of logits, two rows with their log sums.
+ */
+double logits_divergence(const float *logits, double log_sum, const float *other,
+                         double other_log_sum, int32_t vocab);
+/* The token of the largest logit, the first of equal ones. */
+int32_t logits_likeliest(const float *logits, int32_t vocab);
 /* Of a row of logits: token `id`, then the `top` most likely ones (at most vocab), with their log
  * probabilities. Returns how many are in out, which has room for 1 + top. */
 int32_t logits_probs(const float *logits, int32_t vocab, int32_t id, int32_t top,

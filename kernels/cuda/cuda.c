@@ -34,7 +34,7 @@ static void info(const struct oato_device *base, struct device_info *out)
                                 .memory_bytes = d->memory_bytes,
                                 .keeps = d->keeps,
                                 .cache_bytes = (uint64_t)d->l2_bytes};
-    snprintf(out->id, sizeof out->id, "%s", d->id);
+    snprintf(out->id, sizeof out->id, "%s", d->far.id);
     snprintf(out->model, sizeof out->model, "%s", d->name);
     snprintf(out->isa, sizeof out->isa, "sm_%d", d->capability);
     driver_name(d->cu, out->driver, sizeof out->driver);
@@ -42,7 +42,7 @@ static void info(const struct oato_device *base, struct device_info *out)
     if (!d->cu->memory_info(&free_bytes, &total))
         out->free_bytes = free_bytes;
     if (d->budget_bytes) {
-        const uint64_t left = d->budget_bytes > d->used_bytes ? d->budget_bytes - d->used_bytes : 0;
+        const uint64_t left = d->far.memory.capacity - d->far.memory.used;
         out->memory_bytes = d->budget_bytes;
         out->free_bytes = left < out->free_bytes ? left : out->free_bytes;
     }
@@ -60,17 +60,6 @@ static bool reaches(struct oato_device *base, struct oato_device *other)
     return !result || result == CU_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
-static struct timeline *timeline(struct oato_device *base)
-{
-    return &cuda_of(base)->queue.base.timeline;
-}
-
-static uint64_t clock_ns(const struct oato_device *base)
-{
-    (void)base;
-    return now_ns();
-}
-
 static const char *warning(const struct oato_device *base)
 {
     const char *text = cuda_of(base)->warning;
@@ -84,32 +73,21 @@ static const char *layout(const struct oato_device *base)
     return "cuda1";
 }
 
-static uint64_t stored_read(const struct oato_device *base)
-{
-    return file_stream_read(weights_file(base));
-}
-
 static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
                           struct oato_error *err)
 {
-    return job_queue_step(&cuda_of(base)->queue.base, c, c->program, c->self, step, err);
+    return job_queue_step(&cuda_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
-static oato_status finish(struct oato_device *base, struct oato_error *err)
+static bool keeps_core(const char *spec)
 {
-    return job_queue_drain(&cuda_of(base)->queue.base, err);
-}
-
-static oato_status cuda_inject_error(struct oato_device *base, const char *what,
-                                     struct oato_error *err)
-{
-    struct cuda_device *d = cuda_of(base);
-    return inject_error(d->id, what, &d->queue.base.fail_after, &d->fail_alloc, err);
+    (void)spec;
+    return true;
 }
 
 const struct device_ops cuda_device_ops = {
     .kind = "cuda",
-    .keeps_core = true,
+    .keeps_core = keeps_core,
     .probe = probe,
     .sight = cuda_sight,
     .symbols = cuda_driver_symbols,
@@ -120,35 +98,35 @@ const struct device_ops cuda_device_ops = {
     .numerics = cuda_numerics,
     .joins = cuda_joins,
     .workspace_bytes = cuda_workspace_bytes,
-    .alloc = cuda_alloc,
-    .free = cuda_free,
+    .alloc = far_alloc,
+    .free = far_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
-    .upload = cuda_upload,
-    .download = cuda_download,
+    .upload = far_upload,
+    .download = far_download,
     .layout = layout,
     .bytes = cuda_bytes,
     .convert = cuda_convert,
-    .place = cuda_place,
-    .unplace = cuda_unplace,
+    .place = far_place,
+    .unplace = far_free,
     .streams = true,
     .planes = cuda_planes,
     .lanes = &cuda_lanes,
     .weight_align = CUDA_PLANE_ALIGN,
-    .kv_create = cuda_kv_create,
-    .kv_free = cuda_kv_free,
+    .kv_create = far_kv_create,
+    .kv_free = far_kv_free,
     .compile = cuda_compile,
     .release = cuda_release,
     .submit = submit,
-    .finish = finish,
+    .finish = far_finish,
     .join = cuda_join_ranks,
     .reaches = reaches,
-    .timeline = timeline,
-    .clock_ns = clock_ns,
+    .timeline = far_timeline,
+    .clock_ns = far_clock_ns,
     .measure = cuda_measure,
-    .stored_read = stored_read,
+    .stored_read = far_stored_read,
     .read_rate = cuda_read_rate,
     .both_rates = cuda_both_rates,
     .warning = warning,
-    .inject_error = cuda_inject_error,
+    .inject_error = far_inject_error,
 };

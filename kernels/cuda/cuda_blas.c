@@ -112,7 +112,8 @@ static blas_status place_workspace(struct cuda_device *d)
     struct cuda_blas *b = &d->blas;
     const uint64_t bytes = cuda_blas_workspace_bytes(d);
     const cu_address at =
-        (d->workspace + d->workspace_bytes - bytes) / BLAS_WORKSPACE_ALIGN * BLAS_WORKSPACE_ALIGN;
+        ((cu_address)(uintptr_t)d->workspace->address + d->workspace->bytes - bytes) /
+        BLAS_WORKSPACE_ALIGN * BLAS_WORKSPACE_ALIGN;
     if (at == b->workspace)
         return BLAS_OK;
     const blas_status status = b->library->set_workspace(b->handle, (void *)(uintptr_t)at, bytes);
@@ -143,5 +144,5 @@ cu_result cuda_blas_product(struct cuda_device *d, const struct cuda_matrix *w, 
 oato_status cuda_blas_fail(const struct cuda_device *d, const char *doing, struct oato_error *err)
 {
     return oato_fail(err, OATO_EDEVICE, "%s: %s: cuBLAS: %s; OATO_CUDA_BLAS=off does without it",
-                     d->id, doing, d->blas.library->text(d->blas.failure));
+                     d->far.id, doing, d->blas.library->text(d->blas.failure));
 }

@@ -7,13 +7,13 @@
 #ifndef OATO_CUDA_DEVICE_H
 #define OATO_CUDA_DEVICE_H
 
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_layout.h"
 #include "kernels/cuda/cuda_nccl.h"
-#include "kernels/job_queue.h"
 
 #include <pthread.h>
 
@@ -39,7 +39,7 @@ struct cuda_patience {
 /* The GPU's stream and the thread that feeds it: the thread launches queued jobs in order, and
  * raises the device's timeline when the stream has passed the records that signal. */
 struct cuda_queue {
-    struct job_queue base;
+    struct job_queue *base; /* the device's */
     struct cuda_device *device;
     cu_stream stream;
     uint64_t value[CUDA_SIGNALS]; /* timeline value of each signal, a ring */
@@ -49,6 +49,7 @@ struct cuda_queue {
     _Atomic uint64_t *count;
     cu_address count_address;
     uint32_t looks;    /* fruitless polls so far */
+    int spins;         /* waits for another thread or for the GPU so far */
     uint32_t unmarked; /* launches since the last signal */
     bool owed;         /* the GPU must do something else before the thread goes on */
     struct cuda_patience patience;
@@ -102,9 +103,8 @@ struct cuda_unpacker {
 };
 
 struct cuda_device {
-    struct oato_device base;
+    struct far_device far;
     const struct cuda_driver *cu;
-    char id[16];
     char name[96];
     int index;
     cu_device ordinal;
@@ -113,13 +113,11 @@ struct cuda_device {
     int multiprocessors, l2_bytes;
     bool graphs;   /* launches of short steps are captured */
     bool overlaps; /* kernels of a decode step overlap: one begins while the last one ends */
-    uint64_t memory_bytes, budget_bytes, used_bytes;
-    int64_t fail_alloc; /* injected, counted down; 0: off */
+    uint64_t memory_bytes, budget_bytes; /* 0: it may use all */
     cu_module module[CUDA_MODULES];
     struct cuda_queue queue;
     struct compiled *programs;
-    cu_address workspace; /* one for all programs: they never run at the same time */
-    uint64_t workspace_bytes;
+    struct far_block *workspace; /* one for all programs: they never run at the same time */
     struct cuda_measure measure;
     struct cuda_blas blas;
     nccl_ranks ranks; /* NULL: it has joined none */
@@ -166,31 +164,15 @@ void cuda_events_destroy(const struct cuda_device *d, cu_event *event, int n);
 /* The kernel of that name, from whichever module has it. */
 cu_result cuda_kernel(const struct cuda_device *d, const char *name, cu_function *out);
 
-/* cuda_memory.c. Allocations count against the budget. */
-oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
-                      struct oato_error *err);
-void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes);
-oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out,
-                       struct oato_error *err);
-void cuda_free(struct oato_device *base, void *p, uint64_t bytes);
-oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                        uint64_t bytes, uint64_t *value, struct oato_error *err);
-oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                          uint64_t bytes, uint64_t *value, struct oato_error *err);
+/* cuda_memory.c */
+extern const struct far_ops cuda_memory;
 /* cuda_weight.c: see struct device_ops. */
 uint64_t cuda_bytes(const struct oato_device *base, const struct weight_source *source);
 bool cuda_planes(const struct oato_device *base, const struct weight_source *source,
                  struct weight_plane plane[WEIGHT_PLANES]);
 void cuda_convert(const struct oato_device *base, const struct weight_source *source, int64_t begin,
                   int64_t end, void *to);
-oato_status cuda_place(struct oato_device *base, uint64_t bytes, const void *there, void **out,
-                       struct oato_error *err);
-void cuda_unplace(struct oato_device *base, void *p, uint64_t bytes);
 extern const struct lane_ops cuda_lanes;
-oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
-                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
-                           struct oato_error *err);
-void cuda_kv_free(struct oato_device *base, struct kv_cache *kv);
 void *cuda_host_alloc(struct oato_device *base, uint64_t bytes, bool must);
 void cuda_host_free(struct oato_device *base, void *p);
 /* Page-locks host memory until it is unpinned as often as pinned; false when not possible: copies
@@ -242,8 +224,7 @@ struct compiled {
     bool pinned;                 /* the host arena */
     struct cuda_record *records; /* as many as the program's */
     struct cuda_graphs *graphs;
-    cu_address turns; /* of all ROPE records */
-    uint64_t turns_bytes;
+    uint64_t *turns; /* of all ROPE records, in device memory */
 
     /* A step's arrays in device memory, and their source in pinned host memory. Arrays of fixed
      * size come first, then the block tables of all sequences, then page copies. */

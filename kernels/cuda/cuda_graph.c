@@ -162,7 +162,7 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
                            .rows = step->picks ? -step->n_rows : step->n_rows};
     key.segments = c->graphs->segments ? cuda_step_segments(step) : 0;
     key.spans = c->graphs->tiles ? cuda_step_spans(step) : 0;
-    key.addresses = d->workspace;
+    key.addresses = d->workspace ? (uintptr_t)d->workspace->address : 0;
     for (uint32_t i = 0; i < p->n_weights; i++) {
         const struct oato_weight *w = p->weights[i];
         key.addresses = mix(key.addresses, w ? (uintptr_t)w->data : 0);
@@ -228,7 +228,7 @@ static void refuse(struct cuda_device *d, struct cuda_graphs *g, cu_result resul
     struct oato_error why;
     g->refused = true;
     g->now = NULL;
-    cuda_fail(d->cu, result, d->id, "graphs", &why);
+    cuda_fail(d->cu, result, d->far.id, "graphs", &why);
     if (!d->warning[0])
         snprintf(d->warning, sizeof d->warning,
                  "%s; kernels are launched one by one, which slows decode down: leave the GPU more "

@@ -59,12 +59,12 @@ bool cuda_hangs(struct cuda_device *d, struct cuda_patience *p, uint64_t progres
         oato_fail(&d->why_hung, OATO_EDEVICE,
                   "%s: a kernel is still running %d s after the interrupt; leaving the GPU as it "
                   "is",
-                  d->id, LEAVE_S);
+                  d->far.id, LEAVE_S);
     else if (!d->hung)
         oato_fail(&d->why_hung, OATO_EDEVICE,
                   "%s: the GPU has been at the same work for %.3g s and is left as it is; look "
                   "for its error in the kernel's log (dmesg), or raise OATO_CUDA_STEP_LIMIT",
-                  d->id, (double)limit * 1e-9);
+                  d->far.id, (double)limit * 1e-9);
     d->hung = true;
     d->cu = cuda_driver_none();
     pthread_mutex_unlock(&lock);

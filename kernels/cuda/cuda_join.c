@@ -231,7 +231,7 @@ oato_status cuda_join_records(const struct cuda_device *d, struct compiled *c,
             continue;
         const cu_result result = cuda_kernel(d, "rope_store", &kernels[2].run);
         if (result)
-            return cuda_fail(d->cu, result, d->id, "finding its kernel rope_store", err);
+            return cuda_fail(d->cu, result, d->far.id, "finding its kernel rope_store", err);
         kernels[0].waits = kernels[1].waits = kernels[2].joins = true;
     }
     return OATO_OK;

@@ -302,7 +302,7 @@ static struct cuda_attention_args attention_args(const struct launch *l, bool di
                                                  int32_t segments)
 {
     const uint64_t behind = packed_heads_bytes(l->op, l->T);
-    const uint64_t room = (l->d->workspace_bytes - behind) / sizeof(float);
+    const uint64_t room = (l->d->workspace->bytes - behind) / sizeof(float);
     uint8_t *memory = launch_workspace(l);
     struct cuda_attention_args a = {.step = l->c->step,
                                     .layer = kv_layer(l, l->r->kv_layer),
@@ -441,7 +441,7 @@ static oato_status find_kernel(const struct cuda_device *d, const char *pattern,
     if (result) {
         char doing[96];
         snprintf(doing, sizeof doing, "finding its kernel %s", name);
-        return cuda_fail(d->cu, result, d->id, doing, err);
+        return cuda_fail(d->cu, result, d->far.id, doing, err);
     }
     return OATO_OK;
 }
@@ -551,7 +551,7 @@ static oato_status copy_record(const struct launch *l, struct oato_error *err)
                      ? cu->peer_copy(other + to, context, own + from, l->d->context, bytes, stream)
                      : cu->peer_copy(own + to, l->d->context, other + from, context, bytes, stream);
     }
-    return result ? cuda_fail(cu, result, l->d->id, doing[l->r->kind], err) : OATO_OK;
+    return result ? cuda_fail(cu, result, l->d->far.id, doing[l->r->kind], err) : OATO_OK;
 }
 
 oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uint32_t index,
@@ -579,5 +579,5 @@ oato_status cuda_run_record(struct cuda_device *d, const struct compiled *c, uin
         return OATO_OK;
     snprintf(doing, sizeof doing, "running %s", oato_op_key(&r->op, NULL, key));
     return result == CUDA_BLAS_FAILED ? cuda_blas_fail(d, doing, err)
-                                      : cuda_fail(d->cu, result, d->id, doing, err);
+                                      : cuda_fail(d->cu, result, d->far.id, doing, err);
 }

@@ -21,7 +21,7 @@ static void switch_on(struct cuda_device *d, enum device_clock clock)
         result = cuda_kernel(d, CUDA_MARK_KERNEL, &m->mark);
     if (result) {
         cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
-        cuda_fail(d->cu, result, d->id, "measuring", &m->why);
+        cuda_fail(d->cu, result, d->far.id, "measuring", &m->why);
         return;
     }
     m->activity = clock == CLOCK_WORKS && !cuda_activity_start(d->cu->version, &m->why);
@@ -41,7 +41,7 @@ bool cuda_measure(struct oato_device *base, enum device_clock clock, struct oato
 {
     struct cuda_device *d = cuda_of(base);
     if (clock != d->measure.clock) {
-        job_queue_drain(&d->queue.base, NULL);
+        job_queue_drain(&d->far.queue, NULL);
         cuda_enter(d);
         cuda_measure_close(d);
         if (clock != CLOCK_USUAL)
@@ -85,7 +85,7 @@ static void take_events(const struct cuda_device *d, uint64_t *ns)
 void cuda_measure_take(struct cuda_device *d)
 {
     struct cuda_measure *m = &d->measure;
-    struct timeline *t = &d->queue.base.timeline;
+    struct timeline *t = &d->far.queue.timeline;
     struct oato_error why;
     uint64_t ns[CUDA_MARKS] = {0};
     if (!m->n)
@@ -119,7 +119,7 @@ static oato_status run_all(struct cuda_device *d, struct rate_runs *r, struct oa
 {
     const bool lent = d->measure.clock != CLOCK_USUAL;
     cu_result result = CU_OK;
-    if (job_queue_drain(&d->queue.base, err) || cuda_alloc(&d->base, r->bytes, &r->device, err))
+    if (job_queue_drain(&d->far.queue, err) || far_alloc(&d->far.base, r->bytes, &r->device, err))
         return err->status;
     cuda_enter(d);
     if (r->host_bytes)
@@ -137,8 +137,8 @@ static oato_status run_all(struct cuda_device *d, struct rate_runs *r, struct oa
         cuda_events_destroy(d, d->measure.event, CUDA_MARKS);
     if (r->host)
         d->cu->host_free(r->host);
-    cuda_free(&d->base, r->device, r->bytes);
-    return result ? cuda_fail(d->cu, result, d->id, r->doing, err) : OATO_OK;
+    far_free(&d->far.base, r->device, r->bytes);
+    return result ? cuda_fail(d->cu, result, d->far.id, r->doing, err) : OATO_OK;
 }
 
 static double rate_of(uint64_t bytes, float ms)
@@ -188,7 +188,8 @@ oato_status cuda_read_rate(struct oato_device *base, double *bytes_per_s, struct
 static cu_result both_once(struct cuda_device *d, const struct rate_runs *r, float ms[2])
 {
     const struct cuda_driver *cu = d->cu;
-    const cu_stream stream[2] = {(cu_stream)(void *)d->base.weights->streams.copy, d->queue.stream};
+    const cu_stream stream[2] = {(cu_stream)(void *)d->far.base.weights->streams.copy,
+                                 d->queue.stream};
     const cu_address address = (cu_address)(uintptr_t)r->device;
     const cu_event *event = d->measure.event; /* begin and end of each */
     const uint64_t bytes = r->bytes / 2;

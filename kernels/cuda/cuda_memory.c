@@ -1,6 +1,5 @@
 /*
- * cuda_memory.c - memory of a GPU: allocations counted against the budget, copies behind what the
- * queue already has, the host's memory that copies use, and the KV cache.
+ * cuda_memory.c - memory of a GPU, and the host's memory that copies use.
  */
 #include "kernels/cuda/cuda_device.h"
 
@@ -15,84 +14,47 @@ static double mib(uint64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
-oato_status cuda_take(struct cuda_device *d, uint64_t bytes, const char *what, cu_address *out,
-                      struct oato_error *err)
+static struct cuda_device *device_of(const struct far_memory *m)
 {
-    const uint64_t limit = d->budget_bytes ? d->budget_bytes : d->memory_bytes;
-    if (d->fail_alloc > 0 && --d->fail_alloc == 0)
-        return oato_fail(err, OATO_EFIT, "%s: injected failure: no %.1f MiB for %s", d->id,
-                         mib(bytes), what);
-    if (bytes > limit || d->used_bytes > limit - bytes)
-        return oato_fail(err, OATO_EFIT,
-                         "%s: %.1f MiB for %s do not fit: %.1f of %.1f MiB are in use; place less "
-                         "on it or raise its budget",
-                         d->id, mib(bytes), what, mib(d->used_bytes), mib(limit));
+    return cuda_of(&far_of_memory(m)->base);
+}
+
+static oato_status take(struct far_memory *m, uint64_t bytes, const char *what, void **out,
+                        struct oato_error *err)
+{
+    struct cuda_device *d = device_of(m);
+    cu_address address = 0;
     cuda_enter(d);
-    const cu_result result = d->cu->memory_alloc(out, bytes ? bytes : 1);
+    const cu_result result = d->cu->memory_alloc(&address, bytes);
+    *out = (void *)(uintptr_t)address; /* nobody on the host follows it */
     if (result == CU_ERROR_OUT_OF_MEMORY) {
         size_t free_bytes = 0, total = 0;
         d->cu->memory_info(&free_bytes, &total);
         return oato_fail(err, OATO_EFIT,
                          "%s: %.1f MiB for %s do not fit: %.1f of the GPU's %.1f MiB are free; "
                          "place less on it, or stop other programs that use it",
-                         d->id, mib(bytes), what, mib(free_bytes), mib(total));
+                         d->far.id, mib(bytes), what, mib(free_bytes), mib(total));
     }
-    if (result)
-        return cuda_fail(d->cu, result, d->id, "allocating memory", err);
-    d->used_bytes += bytes;
-    return OATO_OK;
+    return result ? cuda_fail(d->cu, result, d->far.id, "allocating memory", err) : OATO_OK;
 }
 
-void cuda_return(struct cuda_device *d, cu_address address, uint64_t bytes)
+static void drop(struct far_memory *m, void *p)
 {
-    if (!address)
-        return;
+    struct cuda_device *d = device_of(m);
     cuda_enter(d);
-    d->cu->memory_free(address);
-    d->used_bytes -= bytes;
+    d->cu->memory_free((cu_address)(uintptr_t)p);
 }
 
-/* Memory of arenas begins as zeros, as on other devices. */
-oato_status cuda_alloc(struct oato_device *base, uint64_t bytes, void **out, struct oato_error *err)
+static oato_status clear(struct far_memory *m, void *p, uint64_t bytes, struct oato_error *err)
 {
-    struct cuda_device *d = cuda_of(base);
-    cu_address address = 0;
-    if (cuda_take(d, bytes, "an arena", &address, err))
-        return err->status;
-    cu_result result = d->cu->fill(address, 0, bytes ? bytes : 1, d->queue.stream);
+    struct cuda_device *d = device_of(m);
+    cu_result result = d->cu->fill((cu_address)(uintptr_t)p, 0, bytes, d->queue.stream);
     if (!result)
         result = cuda_stream_finish(d, d->queue.stream);
-    if (result) {
-        cuda_return(d, address, bytes);
-        return cuda_fail(d->cu, result, d->id, "clearing memory", err);
-    }
-    *out = (void *)(uintptr_t)address; /* nobody on the host follows it */
-    return OATO_OK;
+    return result ? cuda_fail(d->cu, result, d->far.id, "clearing memory", err) : OATO_OK;
 }
 
-void cuda_free(struct oato_device *base, void *p, uint64_t bytes)
-{
-    struct cuda_device *d = cuda_of(base);
-    if (!p)
-        return;
-    job_queue_drain(&d->queue.base, NULL);
-    cuda_return(d, (cu_address)(uintptr_t)p, bytes);
-}
-
-oato_status cuda_upload(struct oato_device *base, void *to, uint64_t offset, const void *from,
-                        uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct job job = {.to = (uint8_t *)to + offset, .from = from, .bytes = bytes};
-    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
-}
-
-oato_status cuda_download(struct oato_device *base, void *to, const void *from, uint64_t offset,
-                          uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct job job = {
-        .to = to, .from = (const uint8_t *)from + offset, .bytes = bytes, .download = true};
-    return job_queue_copy(&cuda_of(base)->queue.base, &job, value, err);
-}
+const struct far_ops cuda_memory = {take, clear, drop};
 
 /* -------------------------------------------------------------------------- host memory --- */
 
@@ -177,31 +139,4 @@ void cuda_unpin(const struct cuda_device *d, void *p, uint64_t bytes)
         free(pin);
     }
     pthread_mutex_unlock(&pins_lock);
-}
-
-/* ----------------------------------------------------------------------------------- KV --- */
-
-oato_status cuda_kv_create(struct oato_device *base, const struct kv_layer_shape *layers, int n,
-                           oato_dtype dtype, int32_t pages, struct kv_cache **out,
-                           struct oato_error *err)
-{
-    struct kv_cache *kv;
-    void *data = NULL;
-    if (kv_cache_new(cuda_of(base)->id, layers, n, dtype, pages, &kv, err))
-        return err->status;
-    if (cuda_alloc(base, kv->bytes, &data, err)) {
-        free(kv);
-        return err->status;
-    }
-    kv->data = data;
-    *out = kv;
-    return OATO_OK;
-}
-
-void cuda_kv_free(struct oato_device *base, struct kv_cache *kv)
-{
-    if (!kv)
-        return;
-    cuda_free(base, kv->data, kv->bytes);
-    free(kv);
 }

@@ -59,8 +59,8 @@ static void open_library(void)
 static oato_status nccl_fail(const struct cuda_device *d, nccl_status status, const char *doing,
                              struct oato_error *err)
 {
-    return oato_fail(err, OATO_EDEVICE, "%s: %s: NCCL: %s; NCCL_DEBUG=WARN says more", d->id, doing,
-                     nccl.text(status));
+    return oato_fail(err, OATO_EDEVICE, "%s: %s: NCCL: %s; NCCL_DEBUG=WARN says more", d->far.id,
+                     doing, nccl.text(status));
 }
 
 /* ------------------------------------------------------------------------------- ranks ---- */
@@ -102,7 +102,7 @@ void cuda_nccl_close(struct cuda_device *d)
     if (!d->ranks)
         return;
     cuda_enter(d);
-    if (!d->hung && !atomic_load(&d->queue.base.timeline.failed))
+    if (!d->hung && !atomic_load(&d->far.queue.timeline.failed))
         nccl.leave(d->ranks);
     d->ranks = NULL;
 }
@@ -124,7 +124,7 @@ oato_status cuda_swap(struct cuda_device *d, const struct compiled *c, uint32_t 
     if (index && is_swap_of(r - 1, r->value))
         return OATO_OK;
     if (!d->ranks)
-        return oato_fail(err, OATO_EDEVICE, "%s: has not joined other ranks", d->id);
+        return oato_fail(err, OATO_EDEVICE, "%s: has not joined other ranks", d->far.id);
     nccl_status failure = nccl.group_begin();
     for (uint32_t value = r->value; r < end && is_swap_of(r, value) && !failure; r++) {
         if (r->n_in)

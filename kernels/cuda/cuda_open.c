@@ -48,7 +48,7 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
     size_t bytes = 0;
     cu_result result = d->cu->device_count(&n);
     if (!result && d->index >= n)
-        return oato_fail(err, OATO_EDEVICE, "%s: no such GPU; there %s %d GPU%s here", d->id,
+        return oato_fail(err, OATO_EDEVICE, "%s: no such GPU; there %s %d GPU%s here", d->far.id,
                          n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
     const struct cuda_driver *cu = d->cu;
     if (result || (result = cu->device_get(&d->ordinal, d->index)) ||
@@ -59,12 +59,12 @@ static oato_status look_at(struct cuda_device *d, struct oato_error *err)
              cu->device_attribute(&d->multiprocessors, CU_ATTRIBUTE_MULTIPROCESSORS, d->ordinal)) ||
         (result = cu->device_attribute(&d->l2_bytes, CU_ATTRIBUTE_L2_BYTES, d->ordinal)) ||
         (result = cu->device_memory(&bytes, d->ordinal)))
-        return cuda_fail(cu, result, d->id, "looking at the GPU", err);
+        return cuda_fail(cu, result, d->far.id, "looking at the GPU", err);
     d->capability = major * 10 + minor;
     d->memory_bytes = bytes;
     if (d->capability < CAPABILITY_LEAST)
         return oato_fail(err, OATO_EDEVICE,
-                         "%s: %s has compute capability %d.%d; %d.%d or newer is needed", d->id,
+                         "%s: %s has compute capability %d.%d; %d.%d or newer is needed", d->far.id,
                          d->name, major, minor, CAPABILITY_LEAST / 10, CAPABILITY_LEAST % 10);
     return OATO_OK;
 }
@@ -78,7 +78,7 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
                              "%s: this build has no CUDA kernels: it was made without a "
                              "CUDA compiler; run scripts/setup or install the CUDA toolkit, and "
                              "build again",
-                             d->id);
+                             d->far.id);
         /* only the driver of a version that is no older compiles PTX */
         if (result == CU_ERROR_PTX_TOO_NEW)
             return oato_fail(err, OATO_EDEVICE,
@@ -86,15 +86,15 @@ static oato_status load_kernels(struct cuda_device *d, struct oato_error *err)
                              "driver, of CUDA %d.%d, compiles no PTX of CUDA " OATO_CUDA_VERSION
                              ": install a newer driver, or build with "
                              "-DOATO_CUDA_ARCHITECTURES=%d",
-                             d->id, OATO_CUDA_BUILT, d->name, d->capability, d->cu->version / 1000,
-                             d->cu->version % 1000 / 10, d->capability);
+                             d->far.id, OATO_CUDA_BUILT, d->name, d->capability,
+                             d->cu->version / 1000, d->cu->version % 1000 / 10, d->capability);
         if (result == CU_ERROR_NO_BINARY_FOR_GPU)
             return oato_fail(err, OATO_EDEVICE,
                              "%s: this build has kernels for %s, not for %s (sm_%d): build with "
                              "-DOATO_CUDA_ARCHITECTURES=%d",
-                             d->id, OATO_CUDA_BUILT, d->name, d->capability, d->capability);
+                             d->far.id, OATO_CUDA_BUILT, d->name, d->capability, d->capability);
         if (result)
-            return cuda_fail(d->cu, result, d->id, "loading kernels", err);
+            return cuda_fail(d->cu, result, d->far.id, "loading kernels", err);
     }
     return OATO_OK;
 }
@@ -126,19 +126,21 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     struct cuda_device *d = calloc(1, sizeof *d);
     if (!d)
         return oato_fail_memory(err, sizeof *d, "a cuda device");
-    d->base.ops = &cuda_device_ops;
+    far_name(&d->far, &cuda_device_ops, index);
     d->cu = cu;
     d->index = index;
     d->budget_bytes = options ? options->budget_bytes : 0;
-    snprintf(d->id, sizeof d->id, "cuda:%d", index);
     if (cuda_limit_read(d, err) || look_at(d, err))
         goto no_context;
     cu_result result = cu->context_retain(&d->context, d->ordinal);
     if (result) {
-        cuda_fail(cu, result, d->id, "opening the GPU", err);
+        cuda_fail(cu, result, d->far.id, "opening the GPU", err);
         goto no_context;
     }
     cuda_enter(d);
+    d->far.memory.ops = &cuda_memory;
+    d->far.memory.more = "raise its budget";
+    d->far.memory.capacity = d->budget_bytes ? d->budget_bytes : d->memory_bytes;
     d->graphs = wanted("OATO_CUDA_GRAPHS");
     d->keeps = wanted("OATO_CUDA_KEEP");
     d->unpacker.declined = !wanted("OATO_CUDA_UNPACK");
@@ -146,13 +148,13 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
         goto fail;
     d->overlaps = d->capability >= OVERLAP_CAPABILITY && cu->version >= OVERLAP_DRIVER &&
                   wanted("OATO_CUDA_OVERLAP") && kernels_wait(d);
-    if (weights_open(&d->base, err))
+    if (weights_open(&d->far.base, err))
         goto fail;
     if (cuda_queue_open(&d->queue, d, err)) {
-        weights_close(&d->base);
+        weights_close(&d->far.base);
         goto fail;
     }
-    *out = &d->base;
+    *out = &d->far.base;
     return OATO_OK;
 
 fail:
@@ -174,24 +176,24 @@ void cuda_close(struct oato_device *base)
     if (!d)
         return;
     cuda_limit_close(d);
-    program_closes("%s ends its step and releases programs", d->id);
-    job_queue_cancel(&d->queue.base);
+    program_closes("%s ends its step and releases programs", d->far.id);
+    job_queue_cancel(&d->far.queue);
     while (d->programs) /* their graphs are of the queue's stream, */
         cuda_release(base, d->programs);
-    program_closes("%s closes cuBLAS and NCCL", d->id);
+    program_closes("%s closes cuBLAS and NCCL", d->far.id);
     cuda_blas_close(d); /* and so is the library's handle */
     cuda_nccl_close(d);
-    program_closes("%s closes its streams", d->id);
+    program_closes("%s closes its streams", d->far.id);
     cuda_queue_close(&d->queue);
     weights_close(base);
     cuda_enter(d);
     cuda_unpacker_close(d);
     cuda_measure_close(d);
-    program_closes("%s frees its memory", d->id);
-    cuda_return(d, d->workspace, d->workspace_bytes);
+    program_closes("%s frees its memory", d->far.id);
+    far_memory_close(&d->far.memory);
     for (int i = 0; i < CUDA_MODULES; i++)
         d->cu->module_unload(d->module[i]);
-    program_closes("%s releases its context", d->id);
+    program_closes("%s releases its context", d->far.id);
     d->cu->context_release(d->ordinal);
     program_closes(NULL);
     free(d);

@@ -52,7 +52,7 @@ bool cuda_takes_blas(const struct cuda_device *d, const struct oato_op *op,
                      enum numerics_choice choice)
 {
     return choice == NUMERICS_LIBRARY && cuda_takes_matrix(d, op, choice) && !op_has_experts(op) &&
-           cuda_blas_usable(cuda_of(&d->base));
+           cuda_blas_usable(cuda_of(&d->far.base));
 }
 
 /* A step of few rows is computed as in decode: reading the weights is what takes its time, and it

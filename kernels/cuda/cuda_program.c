@@ -77,29 +77,20 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (!weight_is_streamed(p->weights[r->weight[w]]))
-                return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32
-                                 " is streamed but already resident",
-                                 d->id, i, r->weight[w]);
         if (record_is_peer(r->kind) && p->peers[r->peer].device->ops != &cuda_device_ops)
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is not a GPU",
-                             d->id, i);
+                             d->far.id, i);
         if (r->kind != RECORD_RUN)
             continue;
-        if (!cuda_supports(&d->base, &r->op))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id, i,
-                             oato_op_key(&r->op, NULL, key));
         if (!is_aligned(r))
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": offsets of values must be multiples of %d",
-                             d->id, i, VALUE_ALIGN);
+                             d->far.id, i, VALUE_ALIGN);
         if ((int64_t)p->max_tokens * max_i64(r->op.experts_used, 1) > GRID_MOST)
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": steps of %" PRId32
                              " tokens are too long for %s; use a smaller --ubatch",
-                             d->id, i, p->max_tokens, oato_op_key(&r->op, NULL, key));
+                             d->far.id, i, p->max_tokens, oato_op_key(&r->op, NULL, key));
     }
     return OATO_OK;
 }
@@ -119,15 +110,7 @@ static oato_status grow_workspace(struct cuda_device *d, const struct program *p
             cuda_op_workspace(d, &r->op, rows, cuda_takes_blas(d, &r->op, r->numerics));
         bytes = one > bytes ? one : bytes;
     }
-    if (bytes <= d->workspace_bytes)
-        return OATO_OK;
-    cu_address larger = 0;
-    if (job_queue_drain(&d->queue.base, err) || cuda_take(d, bytes, "workspace", &larger, err))
-        return err->status;
-    cuda_return(d, d->workspace, d->workspace_bytes);
-    d->workspace = larger;
-    d->workspace_bytes = bytes;
-    return OATO_OK;
+    return far_memory_grow(&d->far.memory, &d->workspace, bytes, "workspace", err);
 }
 
 static uint64_t turns_of(const struct program_record *r)
@@ -167,17 +150,18 @@ static oato_status upload_turns(struct oato_device *base, struct compiled *c,
     uint64_t *turn = calloc(n, sizeof *turn);
     if (!turn)
         return oato_fail_memory(err, n * sizeof *turn, "rotary turns");
-    oato_status status = cuda_take(d, n * sizeof *turn, "rotary turns", &c->turns, err);
-    if (!status)
-        c->turns_bytes = n * sizeof *turn;
+    void *there = NULL;
+    oato_status status =
+        far_memory_give(&d->far.memory, n * sizeof *turn, "rotary turns", &there, err);
+    c->turns = there;
     for (uint32_t i = 0; i < p->n_records && !status; i++) {
-        c->records[i].turn = c->turns + at * sizeof *turn;
+        c->records[i].turn = (cu_address)(uintptr_t)(c->turns + at);
         if (turns_of(&p->records[i]))
             status = rope_turns(base, p, &p->records[i], turn + at, err);
         at += turns_of(&p->records[i]);
     }
     if (!status)
-        status = cuda_upload(base, (void *)(uintptr_t)c->turns, 0, turn, c->turns_bytes, NULL, err);
+        status = far_upload(base, there, 0, turn, n * sizeof *turn, NULL, err);
     free(turn);
     return status;
 }
@@ -195,7 +179,7 @@ static oato_status find_caches(struct cuda_device *d, struct compiled *c, struct
         c->cached[r->cache] = r->op.experts;
         c->cached_most = r->op.experts > c->cached_most ? r->op.experts : c->cached_most;
     }
-    return c->cached ? weights_refills_open(&d->base, err) : OATO_OK;
+    return c->cached ? weights_refills_open(&d->far.base, err) : OATO_OK;
 }
 
 /* Room for the arrays of the largest step. */
@@ -213,14 +197,15 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
         size_align(c->copies_at + (uint64_t)c->copies_most * sizeof(struct cuda_page_copy), 16);
     c->slots_at = c->states_at + (uint64_t)p->max_seqs * sizeof(struct cuda_state_copy);
     c->step_bytes = cuda_slots_at(c, c->cached ? p->n_caches : 0);
-    if (cuda_take(d, c->step_bytes, "a step's tokens", &c->step_memory, err))
+    void *host = NULL, *there = NULL;
+    if (far_memory_give(&d->far.memory, c->step_bytes, "a step's tokens", &there, err))
         return err->status;
-    void *host = NULL;
+    c->step_memory = (cu_address)(uintptr_t)there;
     const cu_result result = d->cu->host_alloc(&host, c->step_bytes ? c->step_bytes : 1, 0);
     if (result)
-        return cuda_fail(d->cu, result, d->id, "allocating pinned memory", err);
+        return cuda_fail(d->cu, result, d->far.id, "allocating pinned memory", err);
     c->host_step = host;
-    const uint8_t *at = (const uint8_t *)(uintptr_t)c->step_memory;
+    const uint8_t *at = there;
     c->step = (struct cuda_step){
         .token_id = (const int32_t *)(const void *)at,
         .token_position = (const int32_t *)(const void *)(at + tokens),
@@ -234,12 +219,11 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
     return OATO_OK;
 }
 
-/* What the caller did not allocate itself is found in no list here: the program's word is taken. */
 /* What comes from a file, and its ring in memory that cannot be moved. */
 static oato_status find_files(struct cuda_device *d, struct compiled *c, struct oato_error *err)
 {
     const struct program *p = c->program;
-    struct file_stream *file = weights_file(&d->base);
+    struct file_stream *file = weights_file(&d->far.base);
     uint32_t *needs;
     uint64_t bytes;
     oato_status status = file_stream_compile(file, p, RECORD_STREAM, &needs, err);
@@ -269,7 +253,7 @@ static oato_status find_rooms(struct cuda_device *d, struct compiled *c, struct 
         const cu_result result =
             cuda_events_create(d, &c->kv_arrived[i], 1, CU_EVENT_DISABLE_TIMING);
         if (result)
-            return cuda_fail(d->cu, result, d->id, "making events", err);
+            return cuda_fail(d->cu, result, d->far.id, "making events", err);
     }
     c->kv_pinned = c->kv_arrived && host && cuda_pin(d, host->data, host->bytes);
     return OATO_OK;
@@ -279,9 +263,9 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
                          struct compiled **out, struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    if (program_check(p, NULL, self, UINT64_MAX, err))
-        return oato_fail_at(err, "%s", d->id);
-    if (check_records(d, p, err) || grow_workspace(d, p, err))
+    uint8_t *arena;
+    if (far_check(&d->far, p, self, &arena, err) || check_records(d, p, err) ||
+        grow_workspace(d, p, err))
         return err->status;
     struct compiled *c = calloc(1, sizeof *c);
     if (!c)
@@ -320,7 +304,7 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     struct oato_error ignored;
     if (!c)
         return;
-    job_queue_cancel(&d->queue.base);
+    job_queue_cancel(&d->far.queue);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -342,8 +326,8 @@ void cuda_release(struct oato_device *base, struct compiled *c)
     free(c->kv_arrived);
     if (c->pinned)
         cuda_unpin(d, c->program->host_arena, c->program->host_arena_bytes);
-    cuda_return(d, c->turns, c->turns_bytes);
-    cuda_return(d, c->step_memory, c->step_bytes);
+    far_memory_return(&d->far.memory, c->turns);
+    far_memory_return(&d->far.memory, (void *)(uintptr_t)c->step_memory);
     if (c->host_step)
         d->cu->host_free(c->host_step);
     free(c->cached);
@@ -416,7 +400,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
             continue;
         if (pages + n * (1 + windows) > c->pages_most)
             return oato_fail(err, OATO_EUSAGE, "%s: the block tables exceed %" PRId32 " pages",
-                             d->id, c->pages_most);
+                             d->far.id, c->pages_most);
         copy_ints(c->host_step + c->pages_at + (uint64_t)pages * sizeof(int32_t), from->pages,
                   (int32_t)n);
         if (windows)
@@ -430,7 +414,7 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
     const int32_t copies = c->copies_most ? step->n_page_copies : 0;
     if (copies > c->copies_most)
         return oato_fail(err, OATO_EUSAGE,
-                         "%s: %" PRId32 " page copies; at most %" PRId32 " are possible", d->id,
+                         "%s: %" PRId32 " page copies; at most %" PRId32 " are possible", d->far.id,
                          copies, c->copies_most);
     struct cuda_page_copy *copy = (struct cuda_page_copy *)(void *)(c->host_step + c->copies_at);
     for (int32_t i = 0; i < copies; i++)
@@ -443,5 +427,5 @@ oato_status cuda_step_upload(struct cuda_device *d, struct compiled *c, const st
         result = states_upload(d, c, step);
     if (!result && c->cached)
         result = slots_upload(d, c, step);
-    return result ? cuda_fail(d->cu, result, d->id, "sending a step", err) : OATO_OK;
+    return result ? cuda_fail(d->cu, result, d->far.id, "sending a step", err) : OATO_OK;
 }

@@ -33,8 +33,8 @@ enum {
 static bool driver_fail(struct cuda_queue *q, cu_result result, const char *doing)
 {
     struct oato_error error;
-    cuda_fail(q->device->cu, result, q->device->id, doing, &error);
-    return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+    cuda_fail(q->device->cu, result, q->device->far.id, doing, &error);
+    return job_queue_fail(q->base, TIMELINE_DIED, &error);
 }
 
 /* The GPU owes something, and nothing has come of it for too long. */
@@ -46,8 +46,8 @@ static bool hangs(struct cuda_queue *q)
         return false;
     }
     return cuda_hangs(d, &q->patience,
-                      q->passed + d->base.weights->streams.records + atomic_load(&d->filled)) &&
-           !job_queue_fail(&q->base, TIMELINE_DIED, &d->why_hung);
+                      q->passed + d->far.base.weights->streams.records + atomic_load(&d->filled)) &&
+           !job_queue_fail(q->base, TIMELINE_DIED, &d->why_hung);
 }
 
 /* ------------------------------------------------------------------------------ signals --- */
@@ -84,29 +84,29 @@ static bool pump(struct cuda_queue *q)
             return driver_fail(q, result, "running a step");
         const uint64_t value = q->value[q->passed++ % CUDA_SIGNALS];
         if (value) /* none is a mark's */
-            timeline_signal(&q->base.timeline, value, now_ns());
+            timeline_signal(&q->base->timeline, value, now_ns());
     }
     return true;
 }
 
-static bool pump_again(struct cuda_queue *q, int *spins)
+static bool pump_again(struct cuda_queue *q)
 {
     if (!pump(q))
         return false;
     cpu_relax();
-    if (++*spins % SPINS == 0) {
+    if (++q->spins % SPINS == 0) {
         sched_yield();
         if (hangs(q))
             return false;
     }
-    return !atomic_load(&q->base.stop) ||
-           job_queue_fail_text(&q->base, TIMELINE_DIED, "the step was cancelled");
+    return !atomic_load(&q->base->stop) ||
+           job_queue_fail_text(q->base, TIMELINE_DIED, "the step was cancelled");
 }
 
 static bool pump_all(struct cuda_queue *q)
 {
-    for (int spins = 0; q->passed != q->recorded;)
-        if (!pump_again(q, &spins))
+    while (q->passed != q->recorded)
+        if (!pump_again(q))
             return false;
     return true;
 }
@@ -114,8 +114,8 @@ static bool pump_all(struct cuda_queue *q)
 /* The timeline rises to value when the stream gets here; 0: it does not. */
 static bool signal_here(struct cuda_queue *q, uint64_t value)
 {
-    for (int spins = 0; q->recorded - q->passed == CUDA_SIGNALS;)
-        if (!pump_again(q, &spins))
+    while (q->recorded - q->passed == CUDA_SIGNALS)
+        if (!pump_again(q))
             return false;
     cu_result result = value ? cuda_measure_mark(q->device, value) : CU_OK;
     if (!result)
@@ -135,31 +135,9 @@ static bool mark_here(struct cuda_queue *q)
     if (!signal_here(q, 0))
         return false;
     q->chain = q->chain ? CHAIN_BEGINS : CHAIN_NONE;
-    for (int spins = 0; q->recorded - q->passed > MARKS_AHEAD;)
-        if (!pump_again(q, &spins))
+    while (q->recorded - q->passed > MARKS_AHEAD)
+        if (!pump_again(q))
             return false;
-    return true;
-}
-
-static bool wait_for_others(struct cuda_queue *q, const struct compiled *c, uint32_t index,
-                            const struct step *step)
-{
-    const struct program_record *r = &c->program->records[index];
-    for (int i = 0; i < r->n_waits; i++) {
-        const int other = r->wait[i].device;
-        const uint64_t value = step->timeline_base[other] + r->wait[i].ordinal;
-        if (other == c->self)
-            continue; /* the stream keeps the order */
-        for (int spins = 0; !timeline_reached(step->timeline[other], value);) {
-            if (atomic_load(&step->timeline[other]->failed))
-                return job_queue_fail_text(&q->base, TIMELINE_STRANDED,
-                                           "record %" PRIu32 " waited for %s, which failed", index,
-                                           c->program->device_ids ? c->program->device_ids[other]
-                                                                  : "another device");
-            if (!pump_again(q, &spins))
-                return false;
-        }
-    }
     return true;
 }
 
@@ -170,12 +148,12 @@ static bool wait_for_file(struct cuda_queue *q, struct file_stream *file, uint32
 {
     struct oato_error error;
     file_stream_want(file, weights);
-    for (int spins = 0; !file_stream_arrived(file, weights);) {
+    while (!file_stream_arrived(file, weights)) {
         if (q->passed == q->recorded)
-            file_stream_wait(file, weights, &q->base.stop);
+            file_stream_wait(file, weights, &q->base->stop);
         if (file_stream_failed(file, &error))
-            return job_queue_fail(&q->base, TIMELINE_DIED, &error);
-        if (!pump_again(q, &spins))
+            return job_queue_fail(q->base, TIMELINE_DIED, &error);
+        if (!pump_again(q))
             return false;
     }
     return true;
@@ -193,7 +171,7 @@ static struct lane_mark *history_mark(const struct compiled *c, const struct pro
 static oato_status await_streams(struct cuda_queue *q, const struct compiled *c,
                                  const struct program_record *r, struct oato_error *err)
 {
-    struct oato_device *d = &q->device->base;
+    struct oato_device *d = &q->device->far.base;
     struct lane_mark *history = history_mark(c, r);
     const oato_status status = history ? cuda_lanes.wait(d, NULL, history, err) : OATO_OK;
     return status ? status : weights_await(d, c->program, r, err);
@@ -202,7 +180,7 @@ static oato_status await_streams(struct cuda_queue *q, const struct compiled *c,
 static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
                          const struct program_record *r, const struct step *step)
 {
-    struct oato_device *d = &q->device->base;
+    struct oato_device *d = &q->device->far.base;
     struct weight_file_use *use = c->file_uses ? &c->file_uses[r - c->program->records] : NULL;
     struct oato_error error;
     bool room = false;
@@ -210,15 +188,15 @@ static bool begin_stream(struct cuda_queue *q, const struct compiled *c,
         return false;
     oato_status status = weights_room(d, &room, &error);
     q->owed = true;
-    for (int spins = 0; !status && !room; status = weights_room(d, &room, &error))
-        if (!pump_again(q, &spins))
+    for (; !status && !room; status = weights_room(d, &room, &error))
+        if (!pump_again(q))
             return false;
     q->owed = false;
     if (!status)
         status = weights_stream(d, c->program, r, step, history_mark(c, r), use, &error);
     if (!status && r->signal)
         status = await_streams(q, c, r, &error); /* it is done when all is there */
-    return !status || job_queue_fail(&q->base, TIMELINE_DIED, &error);
+    return !status || job_queue_fail(q->base, TIMELINE_DIED, &error);
 }
 
 static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t index,
@@ -230,7 +208,7 @@ static bool run_record(struct cuda_queue *q, const struct compiled *c, uint32_t 
         return (!record_rows(r, step) && !c->file_uses) || begin_stream(q, c, r, step);
     return (!await_streams(q, c, r, &error) &&
             !cuda_run_record(q->device, c, index, step, &error)) ||
-           job_queue_fail(&q->base, TIMELINE_DIED, &error);
+           job_queue_fail(q->base, TIMELINE_DIED, &error);
 }
 
 /* The record, or the graph that begins with it; *n is how many records that were. */
@@ -239,7 +217,7 @@ static bool run_records(struct cuda_queue *q, struct compiled *c, uint32_t index
 {
     cu_result result = CU_OK;
     *n = 0;
-    if (!atomic_load(&q->base.fail_after)) /* which counts records */
+    if (!atomic_load(&q->base->fail_after)) /* which counts records */
         *n = cuda_graphs_run(q->device, c, index, step, &result);
     if (result)
         return driver_fail(q, result, "launching a graph");
@@ -254,16 +232,12 @@ static bool run_step(struct cuda_queue *q, struct compiled *c, const struct step
     const struct program *p = c->program;
     struct oato_error error;
     if (cuda_step_upload(q->device, c, step, &error))
-        return job_queue_fail(&q->base, TIMELINE_DIED, &error);
+        return job_queue_fail(q->base, TIMELINE_DIED, &error);
     cuda_graphs_begin(q->device, c, step);
-    file_stream_begin(weights_file(&q->device->base));
+    file_stream_begin(weights_file(&q->device->far.base));
     for (uint32_t i = 0, n; i < p->n_records; i += n) {
-        if (!wait_for_others(q, c, i, step))
-            return false;
-        if (atomic_load(&q->base.fail_after) > 0 && atomic_fetch_sub(&q->base.fail_after, 1) == 1)
-            return job_queue_fail_text(&q->base, TIMELINE_DIED,
-                                       "injected failure at record %" PRIu32, i);
-        if (!run_records(q, c, i, step, &n))
+        if (!job_queue_await(q->base, p, i, step, NULL) || job_queue_injects(q->base, p, i) ||
+            !run_records(q, c, i, step, &n))
             return false;
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
         if (r->signal && !signal_here(q, step->timeline_base[c->self] + r->signal))
@@ -290,28 +264,38 @@ static bool run_copy(struct cuda_queue *q, const struct job *job)
     if (!result)
         result = cuda_stream_finish(q->device, q->stream);
     if (q->device->hung)
-        return job_queue_fail(&q->base, TIMELINE_DIED, &q->device->why_hung);
+        return job_queue_fail(q->base, TIMELINE_DIED, &q->device->why_hung);
     if (result)
         return driver_fail(q, result, job->download ? "reading memory" : "writing memory");
     if (job->signal)
-        timeline_signal(&q->base.timeline, job->signal, now_ns());
+        timeline_signal(&q->base->timeline, job->signal, now_ns());
     return true;
+}
+
+static struct cuda_queue *queue_of(const struct job_queue *base)
+{
+    return &cuda_of(&far_of_queue(base)->base)->queue;
+}
+
+static bool meanwhile(struct job_queue *base)
+{
+    return pump_again(queue_of(base));
 }
 
 static void start(struct job_queue *base)
 {
-    cuda_enter(((struct cuda_queue *)base)->device);
+    cuda_enter(cuda_of(&far_of_queue(base)->base));
 }
 
 static void run_job(struct job_queue *base, const struct job *job)
 {
-    struct cuda_queue *q = (struct cuda_queue *)base;
+    struct cuda_queue *q = queue_of(base);
     q->patience.since_ns = 0;
     q->owed = false;
     if (job->compiled ? run_step(q, job->compiled, job->step) : run_copy(q, job))
         return;
     struct oato_error ignored;
-    weights_drain(&q->device->base, &ignored); /* nothing uses memory any more */
+    weights_drain(&q->device->far.base, &ignored); /* nothing uses memory any more */
     cuda_stream_finish(q->device, q->stream);
 }
 
@@ -355,22 +339,22 @@ static void make_count(struct cuda_queue *q)
 oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct oato_error *err)
 {
     q->device = d;
-    timeline_init(&q->base.timeline);
+    q->base = &d->far.queue;
     cu_result result = d->cu->stream_create(&q->stream, CU_STREAM_NON_BLOCKING);
     if (!result)
         make_count(q);
     if (!result && !q->count)
         result = cuda_events_create(d, q->event, CUDA_SIGNALS, CU_EVENT_DISABLE_TIMING);
     if (result) {
-        cuda_fail(d->cu, result, d->id, "making its queue", err);
+        cuda_fail(d->cu, result, d->far.id, "making its queue", err);
         free_stream(q);
         return err->status;
     }
-    q->base.id = d->id;
-    q->base.start = start;
-    q->base.run = run_job;
-    q->base.spin_ns = SPIN_NS;
-    const oato_status status = job_queue_open(&q->base, "oato-cuda", err);
+    q->base->start = start;
+    q->base->run = run_job;
+    q->base->meanwhile = meanwhile;
+    q->base->spin_ns = SPIN_NS;
+    const oato_status status = job_queue_open(q->base, "oato-cuda", err);
     if (status)
         free_stream(q);
     return status;
@@ -378,7 +362,7 @@ oato_status cuda_queue_open(struct cuda_queue *q, struct cuda_device *d, struct 
 
 void cuda_queue_close(struct cuda_queue *q)
 {
-    job_queue_close(&q->base);
+    job_queue_close(q->base);
     cuda_enter(q->device);
     free_stream(q);
 }

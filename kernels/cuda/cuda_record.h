@@ -58,7 +58,7 @@ static inline float *launch_output(const struct launch *l, int i)
 
 static inline void *launch_workspace(const struct launch *l)
 {
-    return (void *)(uintptr_t)l->d->workspace;
+    return l->d->workspace ? l->d->workspace->address : NULL;
 }
 
 static inline const struct oato_weight *launch_weight(const struct launch *l, int i)

@@ -66,7 +66,7 @@ static cu_result try_on(struct cuda_device *d, const struct weight_source *s, ui
     struct cuda_unpacker *u = &d->unpacker;
     struct weight_plane plane[WEIGHT_PLANES];
     size_t row = 0;
-    cuda_planes(&d->base, s, plane);
+    cuda_planes(&d->far.base, s, plane);
     dtype_row_bytes(s->dtype, s->k, &row);
     cu_result result = d->cu->upload(u->room[0], s->data, row * TRIED_ROWS, u->stream);
     if (result || (result = d->cu->fill(u->room[1], 0, bytes, u->stream)) ||
@@ -113,7 +113,7 @@ static bool find_kernel(struct cuda_device *d, oato_dtype dtype)
         snprintf(d->warning, sizeof d->warning,
                  "%s: the GPU makes other planes of %s than the host, which converts these "
                  "weights; loading takes longer",
-                 d->id, dtype_name(dtype));
+                 d->far.id, dtype_name(dtype));
     return false;
 }
 

@@ -56,21 +56,6 @@ void cuda_convert(const struct oato_device *base, const struct weight_source *s,
     }
 }
 
-oato_status cuda_place(struct oato_device *base, uint64_t bytes, const void *there, void **out,
-                       struct oato_error *err)
-{
-    cu_address address = 0;
-    (void)there;
-    const oato_status status = cuda_take(cuda_of(base), bytes, "a weight", &address, err);
-    *out = (void *)(uintptr_t)address; /* nobody on the host follows it */
-    return status;
-}
-
-void cuda_unplace(struct oato_device *base, void *p, uint64_t bytes)
-{
-    cuda_return(cuda_of(base), (cu_address)(uintptr_t)p, bytes);
-}
-
 /* ---------------------------------------------------------------------------------- lanes - */
 
 static const struct cuda_driver *enter(struct oato_device *base)
@@ -93,7 +78,7 @@ static oato_status said(struct oato_device *base, cu_result result, const char *
                         struct oato_error *err)
 {
     struct cuda_device *d = cuda_of(base);
-    return result ? cuda_fail(d->cu, result, d->id, doing, err) : OATO_OK;
+    return result ? cuda_fail(d->cu, result, d->far.id, doing, err) : OATO_OK;
 }
 
 static oato_status lane_open(struct oato_device *base, struct lane **out, struct oato_error *err)

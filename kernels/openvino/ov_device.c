@@ -80,13 +80,19 @@ static bool is_cpu(const struct ov_device *d)
     return !strcmp(d->runtime->device, "CPU");
 }
 
+/* A driver waits for the others. */
+static bool openvino_keeps_core(const char *spec)
+{
+    return strstr(spec, "device=CPU");
+}
+
 /* It lies in the host's memory, which the host needs half of. */
 static void memory_find(struct ov_device *d, uint64_t budget)
 {
     d->memory_bytes = d->runtime->memory_bytes / 2;
-    d->memory.capacity = d->runtime->free_bytes / 2;
-    if (budget && budget < d->memory.capacity)
-        d->memory.capacity = budget;
+    d->far.memory.capacity = d->runtime->free_bytes / 2;
+    if (budget && budget < d->far.memory.capacity)
+        d->far.memory.capacity = budget;
 }
 
 static oato_status openvino_open(int index, const char *spec, const struct device_options *options,
@@ -98,21 +104,18 @@ static oato_status openvino_open(int index, const char *spec, const struct devic
     struct ov_device *d = calloc(1, sizeof *d);
     if (!d)
         return oato_fail_memory(err, sizeof *d, "an openvino device");
-    d->base.ops = &openvino_device_ops;
-    snprintf(d->id, sizeof d->id, "openvino:%d", index);
-    d->memory.id = d->queue.id = d->id;
-    d->memory.more = "give it a larger budget";
+    far_name(&d->far, &openvino_device_ops, index);
+    d->far.memory.more = "give it a larger budget";
     if (ov_runtime_open(name, &d->runtime, err))
         goto fail;
     snprintf(d->model, sizeof d->model, "%.60s by OpenVINO (%.15s)", d->runtime->name,
              d->runtime->device);
     memory_find(d, options ? options->budget_bytes : 0);
-    timeline_init(&d->queue.timeline);
-    d->queue.run = ov_run_job;
-    d->queue.spin_ns = QUEUE_SPIN_NS;
-    if (job_queue_open(&d->queue, "oato-openvino", err))
+    d->far.queue.run = ov_run_job;
+    d->far.queue.spin_ns = QUEUE_SPIN_NS;
+    if (job_queue_open(&d->far.queue, "oato-openvino", err))
         goto fail;
-    *out = &d->base;
+    *out = &d->far.base;
     return OATO_OK;
 
 fail:
@@ -128,11 +131,10 @@ static void openvino_close(struct oato_device *base)
         return;
     while (d->programs)
         ov_release(base, d->programs);
-    job_queue_close(&d->queue);
+    job_queue_close(&d->far.queue);
     weights_close(base);
     ov_runtime_close(d->runtime);
-    while (d->memory.blocks)
-        far_memory_free(&d->memory, d->memory.blocks);
+    far_memory_close(&d->far.memory);
     free(d);
 }
 
@@ -142,13 +144,13 @@ static void openvino_info(const struct oato_device *base, struct device_info *ou
     *out = (struct device_info){
         .kind = "openvino",
         .memory_bytes = d->memory_bytes,
-        .free_bytes = d->memory.capacity - d->memory.used,
+        .free_bytes = d->far.memory.capacity - d->far.memory.used,
         .note = is_cpu(d) ? NULL : unverified,
         .spans = true,
     };
     _Static_assert(sizeof ov_rows < sizeof out->rows, "a zero ends the list");
     memcpy(out->rows, ov_rows, sizeof ov_rows);
-    snprintf(out->id, sizeof out->id, "%s", d->id);
+    snprintf(out->id, sizeof out->id, "%s", d->far.id);
     snprintf(out->model, sizeof out->model, "%s", d->model);
     snprintf(out->driver, sizeof out->driver, "%s", d->runtime->driver);
 }
@@ -205,102 +207,18 @@ static void openvino_convert(const struct oato_device *base, const struct weight
     ov_convert_rows(source, begin, end, to);
 }
 
-/* -------------------------------------------------------------------------------- memory -- */
-
-static oato_status openvino_alloc(struct oato_device *base, uint64_t bytes, void **out,
-                                  struct oato_error *err)
-{
-    struct far_block *b;
-    if (far_memory_alloc(&ov_of(base)->memory, bytes, "buffers", &b, err))
-        return err->status;
-    *out = b->address;
-    return OATO_OK;
-}
-
-static void openvino_free(struct oato_device *base, void *p, uint64_t bytes)
-{
-    struct ov_device *d = ov_of(base);
-    uint8_t *real;
-    if (!p)
-        return;
-    job_queue_drain(&d->queue, NULL);
-    far_memory_free(&d->memory, far_memory_find(&d->memory, p, 0, bytes, &real));
-}
-
-static void *openvino_reach(const struct oato_device *base, const void *p, uint64_t offset,
-                            uint64_t bytes)
-{
-    uint8_t *real;
-    return far_memory_find(&ov_of(base)->memory, p, offset, bytes, &real) ? real : NULL;
-}
-
-/* A copy between host memory and `bytes` at far + offset. */
-static oato_status copy(struct oato_device *base, struct job job, const void *far, uint64_t offset,
-                        uint64_t *value, struct oato_error *err)
-{
-    struct ov_device *d = ov_of(base);
-    void *real = openvino_reach(base, far, offset, job.bytes);
-    if (!real)
-        return oato_fail(err, OATO_EUSAGE,
-                         "%s: %" PRIu64 " bytes at offset %" PRIu64 " are outside its memory",
-                         d->id, job.bytes, offset);
-    if (job.download)
-        job.from = real;
-    else
-        job.to = real;
-    return job_queue_copy(&d->queue, &job, value, err);
-}
-
-static oato_status openvino_upload(struct oato_device *base, void *to, uint64_t offset,
-                                   const void *from, uint64_t bytes, uint64_t *value,
-                                   struct oato_error *err)
-{
-    const struct job job = {.from = from, .bytes = bytes};
-    return copy(base, job, to, offset, value, err);
-}
-
-static oato_status openvino_download(struct oato_device *base, void *to, const void *from,
-                                     uint64_t offset, uint64_t bytes, uint64_t *value,
-                                     struct oato_error *err)
-{
-    const struct job job = {.to = to, .bytes = bytes, .download = true};
-    return copy(base, job, from, offset, value, err);
-}
-
 /* ----------------------------------------------------------------------------- the table -- */
 
 static oato_status openvino_submit(struct oato_device *base, struct compiled *c,
                                    const struct step *step, struct oato_error *err)
 {
-    return job_queue_step(&ov_of(base)->queue, c, c->program, c->self, step, err);
-}
-
-static oato_status openvino_finish(struct oato_device *base, struct oato_error *err)
-{
-    return job_queue_drain(&ov_of(base)->queue, err);
-}
-
-static struct timeline *openvino_timeline(struct oato_device *base)
-{
-    return &ov_of(base)->queue.timeline;
-}
-
-static uint64_t openvino_clock_ns(const struct oato_device *base)
-{
-    (void)base;
-    return now_ns();
-}
-
-static oato_status openvino_inject_error(struct oato_device *base, const char *what,
-                                         struct oato_error *err)
-{
-    struct ov_device *d = ov_of(base);
-    return inject_error(d->id, what, &d->queue.fail_after, &d->memory.fail_after, err);
+    return job_queue_step(&ov_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
 const struct device_ops openvino_device_ops = {
     .kind = "openvino",
     .if_named = true,
+    .keeps_core = openvino_keeps_core,
     .probe = openvino_probe,
     .absence = openvino_absence,
     .open = openvino_open,
@@ -309,20 +227,20 @@ const struct device_ops openvino_device_ops = {
     .supports = openvino_supports,
     .numerics = openvino_numerics,
     .workspace_bytes = openvino_workspace_bytes,
-    .alloc = openvino_alloc,
-    .free = openvino_free,
-    .upload = openvino_upload,
-    .download = openvino_download,
+    .alloc = far_alloc,
+    .free = far_free,
+    .upload = far_upload,
+    .download = far_download,
     .layout = openvino_layout,
     .bytes = openvino_bytes,
     .convert = openvino_convert,
-    .reach = openvino_reach,
+    .reach = far_reach,
     .compile = ov_compile,
     .release = ov_release,
     .submit = openvino_submit,
-    .finish = openvino_finish,
-    .timeline = openvino_timeline,
-    .clock_ns = openvino_clock_ns,
-    .inject_error = openvino_inject_error,
+    .finish = far_finish,
+    .timeline = far_timeline,
+    .clock_ns = far_clock_ns,
+    .inject_error = far_inject_error,
     .warning = openvino_warning,
 };

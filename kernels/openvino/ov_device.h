@@ -5,9 +5,8 @@
 #ifndef OATO_OV_DEVICE_H
 #define OATO_OV_DEVICE_H
 
-#include "kernels/core/far_memory.h"
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
-#include "kernels/job_queue.h"
 #include "kernels/openvino/ov_internal.h"
 
 enum { OV_BUCKETS = 3, OV_SPAN_VALUES = 64 }; /* values of a span, at most */
@@ -36,12 +35,10 @@ struct compiled {
 };
 
 struct ov_device {
-    struct oato_device base;
-    struct job_queue queue;
-    char id[16], model[96];
+    struct far_device far;
+    char model[96];
     struct ov_runtime *runtime;
     uint64_t memory_bytes; /* in all */
-    struct far_memory memory;
     struct compiled *programs;
     struct far_block *room; /* see ov_step; changes only while the queue is empty; NULL: none */
 };

@@ -8,6 +8,7 @@
 #include "kernels/openvino/ov_device.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,22 +72,12 @@ static void cut(struct compiled *c)
 static oato_status check_step(const struct ov_device *d, const struct ov_step *s,
                               struct oato_error *err)
 {
-    struct oato_error why;
-    for (uint32_t i = 0; i < s->span.n; i++) {
-        const struct program_record *r = &s->span.records[i];
-        if (r->kind != RECORD_RUN && r->kind != RECORD_UPLOAD && r->kind != RECORD_DOWNLOAD)
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it cannot stream or swap",
-                             d->id, s->first + i);
-        if (r->kind == RECORD_RUN && !ov_supports(d->runtime, &r->op, &why))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->id,
-                             s->first + i, op_kind_name(r->op.kind));
-    }
     if (s->span.n_in + s->span.n_out > OV_SPAN_VALUES || s->n_weights < 0)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: records %" PRIu32 " to %" PRIu32
                          " are too many for one function, which has at most %d values and %d "
                          "weights",
-                         d->id, s->first, s->first + s->span.n - 1, OV_SPAN_VALUES,
+                         d->far.id, s->first, s->first + s->span.n - 1, OV_SPAN_VALUES,
                          OV_SPAN_WEIGHTS);
     return OATO_OK;
 }
@@ -109,25 +100,32 @@ static oato_status compile_step(struct ov_device *d, const struct program *p, st
     *room = bytes > *room ? bytes : *room;
     for (int b = 0; b <= ov_bucket(most); b++)
         if (ov_function_open(d->runtime, &s->span, ov_rows[b], &s->function[b], err))
-            return oato_fail_at(err, "%s: record %" PRIu32, d->id, s->first);
+            return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
     return OATO_OK;
 }
 
-static oato_status grow_room(struct ov_device *d, uint64_t bytes, struct oato_error *err)
+static void weights_of(const struct compiled *c, const struct ov_step *s,
+                       const void *out[OV_SPAN_WEIGHTS])
 {
-    struct far_block *old = d->room, *grown;
-    const uint64_t old_bytes = old ? old->bytes : 0;
-    if (bytes <= old_bytes)
-        return OATO_OK;
-    if (job_queue_drain(&d->queue, err))
+    for (int i = 0; i < s->n_weights; i++)
+        out[i] = weight_real(c->program->weights[s->weight[i]])->data;
+}
+
+/* Steps allocate nothing: what functions keep of each layer is made now. */
+static oato_status bind_weights(struct ov_device *d, const struct compiled *c,
+                                struct oato_error *err)
+{
+    const void *weights[OV_SPAN_WEIGHTS];
+    if (job_queue_drain(&d->far.queue, err))
         return err->status;
-    d->memory.used -= old_bytes; /* it goes as soon as the new one is there */
-    const oato_status status = far_memory_alloc(&d->memory, bytes, "workspace", &grown, err);
-    d->memory.used += old_bytes;
-    if (status)
-        return status;
-    far_memory_free(&d->memory, old);
-    d->room = grown;
+    for (uint32_t i = 0; i < c->n_steps; i++) {
+        const struct ov_step *s = &c->steps[i];
+        if (!s->copies)
+            weights_of(c, s, weights);
+        for (int b = 0; b < OV_BUCKETS && s->function[b]; b++)
+            if (ov_function_bind(s->function[b], weights, err))
+                return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
+    }
     return OATO_OK;
 }
 
@@ -146,15 +144,9 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
 {
     struct ov_device *d = ov_of(base);
     uint8_t *arena = NULL;
-    uint64_t arena_bytes = 0, room = 0;
-    const struct far_block *b = far_memory_find(&d->memory, p->arena, 0, 0, &arena);
-    if (b)
-        arena_bytes = b->bytes - (uint64_t)(arena - b->real);
-    else if (p->arena)
-        return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not in this device's memory",
-                         d->id);
-    if (program_check(p, NULL, self, arena_bytes, err))
-        return oato_fail_at(err, "%s", d->id);
+    uint64_t room = 0;
+    if (far_check(&d->far, p, self, &arena, err))
+        return err->status;
     const size_t records = (size_t)p->n_records + 1;
     struct compiled *c = calloc(1, sizeof *c);
     if (c) {
@@ -170,8 +162,12 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
     for (uint32_t i = 0; i < c->n_steps; i++)
         if (compile_step(d, p, &c->steps[i], &room, err))
             goto fail;
-    if (grow_room(d, room, err))
+    if (bind_weights(d, c, err) ||
+        far_memory_grow(&d->far.memory, &d->room, room, "workspace", err))
         goto fail;
+#if defined(__GLIBC__)
+    malloc_trim(0); /* what compilers and checks have freed */
+#endif
     c->next = d->programs;
     *out = d->programs = c;
     return OATO_OK;
@@ -188,7 +184,7 @@ void ov_release(struct oato_device *base, struct compiled *c)
     struct compiled **at = &d->programs;
     if (!c)
         return;
-    job_queue_cancel(&d->queue);
+    job_queue_cancel(&d->far.queue);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
@@ -196,29 +192,6 @@ void ov_release(struct oato_device *base, struct compiled *c)
 }
 
 /* ------------------------------------------------------------------------------- running -- */
-
-static bool wait_for_others(struct ov_device *d, const struct compiled *c, uint32_t index,
-                            const struct step *step)
-{
-    const struct program *p = c->program;
-    const struct program_record *r = &p->records[index];
-    for (int i = 0; i < r->n_waits; i++) {
-        const int other = r->wait[i].device;
-        if (timeline_wait_unless(step->timeline[other],
-                                 step->timeline_base[other] + r->wait[i].ordinal, NULL,
-                                 &d->queue.stop))
-            continue;
-        if (atomic_load(&d->queue.stop))
-            break;
-        return job_queue_fail_text(&d->queue, TIMELINE_STRANDED,
-                                   "record %" PRIu32 " waited for %s, which failed", index,
-                                   p->device_ids ? p->device_ids[other] : "another device");
-    }
-    if (atomic_load(&d->queue.stop))
-        return job_queue_fail_text(&d->queue, TIMELINE_DIED, "record %" PRIu32 " was cancelled",
-                                   index);
-    return true;
-}
 
 static void copy_record(const struct compiled *c, const struct program_record *r,
                         const struct step *step)
@@ -241,8 +214,7 @@ static bool run_span(struct ov_device *d, const struct compiled *c, const struct
     const bool aside = s->overwrites && T > largest;
     const void *weights[OV_SPAN_WEIGHTS];
     uint8_t *base[OV_SPAN_VALUES] = {NULL}, *room = aside ? d->room->real : NULL;
-    for (int i = 0; i < s->n_weights; i++)
-        weights[i] = weight_real(c->program->weights[s->weight[i]])->data;
+    weights_of(c, s, weights);
     for (int i = 0; i < span->n_in + span->n_out; i++) {
         base[i] = c->arena + span->values[i].offset;
         if (!aside || i < span->n_in)
@@ -260,49 +232,39 @@ static bool run_span(struct ov_device *d, const struct compiled *c, const struct
         for (int i = 0; i < span->n_out; i++)
             out[i] = floats(base[span->n_in + i] + value_bytes(&span->values[span->n_in + i], row));
         if (ov_function_run(s->function[ov_bucket(rows)], rows, in, weights, out, &err))
-            return job_queue_fail_text(&d->queue, TIMELINE_DIED, "record %" PRIu32 ": %s", s->first,
-                                       err.text);
+            return job_queue_fail_text(&d->far.queue, TIMELINE_DIED, "record %" PRIu32 ": %s",
+                                       s->first, err.text);
     }
     for (int i = span->n_in; i < span->n_in + span->n_out && aside; i++)
         memcpy(c->arena + span->values[i].offset, base[i], value_bytes(&span->values[i], T));
     return true;
 }
 
-/* Counts down to an injected failure. */
-static bool fails_now(struct ov_device *d, const struct ov_step *s)
-{
-    for (uint32_t i = 0; i < s->span.n; i++)
-        if (atomic_load(&d->queue.fail_after) > 0 && atomic_fetch_sub(&d->queue.fail_after, 1) == 1)
-            return !job_queue_fail_text(&d->queue, TIMELINE_DIED,
-                                        "injected failure at record %" PRIu32, s->first + i);
-    return false;
-}
-
 static bool run_step(struct ov_device *d, const struct compiled *c, const struct ov_step *s,
                      const struct step *step)
 {
     const struct program_record *last = &s->span.records[s->span.n - 1];
-    if (!wait_for_others(d, c, s->first, step) || fails_now(d, s))
+    struct job_queue *q = &d->far.queue;
+    if (!job_queue_await(q, c->program, s->first, step, NULL))
         return false;
+    for (uint32_t i = 0; i < s->span.n; i++)
+        if (job_queue_injects(q, c->program, s->first + i))
+            return false;
     if (s->copies)
         copy_record(c, last, step);
     else if (!run_span(d, c, s, step))
         return false;
     if (last->signal)
-        timeline_signal(&d->queue.timeline, step->timeline_base[c->self] + last->signal, now_ns());
+        timeline_signal(&q->timeline, step->timeline_base[c->self] + last->signal, now_ns());
     return true;
 }
 
 void ov_run_job(struct job_queue *q, const struct job *job)
 {
-    struct ov_device *d =
-        (struct ov_device *)(void *)((char *)q - offsetof(struct ov_device, queue));
+    struct ov_device *d = ov_of(&far_of_queue(q)->base);
     const struct compiled *c = job->compiled;
     if (!c) {
-        if (job->bytes)
-            memcpy(job->to, job->from, job->bytes);
-        if (job->signal)
-            timeline_signal(&q->timeline, job->signal, now_ns());
+        job_queue_do_copy(q, job);
         return;
     }
     for (uint32_t i = 0; i < c->n_steps; i++)

@@ -30,20 +30,18 @@ static oato_status sim_open(int index, const char *spec, const struct device_opt
     struct sim_device *s = calloc(1, sizeof *s);
     if (!s)
         return oato_fail_memory(err, sizeof *s, "a sim device");
-    s->base.ops = &sim_device_ops;
-    snprintf(s->id, sizeof s->id, "sim:%d", index);
+    far_name(&s->far, &sim_device_ops, index);
     if (sim_spec_parse(spec, &s->spec, err) || cpu_kernels_select(options->isa, &s->kernels, err))
         goto fail;
     uint64_t vram = (uint64_t)s->spec.vram_bytes;
-    s->memory.id = s->queue.id = s->id;
-    s->memory.more = "raise its memory (vram=)";
-    s->memory.capacity =
+    s->far.memory.more = "raise its memory (vram=)";
+    s->far.memory.capacity =
         options->budget_bytes && options->budget_bytes < vram ? options->budget_bytes : vram;
     s->timing_only = options->timing_only;
     sim_values_fill(s->values);
     if (sim_queue_open(s, err))
         goto fail;
-    *out = &s->base;
+    *out = &s->far.base;
     return OATO_OK;
 
 fail:
@@ -59,7 +57,7 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
         .kind = "sim",
         .model = "simulated",
         .memory_bytes = (uint64_t)spec->vram_bytes,
-        .free_bytes = s->memory.capacity - s->memory.used,
+        .free_bytes = s->far.memory.capacity - s->far.memory.used,
         .read_bytes_per_s = spec->read_bytes_per_s,
         .flops_per_s = spec->flops_per_s,
         .link_bytes_per_s = spec->link_bytes_per_s,
@@ -68,7 +66,7 @@ static void sim_info(const struct oato_device *d, struct device_info *out)
         .spans = spec->spans,
     };
     memcpy(out->rows, spec->rows, sizeof out->rows);
-    snprintf(out->id, sizeof out->id, "%s", s->id);
+    snprintf(out->id, sizeof out->id, "%s", s->far.id);
     snprintf(out->isa, sizeof out->isa, "%s", cpu_kernels_name(s->kernels));
 }
 
@@ -121,75 +119,7 @@ static uint64_t sim_workspace_bytes(const struct oato_device *d, const struct oa
     return cpu_workspace_bytes(sim_of(d)->kernels, op, size, 1);
 }
 
-/* ------------------------------------------------------------------------------- memory --- */
-
-static oato_status sim_alloc(struct oato_device *d, uint64_t bytes, void **out,
-                             struct oato_error *err)
-{
-    struct far_block *b;
-    if (far_memory_alloc(&sim_of(d)->memory, bytes, "buffers", &b, err))
-        return err->status;
-    *out = b->address;
-    return OATO_OK;
-}
-
-static void sim_free(struct oato_device *d, void *p, uint64_t bytes)
-{
-    struct sim_device *s = sim_of(d);
-    uint8_t *real;
-    if (!p)
-        return;
-    job_queue_drain(&s->queue, NULL);
-    far_memory_free(&s->memory, far_memory_find(&s->memory, p, 0, bytes, &real));
-}
-
-static oato_status outside(const struct sim_device *s, uint64_t offset, uint64_t bytes,
-                           struct oato_error *err)
-{
-    return oato_fail(err, OATO_EUSAGE,
-                     "%s: %" PRIu64 " bytes at offset %" PRIu64 " are outside its memory", s->id,
-                     bytes, offset);
-}
-
-static oato_status sim_upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                              uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    uint8_t *real;
-    if (!far_memory_find(&s->memory, to, offset, bytes, &real))
-        return outside(s, offset, bytes, err);
-    struct job job = {.to = real, .from = from, .bytes = bytes};
-    return job_queue_copy(&s->queue, &job, value, err);
-}
-
-static oato_status sim_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
-                                uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    uint8_t *real;
-    if (!far_memory_find(&s->memory, from, offset, bytes, &real))
-        return outside(s, offset, bytes, err);
-    struct job job = {.to = to, .from = real, .bytes = bytes, .download = true};
-    return job_queue_copy(&s->queue, &job, value, err);
-}
-
-/* ------------------------------------------------------------------------ weights and KV -- */
-
-static oato_status sim_place(struct oato_device *d, uint64_t bytes, const void *there, void **out,
-                             struct oato_error *err)
-{
-    struct far_block *b;
-    (void)there; /* its memory is not the host's */
-    const oato_status status = far_memory_alloc(&sim_of(d)->memory, bytes, "a weight", &b, err);
-    *out = status ? NULL : b->address;
-    return status;
-}
-
-static void *sim_reach(const struct oato_device *d, const void *p, uint64_t offset, uint64_t bytes)
-{
-    uint8_t *real;
-    return far_memory_find(&sim_of(d)->memory, p, offset, bytes, &real) ? real : NULL;
-}
+/* ----------------------------------------------------------------------------- weights -- */
 
 static oato_status sim_beside(struct oato_device *d, void *to, const void *from, uint64_t bytes,
                               uint64_t signal, uint64_t begin_ns, struct oato_error *err)
@@ -200,58 +130,10 @@ static oato_status sim_beside(struct oato_device *d, void *to, const void *from,
                             .beside = true,
                             .signal = signal,
                             .begin_ns = begin_ns};
-    return job_queue_put(&sim_of(d)->queue, &job, err);
-}
-
-static uint64_t sim_stored_read(const struct oato_device *d)
-{
-    return file_stream_read(weights_file(d));
-}
-
-static oato_status sim_kv_create(struct oato_device *d, const struct kv_layer_shape *layers, int n,
-                                 oato_dtype dtype, int32_t pages, struct kv_cache **out,
-                                 struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    struct far_block *b;
-    struct kv_cache *kv;
-    if (kv_cache_new(s->id, layers, n, dtype, pages, &kv, err))
-        return err->status;
-    if (far_memory_alloc(&s->memory, kv->bytes, "the KV cache", &b, err)) {
-        free(kv);
-        return err->status;
-    }
-    kv->data = b->address;
-    b->handle = kv;
-    *out = kv;
-    return OATO_OK;
-}
-
-static void sim_kv_free(struct oato_device *d, struct kv_cache *kv)
-{
-    if (kv)
-        sim_free(d, kv->data, kv->bytes);
+    return job_queue_put(&sim_of(d)->far.queue, &job, err);
 }
 
 /* ----------------------------------------------------------------------------- programs --- */
-
-static oato_status check_records(const struct sim_device *s, const struct program *p,
-                                 struct oato_error *err)
-{
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        const struct program_record *r = &p->records[i];
-        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (!weight_is_streamed(p->weights[r->weight[w]]))
-                return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32
-                                 " is streamed but already resident",
-                                 s->id, i, r->weight[w]);
-        if (r->kind == RECORD_RUN && !sim_supports(&s->base, &r->op))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->id, i,
-                             op_kind_name(r->op.kind));
-    }
-    return OATO_OK;
-}
 
 /* Room for the cosines and sines of a step: they are computed once for all layers. */
 static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_error *err)
@@ -259,32 +141,13 @@ static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_
     struct rope_table *table = &s->rope;
     if (floats <= table->floats)
         return OATO_OK;
-    if (job_queue_drain(&s->queue, err))
+    if (job_queue_drain(&s->far.queue, err))
         return err->status;
     float *grown = realloc(table->cos_sin, floats * sizeof *grown);
     if (!grown)
         return oato_fail_memory(err, floats * sizeof *grown, "rotary angles");
     table->cos_sin = grown;
     table->floats = floats;
-    return OATO_OK;
-}
-
-static oato_status grow_workspace(struct sim_device *s, uint64_t bytes, struct oato_error *err)
-{
-    struct far_block *old = s->workspace, *grown;
-    uint64_t old_bytes = old ? old->bytes : 0;
-    if (bytes <= old_bytes)
-        return OATO_OK;
-    if (job_queue_drain(&s->queue, err))
-        return err->status;
-    /* the old one goes as soon as the new one is there: it does not count twice */
-    s->memory.used -= old_bytes;
-    oato_status status = far_memory_alloc(&s->memory, bytes, "workspace", &grown, err);
-    s->memory.used += old_bytes;
-    if (status)
-        return status;
-    far_memory_free(&s->memory, old);
-    s->workspace = grown;
     return OATO_OK;
 }
 
@@ -305,7 +168,8 @@ static oato_status grow_buffers(struct sim_device *s, const struct program *p,
         if (r->op.kind == OP_ROPE) /* a pair takes two */
             floats = (uint64_t)max_i64((int64_t)floats, (int64_t)r->op.rope_dims * size.rows);
     }
-    if (grow_rope(s, floats, err) || grow_workspace(s, workspace, err) ||
+    if (grow_rope(s, floats, err) ||
+        far_memory_grow(&s->far.memory, &s->workspace, workspace, "workspace", err) ||
         sim_values_grow(s, wide, err))
         return err->status;
     return OATO_OK;
@@ -322,20 +186,16 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
     const struct program *p = c->program;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (r->kind == RECORD_SWAP)
-            return oato_fail(err, OATO_EUSAGE,
-                             "%s: record %" PRIu32 ": simulated devices cannot join other ranks",
-                             s->id, i);
         if (!record_is_peer(r->kind))
             continue;
         const struct program_peer *peer = &p->peers[r->peer];
-        if (!sim_reaches(&s->base, peer->device) ||
-            !far_memory_find(&sim_of(peer->device)->memory, peer->arena, 0, peer->arena_bytes,
+        if (!sim_reaches(&s->far.base, peer->device) ||
+            !far_memory_find(&sim_of(peer->device)->far.memory, peer->arena, 0, peer->arena_bytes,
                              &c->peer[r->peer]))
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32
                              ": its peer is not reachable or does not have the arena",
-                             s->id, i);
+                             s->far.id, i);
     }
     return OATO_OK;
 }
@@ -390,16 +250,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
 {
     struct sim_device *s = sim_of(d);
     uint8_t *arena = NULL;
-    uint64_t arena_bytes = 0;
-    const struct far_block *b = far_memory_find(&s->memory, p->arena, 0, 0, &arena);
-    if (b)
-        arena_bytes = b->bytes - (uint64_t)(arena - b->real);
-    else if (p->arena)
-        return oato_fail(err, OATO_EUSAGE, "%s: the program's arena is not in this device's memory",
-                         s->id);
-    if (program_check(p, device_values(d), self, arena_bytes, err))
-        return oato_fail_at(err, "%s", s->id);
-    if (check_records(s, p, err) || grow_buffers(s, p, err))
+    if (far_check(&s->far, p, self, &arena, err) || grow_buffers(s, p, err))
         return err->status;
     struct compiled *c = malloc(sizeof *c);
     if (!c)
@@ -407,10 +258,11 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
     *c = (struct compiled){.next = s->programs, .program = p, .arena = arena, .self = self};
     if (p->kv) {
         c->kv = *p->kv;
-        if (!far_memory_find(&s->memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
+        if (!far_memory_find(&s->far.memory, p->kv->data, 0, p->kv->bytes, &c->kv.data)) {
             free(c);
             return oato_fail(err, OATO_EUSAGE,
-                             "%s: the program's KV cache is not in this device's memory", s->id);
+                             "%s: the program's KV cache is not in this device's memory",
+                             s->far.id);
         }
     }
     if (find_peers(s, c, err) || make_rooms(c, err) || mark_units(s, c, err) ||
@@ -429,7 +281,7 @@ static void sim_release(struct oato_device *d, struct compiled *c)
     struct compiled **at = &sim_of(d)->programs;
     if (!c)
         return;
-    job_queue_cancel(&sim_of(d)->queue);
+    job_queue_cancel(&sim_of(d)->far.queue);
     file_stream_stop(weights_file(d));
     while (*at != c)
         at = &(*at)->next;
@@ -444,10 +296,9 @@ static void sim_close(struct oato_device *d)
         return;
     while (s->programs)
         sim_release(d, s->programs);
-    job_queue_close(&s->queue);
+    job_queue_close(&s->far.queue);
     weights_close(d);
-    while (s->memory.blocks)
-        far_memory_free(&s->memory, s->memory.blocks);
+    far_memory_close(&s->far.memory);
     free(s->rope.cos_sin);
     pages_free(s->wide, s->wide_bytes);
     free(s);
@@ -456,28 +307,12 @@ static void sim_close(struct oato_device *d)
 static oato_status sim_submit(struct oato_device *d, struct compiled *c, const struct step *step,
                               struct oato_error *err)
 {
-    return job_queue_step(&sim_of(d)->queue, c, c->program, c->self, step, err);
-}
-
-static oato_status sim_finish(struct oato_device *d, struct oato_error *err)
-{
-    return job_queue_drain(&sim_of(d)->queue, err);
-}
-
-static struct timeline *sim_timeline(struct oato_device *d)
-{
-    return &sim_of(d)->queue.timeline;
+    return job_queue_step(&sim_of(d)->far.queue, c, c->program, c->self, step, err);
 }
 
 static uint64_t sim_clock_ns(const struct oato_device *d)
 {
     return atomic_load(&sim_of(d)->clock_ns);
-}
-
-static oato_status sim_inject_error(struct oato_device *d, const char *what, struct oato_error *err)
-{
-    struct sim_device *s = sim_of(d);
-    return inject_error(s->id, what, &s->queue.fail_after, &s->memory.fail_after, err);
 }
 
 const struct device_ops sim_device_ops = {
@@ -491,28 +326,28 @@ const struct device_ops sim_device_ops = {
     .numerics = sim_numerics,
     .values = sim_values,
     .workspace_bytes = sim_workspace_bytes,
-    .alloc = sim_alloc,
-    .free = sim_free,
-    .upload = sim_upload,
-    .download = sim_download,
+    .alloc = far_alloc,
+    .free = far_free,
+    .upload = far_upload,
+    .download = far_download,
     .layout = sim_layout,
     .bytes = sim_bytes,
     .convert = sim_convert,
-    .place = sim_place,
-    .unplace = sim_free,
-    .reach = sim_reach,
+    .place = far_place,
+    .unplace = far_free,
+    .reach = far_reach,
     .streams = true,
     .beside = sim_beside,
-    .kv_create = sim_kv_create,
-    .kv_free = sim_kv_free,
+    .kv_create = far_kv_create,
+    .kv_free = far_kv_free,
     .kv_layout = sim_kv_layout,
     .compile = sim_compile,
     .release = sim_release,
     .submit = sim_submit,
-    .finish = sim_finish,
+    .finish = far_finish,
     .reaches = sim_reaches,
-    .timeline = sim_timeline,
+    .timeline = far_timeline,
     .clock_ns = sim_clock_ns,
-    .stored_read = sim_stored_read,
-    .inject_error = sim_inject_error,
+    .stored_read = far_stored_read,
+    .inject_error = far_inject_error,
 };

@@ -6,10 +6,9 @@
 #ifndef OATO_SIM_INTERNAL_H
 #define OATO_SIM_INTERNAL_H
 
-#include "kernels/core/far_memory.h"
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/job_queue.h"
 
 /* ------------------------------------------------------------------------------- spec ----- */
 
@@ -82,13 +81,10 @@ struct compiled {
 };
 
 struct sim_device {
-    struct oato_device base;
-    struct job_queue queue;
-    char id[16];
+    struct far_device far;
     struct sim_spec spec;
     const struct cpu_kernels *kernels;
     bool timing_only;
-    struct far_memory memory;
     struct compiled *programs;
     /* These two serve all programs, which never run at the same time, and change only while the
      * queue is empty. */
@@ -101,7 +97,7 @@ struct sim_device {
     uint64_t stream_ns;        /* virtual: when the streaming copy engine becomes free */
 };
 
-/* The caller has set queue.id, spec and kernels. Close with job_queue_close. */
+/* The caller has named the device and set spec and kernels. Close with job_queue_close. */
 oato_status sim_queue_open(struct sim_device *s, struct oato_error *err);
 
 #endif

@@ -4,16 +4,19 @@
  * the CPU's bits.
  *
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
- *   operator  launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
- *             those that some row has active
- *             in a span in place of launches unit once a call; rows there as in steps of `rows`
- *   copy      latency + bytes / link rate; from another simulated device: / peer rate
- *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
- *             reached and the stream before it is done; who reads the weight or KV waits for the
- * end. What comes from a file begins when it is there: storage is real, and so is that wait refill
- * the same engine, from when it was asked for wait      to the clock of the awaited event, if that
- * is later step      to the host's clock at its begin, if that is later A record that has nothing
- * to do in a step (no rows, no pages to copy) costs nothing.
+ *
+ * - operator: launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
+ *   those that some row has active. In a span, in place of launches, unit once a call; rows there
+ *   as in steps of `rows`.
+ * - copy: latency + bytes / link rate; from another simulated device / peer rate.
+ * - stream: the same as a copy, by a copy engine of its own, which begins when the record is
+ *   reached and the stream before it is done; who reads the weight or KV waits for the end. What
+ *   comes from a file begins when it is there: storage is real, and so is that wait.
+ * - refill: the same engine, from when it was asked for.
+ * - wait: to the clock of the awaited event, if that is later.
+ * - step: to the host's clock at its begin, if that is later.
+ *
+ * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
  */
 #include "kernels/sim/sim_internal.h"
 
@@ -133,26 +136,6 @@ static double run_cost(const struct sim_spec *s, const struct program_record *r,
 
 /* ------------------------------------------------------------------------------ records --- */
 
-static bool wait_for_others(struct sim_device *s, const struct program *p, uint32_t index,
-                            const struct step *step)
-{
-    const struct program_record *r = &p->records[index];
-    for (int i = 0; i < r->n_waits; i++) {
-        int other = r->wait[i].device;
-        uint64_t value = step->timeline_base[other] + r->wait[i].ordinal, clock_ns;
-        if (!timeline_wait_unless(step->timeline[other], value, &clock_ns, &s->queue.stop)) {
-            if (atomic_load(&s->queue.stop))
-                return job_queue_fail_text(&s->queue, TIMELINE_DIED,
-                                           "record %" PRIu32 " was cancelled", index);
-            return job_queue_fail_text(&s->queue, TIMELINE_STRANDED,
-                                       "record %" PRIu32 " waited for %s, which failed", index,
-                                       p->device_ids ? p->device_ids[other] : "another device");
-        }
-        clock_to(s, clock_ns);
-    }
-    return true;
-}
-
 /* The kernels are given readable memory: weights through a table made for this one record. */
 static void run_op(struct sim_device *s, const struct compiled *c, const struct program_record *r,
                    const struct step *step)
@@ -220,17 +203,17 @@ static void run_copy(struct sim_device *s, const struct compiled *c, const struc
 /* Waits until what the record copies has arrived from the file. */
 static bool wait_for_file(struct sim_device *s, uint32_t needs)
 {
-    struct file_stream *file = weights_file(&s->base);
+    struct file_stream *file = weights_file(&s->far.base);
     const uint64_t begin_ns = now_ns();
     struct oato_error err;
     file_stream_want(file, needs);
-    if (file_stream_wait(file, needs, &s->queue.stop)) {
+    if (file_stream_wait(file, needs, &s->far.queue.stop)) {
         clock_add(s, (double)(now_ns() - begin_ns) * 1e-9);
         return true;
     }
     if (file_stream_failed(file, &err))
-        return job_queue_fail(&s->queue, TIMELINE_DIED, &err);
-    return job_queue_fail_text(&s->queue, TIMELINE_DIED, "a step was cancelled");
+        return job_queue_fail(&s->far.queue, TIMELINE_DIED, &err);
+    return job_queue_fail_text(&s->far.queue, TIMELINE_DIED, "a step was cancelled");
 }
 
 /* History of a layer of the host to its room; returns how many bytes. */
@@ -279,18 +262,11 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
 {
     const struct program *p = c->program;
     const struct program_record *r = &p->records[index];
-    if (!wait_for_others(s, p, index, step))
+    uint64_t awaited_ns = 0;
+    if (!job_queue_await(&s->far.queue, p, index, step, &awaited_ns) ||
+        job_queue_injects(&s->far.queue, p, index))
         return false;
-    if (atomic_load(&s->queue.stop))
-        return job_queue_fail_text(&s->queue, TIMELINE_DIED, "record %" PRIu32 " was cancelled",
-                                   index);
-    if (atomic_load(&s->queue.fail_after) > 0 && atomic_fetch_sub(&s->queue.fail_after, 1) == 1) {
-        char key[OP_KEY_SIZE] = "copy";
-        if (r->kind == RECORD_RUN)
-            oato_op_key(&r->op, NULL, key);
-        return job_queue_fail_text(&s->queue, TIMELINE_DIED,
-                                   "injected failure at record %" PRIu32 " (%s)", index, key);
-    }
+    clock_to(s, awaited_ns);
     bool pages = r->kind == RECORD_RUN && r->op.kind == OP_KV_COPY;
     bool empty = pages ? !step->n_page_copies && !step->n_state_copies : !record_rows(r, step);
     const uint32_t needs = c->needs ? c->needs[index] : 0;
@@ -305,9 +281,9 @@ static bool run_record(struct sim_device *s, const struct compiled *c, uint32_t 
         run_copy(s, c, r, step);
     step_cores_give(step);
     if (needs)
-        file_stream_used(weights_file(&s->base), needs);
+        file_stream_used(weights_file(&s->far.base), needs);
     if (r->signal)
-        timeline_signal(&s->queue.timeline, step->timeline_base[c->self] + r->signal,
+        timeline_signal(&s->far.queue.timeline, step->timeline_base[c->self] + r->signal,
                         atomic_load(&s->clock_ns));
     return true;
 }
@@ -323,12 +299,12 @@ static void run_beside(struct sim_device *s, const struct job *job)
     s->stream_ns =
         begin_ns +
         (uint64_t)(copy_cost(&s->spec, job->bytes, s->spec.link_bytes_per_s) * 1e9 + 0.5);
-    timeline_signal(weight_transfers(&s->base), job->signal, s->stream_ns);
+    timeline_signal(weight_transfers(&s->far.base), job->signal, s->stream_ns);
 }
 
 static void run_job(struct job_queue *base, const struct job *job)
 {
-    struct sim_device *s = (struct sim_device *)((char *)base - offsetof(struct sim_device, queue));
+    struct sim_device *s = (struct sim_device *)far_of_queue(base);
     const struct compiled *c = job->compiled;
     if (job->beside) {
         run_beside(s, job);
@@ -339,17 +315,18 @@ static void run_job(struct job_queue *base, const struct job *job)
             memcpy(job->to, job->from, job->bytes);
         clock_add(s, copy_cost(&s->spec, job->bytes, s->spec.link_bytes_per_s));
         if (job->signal)
-            timeline_signal(&s->queue.timeline, job->signal, atomic_load(&s->clock_ns));
+            timeline_signal(&s->far.queue.timeline, job->signal, atomic_load(&s->clock_ns));
         return;
     }
     clock_to(s, job->step->clock_ns);
     s->rope.step_serial++;
-    file_stream_begin(weights_file(&s->base));
+    file_stream_begin(weights_file(&s->far.base));
     for (uint32_t i = 0; i < c->program->n_records; i++)
         if (!run_record(s, c, i, job->step))
             return;
     /* also when the last records have no signal of their own */
-    timeline_signal(&s->queue.timeline, job->step->timeline_base[c->self] + c->program->n_signals,
+    timeline_signal(&s->far.queue.timeline,
+                    job->step->timeline_base[c->self] + c->program->n_signals,
                     atomic_load(&s->clock_ns));
 }
 
@@ -361,10 +338,9 @@ static void start(struct job_queue *base)
 
 oato_status sim_queue_open(struct sim_device *s, struct oato_error *err)
 {
-    timeline_init(&s->queue.timeline);
-    s->queue.timeline.simulated = true;
+    s->far.queue.timeline.simulated = true;
     atomic_store(&s->clock_ns, now_ns());
-    s->queue.start = start;
-    s->queue.run = run_job;
-    return job_queue_open(&s->queue, "oato-sim", err);
+    s->far.queue.start = start;
+    s->far.queue.run = run_job;
+    return job_queue_open(&s->far.queue, "oato-sim", err);
 }

@@ -69,7 +69,7 @@ oato_status sim_values_grow(struct sim_device *s, uint64_t bytes, struct oato_er
 {
     if (bytes <= s->wide_bytes)
         return OATO_OK;
-    if (job_queue_drain(&s->queue, err))
+    if (job_queue_drain(&s->far.queue, err))
         return err->status;
     uint8_t *grown = pages_alloc(bytes);
     if (!grown)

@@ -111,7 +111,7 @@ static oato_status capture(const struct bench *b, bench_put *put, const void *wh
     if (graph)
         cu->graph_destroy(graph);
     return status   ? status
-           : result ? cuda_fail(cu, result, b->d->id, "making a graph", err)
+           : result ? cuda_fail(cu, result, b->d->far.id, "making a graph", err)
                     : OATO_OK;
 }
 
@@ -123,7 +123,7 @@ oato_status bench_graph(const struct bench *b, bench_put *put, const void *what,
         return err->status;
     const cu_result result = time_of_round(b, exec, seconds);
     b->d->cu->graph_exec_destroy(exec);
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "running a graph", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->far.id, "running a graph", err) : OATO_OK;
 }
 
 /* A program's step; kernels overlap where a decode step's do. */
@@ -147,7 +147,7 @@ static oato_status put_records(const struct bench *b, const void *what, struct o
 oato_status bench_program(const struct bench *b, const struct program *p, const struct step *step,
                           double *seconds, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     struct running r = {.step = step};
     oato_status status = base->ops->compile(base, p, 0, &r.c, err);
     if (status)
@@ -163,7 +163,7 @@ oato_status bench_program(const struct bench *b, const struct program *p, const 
 
 oato_status bench_fill(const struct bench *b, void *to, uint64_t bytes, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     float *x = malloc(bytes);
     if (!x)
         return oato_fail_memory(err, bytes, "rows");
@@ -285,7 +285,7 @@ static void print_case(struct bench *b, const struct product *p, int32_t rows, d
              "\"op\": \"%s\", \"type\": \"%s\", \"k\": %" PRId32 ", \"n\": %" PRId32
              ", \"rows\": %" PRId32 ", \"class\": \"%s\"%s",
              oato_op_key(op, NULL, key), dtype_name((oato_dtype)op->dtype), op->k, op->n, rows,
-             cuda_numerics(&b->d->base, op, (enum numerics_choice)r->numerics), packed);
+             cuda_numerics(&b->d->far.base, op, (enum numerics_choice)r->numerics), packed);
     bench_print(b, names, seconds, (double)p->bytes, 2.0 * op->k * op->n * rows);
 }
 
@@ -294,7 +294,7 @@ static oato_status bench_product(struct bench *b, oato_dtype dtype, struct shape
                                  struct oato_error *err)
 {
     static struct product p;
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     void *arena = NULL;
     double seconds = 0, packed_seconds = 0;
     p.bytes = size_align(weight_bytes_of(base, dtype, shape.n, shape.k, WEIGHT_MATRIX), 256);
@@ -336,14 +336,16 @@ static oato_status bench_classes(struct bench *b, oato_dtype dtype, struct shape
 /* Random weights, and how fast they are copied. */
 static oato_status prepare_pool(struct bench *b, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     uint64_t z = 1;
     uint64_t *chunk = malloc(CHUNK_BYTES);
     if (!chunk)
         return oato_fail_memory(err, CHUNK_BYTES, "weights");
     for (size_t i = 0; i < CHUNK_BYTES / sizeof *chunk; i++) /* Knuth's MMIX generator */
         chunk[i] = z = z * 6364136223846793005u + 1442695040888963407u;
-    oato_status status = cuda_take(b->d, b->pool_bytes, "weights", &b->pool, err);
+    void *pool = NULL;
+    oato_status status = far_place(base, b->pool_bytes, NULL, &pool, err);
+    b->pool = (cu_address)(uintptr_t)pool;
     for (uint64_t at = 0; at < b->pool_bytes && !status; at += CHUNK_BYTES)
         status = base->ops->upload(base, (void *)(uintptr_t)b->pool, at, chunk,
                                    (uint64_t)min_i64(CHUNK_BYTES, (int64_t)(b->pool_bytes - at)),
@@ -355,7 +357,7 @@ static oato_status prepare_pool(struct bench *b, struct oato_error *err)
     cuda_enter(b->d);
     const cu_result result = time_of_round(b, NULL, &seconds);
     b->copy_bytes_per_s = (double)b->pool_bytes / seconds; /* half is read, half written */
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "copying memory", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->far.id, "copying memory", err) : OATO_OK;
 }
 
 /* `types`: "" for all, or some, separated by commas. */
@@ -376,7 +378,7 @@ static oato_status bench_all(struct bench *b, const char *types, struct oato_err
         return err->status;
     struct device_info info;
     int cublas = 0;
-    b->d->base.ops->info(&b->d->base, &info);
+    b->d->far.base.ops->info(&b->d->far.base, &info);
     if (!cuda_blas_usable(b->d) || b->d->blas.library->get_version(b->d->blas.handle, &cublas))
         fprintf(stderr, "oato-bench-cuda: no cuBLAS of CUDA 12 or newer here: install the CUDA "
                         "toolkit, or set OATO_CUDA_BLAS to the path of libcublas.so\n");
@@ -439,7 +441,7 @@ int main(int argc, char **argv)
     if (!status) {
         b.d = cuda_of(base);
         status = bench_all(&b, types, &err);
-        cuda_return(b.d, b.pool, b.pool_bytes);
+        far_free(&b.d->far.base, (void *)(uintptr_t)b.pool, b.pool_bytes);
         base->ops->close(base);
     }
     if (status)

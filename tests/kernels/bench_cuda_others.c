@@ -32,7 +32,7 @@ static oato_status bench_record(struct bench *b, struct program_record *record,
                                 const struct step *step, double *seconds, struct oato_error *err)
 {
     static struct program_record records[RECORDS_MOST];
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     const uint64_t rows = (uint64_t)step->n_tokens;
     const uint64_t in = size_align(rows * (uint64_t)record->in_width[0] * sizeof(float), 256);
     const uint64_t bytes = in + rows * (uint64_t)record->op.n * sizeof(float);
@@ -65,7 +65,7 @@ static oato_status bench_record(struct bench *b, struct program_record *record,
 static oato_status bench_attention(struct bench *b, const char *key, int32_t tokens,
                                    int32_t context, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     struct program_record record = {0};
     struct kv_cache *kv = NULL;
     struct kv_layer_shape layers[RECORDS_MOST];
@@ -167,7 +167,7 @@ static oato_status put_listed(const struct bench *b, const void *what, struct oa
         result = put_launch(b, s->kernel, blocks_of((a.w[0].rows + 1) / 2, MATVEC_WARPS), 1,
                             MATVEC_WARPS * 32, &a);
     }
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching listed", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->far.id, "launching listed", err) : OATO_OK;
 }
 
 static oato_status put_columns(const struct bench *b, const void *what, struct oato_error *err)
@@ -182,13 +182,13 @@ static oato_status put_columns(const struct bench *b, const void *what, struct o
         if (!result)
             result = put_launch(b, s->merge, blocks_of(a.w.rows, ROW_THREADS), 1, ROW_THREADS, &a);
     }
-    return result ? cuda_fail(b->d->cu, result, b->d->id, "launching columns", err) : OATO_OK;
+    return result ? cuda_fail(b->d->cu, result, b->d->far.id, "launching columns", err) : OATO_OK;
 }
 
 /* The first bytes of each copy say which columns share scales. */
 static oato_status put_heads(const struct bench *b, const struct sparse *s, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     const int32_t k = s->columns.w.k, block = columns_form_of(s->dtype)->block;
     const int32_t blocks = cuda_has_blocks(s->dtype) ? k / block : 0;
     const uint64_t bytes = (uint64_t)(blocks + 2) * sizeof(int32_t);
@@ -222,7 +222,7 @@ static oato_status time_sparse(struct bench *b, const char *name, const char *ke
     if (!result)
         result = cuda_kernel(b->d, "columns_merge", &s->merge);
     if (result)
-        return cuda_fail(b->d->cu, result, b->d->id, text, err);
+        return cuda_fail(b->d->cu, result, b->d->far.id, text, err);
     s->copies = bench_copies(b, bytes, room < RECORDS_MOST ? (uint32_t)room : RECORDS_MOST);
     if (put_heads(b, s, err) || bench_graph(b, put, s, &seconds, err))
         return err->status;
@@ -237,7 +237,7 @@ static oato_status time_sparse(struct bench *b, const char *name, const char *ke
 static oato_status bench_sparse(struct bench *b, oato_dtype dtype, int32_t k, int32_t neurons,
                                 int32_t active, struct oato_error *err)
 {
-    struct oato_device *base = &b->d->base;
+    struct oato_device *base = &b->d->far.base;
     const struct cuda_matrix matrix = {.rows = neurons, .k = k, .dtype = (int32_t)dtype};
     const struct oato_weight down = {
         .dtype = dtype, .use = WEIGHT_COLUMNS, .rows = k, .k = neurons};

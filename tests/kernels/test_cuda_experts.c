@@ -371,7 +371,8 @@ static void steps_run_beside_a_refill(oato_dtype dtype)
     atomic_store(&gate_open, false);
     cuda_enter(d);
     assert_int_equal(
-        d->cu->host_call((cu_stream)(void *)d->base.weights->refills.fill, wait_at_gate, NULL), 0);
+        d->cu->host_call((cu_stream)(void *)d->far.base.weights->refills.fill, wait_at_gate, NULL),
+        0);
     for (int w = 0; w < 2; w++) {
         struct weight_source s = c.weight[w];
         s.row_begin = 2 * N; /* expert 4 */
@@ -446,13 +447,13 @@ static void a_failed_refill_stays_until_the_end(void **state)
     d->cu = &broken;
     assert_int_equal(weight_refill(device[1], p.weights[0], 0, &s, 0, &value, &err), OATO_EDEVICE);
     d->cu = whole;
-    const struct weight_refilled *failed = d->base.weights->refilled;
+    const struct weight_refilled *failed = d->far.base.weights->refilled;
     for (int i = 0; i < 2; i++) {
         if (weight_refill(device[1], p.weights[0], 0, &s, 0, &value, &err))
             fail_msg("%s", err.text);
         assert_true(timeline_wait(weight_transfers(device[1]), value, NULL));
     }
-    const struct weight_refilled *f = d->base.weights->refilled;
+    const struct weight_refilled *f = d->far.base.weights->refilled;
     while (f && f != failed)
         f = f->next;
     assert_ptr_equal(f, failed);

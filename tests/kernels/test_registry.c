@@ -54,7 +54,7 @@ static void lists_that_make_no_sense_are_refused(void **state)
     check_refused("cpu,,sim", "missing");
     check_refused("cpu,", "missing");
     check_refused("vram=1GiB,cpu", "missing");
-    check_refused("gpu", "known: cpu, cuda, openvino, sim");
+    check_refused("gpu", "known: cpu, cuda, ascend, openvino, sim");
     check_refused("cpu,gpu:0", "'gpu'");
     check_refused("cpu,gpu:a=b", "'gpu'");
     check_refused("cpux", "'cpux'");
@@ -76,7 +76,7 @@ static void check_open_refused(const char *spec, const char *reason)
 static void specs_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    check_open_refused("", "known: cpu, cuda, openvino, sim");
+    check_open_refused("", "known: cpu, cuda, ascend, openvino, sim");
     check_open_refused("rocm:0", "unknown device kind 'rocm'");
     check_open_refused("openvino:device=TPU", "device=NPU");
     check_open_refused("openvino:gpu=1", "device=NPU");
@@ -111,6 +111,10 @@ static void the_index_of_the_spec_wins(void **state)
     check_id("cpu", 0, "cpu:0");
     assert_true(device_is_host("cpu") && device_is_host("cpu:0") && !device_is_host("sim:0") &&
                 !device_is_host("cpus"));
+    assert_ptr_equal(device_kind("npu:1"), &openvino_device_ops); /* by its other name, too */
+    assert_ptr_equal(device_kind("cuda,cpu"), &cuda_device_ops);
+    assert_null(device_kind("gpu:0"));
+    assert_true(device_keeps_core("cuda:1") && !device_keeps_core("npu"));
     check_id("sim", 0, "sim:0");
     check_id("sim", 3, "sim:3");
     check_id("sim:2", 0, "sim:2");

@@ -7,6 +7,7 @@
 #include "executor/executor.h"
 #include "solver/solver.h"
 #include "tests/executor/harness.h"
+#include "text/sampler.h"
 
 // clang-format off
 #include <math.h>
@@ -46,20 +47,7 @@ static void plans_free(struct plan p[2], struct graph fused[2])
 /* Of the distributions of two rows of logits. */
 static double divergence(const float *p, const float *q, int32_t n)
 {
-    double most[2] = {p[0], q[0]}, sum[2] = {0}, kl = 0;
-    for (int32_t i = 0; i < n; i++) {
-        most[0] = fmax(most[0], p[i]);
-        most[1] = fmax(most[1], q[i]);
-    }
-    for (int32_t i = 0; i < n; i++) {
-        sum[0] += exp(p[i] - most[0]);
-        sum[1] += exp(q[i] - most[1]);
-    }
-    for (int32_t i = 0; i < n; i++) {
-        const double a = p[i] - most[0] - log(sum[0]), b = q[i] - most[1] - log(sum[1]);
-        kl += exp(a) * (a - b);
-    }
-    return kl;
+    return logits_divergence(p, logits_log_sum(p, n), q, logits_log_sum(q, n), n);
 }
 
 static uint64_t arena_of(const struct engine *e)

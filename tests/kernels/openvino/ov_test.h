@@ -30,6 +30,22 @@ static UNUSED bool ov_test_library(void)
     return ov_library_found(NULL);
 }
 
+/* Opens OpenVINO's CPU for a test program, which returns what this does unless it is 0: 77, there
+ * is no library; 1, it fails, as stderr is told. */
+static UNUSED int ov_test_open(struct ov_runtime **rt)
+{
+    struct oato_error err = {0};
+    if (!ov_test_library()) {
+        puts("OpenVINO is not installed (scripts/setup): skipped");
+        return 77;
+    }
+    seed_init();
+    if (!ov_runtime_open("CPU", rt, &err))
+        return 0;
+    fprintf(stderr, "%s\n", err.text);
+    return 1;
+}
+
 enum { OV_TEST_RECORDS = 16, OV_TEST_VALUES = 32, OV_TEST_ROWS = 64, OV_TEST_WIDTH = 1024 };
 
 /* A span that is put together record by record; values are numbers, of any width. */

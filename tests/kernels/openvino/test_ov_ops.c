@@ -148,16 +148,9 @@ static void the_others_stay_on_the_host(void **state)
 
 int main(void)
 {
-    struct oato_error err = {0};
-    if (!ov_test_library()) {
-        puts("OpenVINO is not installed (scripts/setup): skipped");
-        return 77;
-    }
-    seed_init();
-    if (ov_runtime_open("CPU", &rt, &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
+    const int cannot = ov_test_open(&rt);
+    if (cannot)
+        return cannot;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_every_type),
         cmocka_unit_test(every_activation),

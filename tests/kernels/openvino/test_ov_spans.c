@@ -179,16 +179,9 @@ static void no_threads_are_made(void **state)
 
 int main(void)
 {
-    struct oato_error err = {0};
-    if (!ov_test_library()) {
-        puts("OpenVINO is not installed (scripts/setup): skipped");
-        return 77;
-    }
-    seed_init();
-    if (ov_runtime_open("CPU", &rt, &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        return 1;
-    }
+    const int cannot = ov_test_open(&rt);
+    if (cannot)
+        return cannot;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_feed_forward_block),
         cmocka_unit_test(a_layer_without_attention),

@@ -1,13 +1,13 @@
 /*
  * toy.c - the smallest device that runs half a model: what a new backend has to bring, and nothing
- * that the others share. Its memory is its own (copies reach it, and the host's conversions), its
- * queue is a thread, its weights are float32 rows, and it computes norms and dense products
- * in plain C. It has no KV, and streams weights from the host's memory but not from files.
+ * that the others share. Its memory is its own: core has it, copies reach it, and so do the host's
+ * conversions. Its queue is a thread, its weights are float32 rows, and it computes norms and dense
+ * products in plain C. It has no KV, and streams weights from the host's memory but not from files.
  *
- * In this order: memory, weights (bytes, convert, place), operators, programs, the table.
+ * In this order: weights (bytes, convert), operators, programs, the table.
  */
+#include "kernels/core/far_device.h"
 #include "kernels/core/weights.h"
-#include "kernels/job_queue.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,62 +18,18 @@
 struct compiled {
     struct compiled *next;
     const struct program *program;
+    uint8_t *arena; /* where it really is */
     int self;
 };
 
 struct toy {
-    struct oato_device base;
-    struct job_queue queue;
-    char id[16];
-    uint64_t budget_bytes, used_bytes;
-    int64_t fail_alloc;
+    struct far_device far;
     struct compiled *programs;
 };
 
 static struct toy *toy_of(const struct oato_device *d)
 {
     return (struct toy *)(uintptr_t)d;
-}
-
-/* -------------------------------------------------------------------------------- memory -- */
-
-static oato_status toy_alloc(struct oato_device *d, uint64_t bytes, void **out,
-                             struct oato_error *err)
-{
-    struct toy *t = toy_of(d);
-    if ((t->fail_alloc > 0 && --t->fail_alloc == 0) || bytes > t->budget_bytes - t->used_bytes)
-        return oato_fail(err, OATO_EFIT,
-                         "%s: %" PRIu64 " bytes do not fit: %" PRIu64 " of %" PRIu64
-                         " are in use; place less on it",
-                         t->id, bytes, t->used_bytes, t->budget_bytes);
-    *out = pages_alloc(bytes ? bytes : 1);
-    if (!*out)
-        return oato_fail_memory(err, bytes, "the toy's memory");
-    t->used_bytes += bytes;
-    return OATO_OK;
-}
-
-static void toy_free(struct oato_device *d, void *p, uint64_t bytes)
-{
-    struct toy *t = toy_of(d);
-    if (!p)
-        return;
-    job_queue_drain(&t->queue, NULL);
-    pages_free(p, bytes ? bytes : 1);
-    t->used_bytes -= bytes;
-}
-
-static oato_status toy_upload(struct oato_device *d, void *to, uint64_t offset, const void *from,
-                              uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    struct job job = {.to = (uint8_t *)to + offset, .from = from, .bytes = bytes};
-    return job_queue_copy(&toy_of(d)->queue, &job, value, err);
-}
-
-static oato_status toy_download(struct oato_device *d, void *to, const void *from, uint64_t offset,
-                                uint64_t bytes, uint64_t *value, struct oato_error *err)
-{
-    return toy_upload(d, to, 0, (const uint8_t *)from + offset, bytes, value, err);
 }
 
 /* ------------------------------------------------------------------------------- weights -- */
@@ -99,12 +55,6 @@ static void toy_convert(const struct oato_device *d, const struct weight_source 
     (void)d;
     for (int64_t r = begin; r < end; r++)
         quants_row(s->dtype, weight_source_row(s, r), s->k, floats(to) + r * s->k);
-}
-
-static void *toy_reach(const struct oato_device *d, const void *p, uint64_t offset, uint64_t bytes)
-{
-    (void)d, (void)bytes;
-    return (uint8_t *)(uintptr_t)p + offset;
 }
 
 /* ----------------------------------------------------------------------------- operators -- */
@@ -137,14 +87,14 @@ static uint64_t toy_workspace_bytes(const struct oato_device *d, const struct oa
 
 /* A record of a step: rows of its inputs and outputs. */
 struct run {
-    const struct program *p;
+    const struct compiled *c;
     const struct program_record *r;
     int32_t rows;
 };
 
 static float *row_of(const struct run *x, uint64_t offset, int64_t row, int64_t width)
 {
-    return floats((uint8_t *)x->p->arena + offset) + row * width;
+    return floats(x->c->arena + offset) + row * width;
 }
 
 static const float *input(const struct run *x, int i, int64_t row)
@@ -154,7 +104,7 @@ static const float *input(const struct run *x, int i, int64_t row)
 
 static const struct oato_weight *weight(const struct run *x, int i)
 {
-    return weight_real(x->p->weights[x->r->weight[i]]);
+    return weight_real(x->c->program->weights[x->r->weight[i]]);
 }
 
 /* Row r of weight i times a row of input 0. */
@@ -208,16 +158,13 @@ static oato_status toy_compile(struct oato_device *d, const struct program *p, i
                                struct compiled **out, struct oato_error *err)
 {
     struct toy *t = toy_of(d);
-    if (program_check(p, NULL, self, UINT64_MAX, err))
-        return oato_fail_at(err, "%s", t->id);
-    for (uint32_t i = 0; i < p->n_records; i++)
-        if (p->records[i].kind == RECORD_RUN && !toy_supports(d, &p->records[i].op))
-            return oato_fail(err, OATO_EUSAGE, "%s: cannot run %s", t->id,
-                             op_kind_name(p->records[i].op.kind));
+    uint8_t *arena;
+    if (far_check(&t->far, p, self, &arena, err))
+        return err->status;
     struct compiled *c = malloc(sizeof *c);
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a program");
-    *c = (struct compiled){.next = t->programs, .program = p, .self = self};
+    *c = (struct compiled){.next = t->programs, .program = p, .arena = arena, .self = self};
     *out = t->programs = c;
     return OATO_OK;
 }
@@ -225,34 +172,19 @@ static oato_status toy_compile(struct oato_device *d, const struct program *p, i
 static void toy_release(struct oato_device *d, struct compiled *c)
 {
     struct compiled **at = &toy_of(d)->programs;
-    job_queue_cancel(&toy_of(d)->queue);
+    job_queue_cancel(&toy_of(d)->far.queue);
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
     free(c);
 }
 
-static bool wait_for_others(struct toy *t, const struct compiled *c, uint32_t index,
-                            const struct step *step)
-{
-    const struct program_record *r = &c->program->records[index];
-    for (int i = 0; i < r->n_waits; i++) {
-        const int other = r->wait[i].device;
-        if (!timeline_wait_unless(step->timeline[other],
-                                  step->timeline_base[other] + r->wait[i].ordinal, NULL,
-                                  &t->queue.stop))
-            return job_queue_fail_text(&t->queue, TIMELINE_STRANDED,
-                                       "record %" PRIu32 " waited for another device", index);
-    }
-    return true;
-}
-
-static void run_record(const struct program *p, const struct program_record *r,
+static void run_record(const struct compiled *c, const struct program_record *r,
                        const struct step *step)
 {
-    const struct run x = {p, r, record_rows(r, step)};
+    const struct run x = {c, r, record_rows(r, step)};
     const uint64_t bytes = (uint64_t)x.rows * (uint64_t)r->in_width[0] * sizeof(float);
-    uint8_t *own = p->arena, *host = p->host_arena;
+    uint8_t *own = c->arena, *host = c->program->host_arena;
     if (!x.rows)
         return;
     if (r->kind == RECORD_UPLOAD)
@@ -260,7 +192,7 @@ static void run_record(const struct program *p, const struct program_record *r,
     else if (r->kind == RECORD_DOWNLOAD)
         memcpy(host + r->out[0], own + r->in[0], bytes);
     else if (r->kind == RECORD_STREAM)
-        weights_stream_here(p, r, true);
+        weights_stream_here(c->program, r, true);
     else if (op_weight_use(&r->op) == WEIGHT_MATRIX)
         run_products(&x);
     else
@@ -269,24 +201,18 @@ static void run_record(const struct program *p, const struct program_record *r,
 
 static void run_job(struct job_queue *q, const struct job *job)
 {
-    struct toy *t = (struct toy *)(void *)((char *)q - offsetof(struct toy, queue));
     const struct compiled *c = job->compiled;
     if (!c) {
-        memcpy(job->to, job->from, job->bytes);
-        if (job->signal)
-            timeline_signal(&q->timeline, job->signal, now_ns());
+        job_queue_do_copy(q, job);
         return;
     }
     const uint64_t base = job->step->timeline_base[c->self];
     for (uint32_t i = 0; i < c->program->n_records; i++) {
         const struct program_record *r = &c->program->records[i];
-        if (!wait_for_others(t, c, i, job->step))
+        if (!job_queue_await(q, c->program, i, job->step, NULL) ||
+            job_queue_injects(q, c->program, i))
             return;
-        if (atomic_load(&q->fail_after) > 0 && atomic_fetch_sub(&q->fail_after, 1) == 1) {
-            job_queue_fail_text(q, TIMELINE_DIED, "injected failure at record %" PRIu32, i);
-            return;
-        }
-        run_record(c->program, r, job->step);
+        run_record(c, r, job->step);
         if (r->signal)
             timeline_signal(&q->timeline, base + r->signal, now_ns());
     }
@@ -296,29 +222,7 @@ static void run_job(struct job_queue *q, const struct job *job)
 static oato_status toy_submit(struct oato_device *d, struct compiled *c, const struct step *step,
                               struct oato_error *err)
 {
-    return job_queue_step(&toy_of(d)->queue, c, c->program, c->self, step, err);
-}
-
-static oato_status toy_finish(struct oato_device *d, struct oato_error *err)
-{
-    return job_queue_drain(&toy_of(d)->queue, err);
-}
-
-static struct timeline *toy_timeline(struct oato_device *d)
-{
-    return &toy_of(d)->queue.timeline;
-}
-
-static uint64_t toy_clock_ns(const struct oato_device *d)
-{
-    (void)d;
-    return now_ns();
-}
-
-static oato_status toy_inject_error(struct oato_device *d, const char *what, struct oato_error *err)
-{
-    struct toy *t = toy_of(d);
-    return inject_error(t->id, what, &t->queue.fail_after, &t->fail_alloc, err);
+    return job_queue_step(&toy_of(d)->far.queue, c, c->program, c->self, step, err);
 }
 
 /* ----------------------------------------------------------------------------- the table -- */
@@ -331,11 +235,12 @@ static int toy_probe(void)
 static void toy_info(const struct oato_device *d, struct device_info *out)
 {
     const struct toy *t = toy_of(d);
+    const struct far_memory *m = &t->far.memory;
     *out = (struct device_info){.kind = "toy",
                                 .model = "a toy",
-                                .memory_bytes = t->budget_bytes,
-                                .free_bytes = t->budget_bytes - t->used_bytes};
-    snprintf(out->id, sizeof out->id, "%s", t->id);
+                                .memory_bytes = m->capacity,
+                                .free_bytes = m->capacity - m->used};
+    snprintf(out->id, sizeof out->id, "%s", t->far.id);
 }
 
 extern const struct device_ops toy_device_ops;
@@ -348,17 +253,15 @@ static oato_status toy_open(int index, const char *spec, const struct device_opt
     struct toy *t = calloc(1, sizeof *t);
     if (!t)
         return oato_fail_memory(err, sizeof *t, "a toy");
-    t->base.ops = &toy_device_ops;
-    t->budget_bytes = options->budget_bytes ? options->budget_bytes : MEMORY_BYTES;
-    snprintf(t->id, sizeof t->id, "toy:%d", index);
-    t->queue.id = t->id;
-    t->queue.run = run_job;
-    timeline_init(&t->queue.timeline);
-    if (job_queue_open(&t->queue, "oato-toy", err)) {
+    far_name(&t->far, &toy_device_ops, index);
+    t->far.memory.capacity = options->budget_bytes ? options->budget_bytes : MEMORY_BYTES;
+    t->far.memory.more = "give it a larger budget";
+    t->far.queue.run = run_job;
+    if (job_queue_open(&t->far.queue, "oato-toy", err)) {
         free(t);
         return err->status;
     }
-    *out = &t->base;
+    *out = &t->far.base;
     return OATO_OK;
 }
 
@@ -366,8 +269,9 @@ static void toy_close(struct oato_device *d)
 {
     while (toy_of(d)->programs)
         toy_release(d, toy_of(d)->programs);
-    job_queue_close(&toy_of(d)->queue);
+    job_queue_close(&toy_of(d)->far.queue);
     weights_close(d);
+    far_memory_close(&toy_of(d)->far.memory);
     free(d);
 }
 
@@ -380,20 +284,20 @@ const struct device_ops toy_device_ops = {
     .supports = toy_supports,
     .numerics = toy_numerics,
     .workspace_bytes = toy_workspace_bytes,
-    .alloc = toy_alloc,
-    .free = toy_free,
-    .upload = toy_upload,
-    .download = toy_download,
+    .alloc = far_alloc,
+    .free = far_free,
+    .upload = far_upload,
+    .download = far_download,
     .layout = toy_layout,
     .bytes = toy_bytes,
     .convert = toy_convert,
-    .reach = toy_reach,
+    .reach = far_reach,
     .streams = true,
     .compile = toy_compile,
     .release = toy_release,
     .submit = toy_submit,
-    .finish = toy_finish,
-    .timeline = toy_timeline,
-    .clock_ns = toy_clock_ns,
-    .inject_error = toy_inject_error,
+    .finish = far_finish,
+    .timeline = far_timeline,
+    .clock_ns = far_clock_ns,
+    .inject_error = far_inject_error,
 };
