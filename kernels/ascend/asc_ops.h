@@ -69,6 +69,6 @@ void asc_emit_expert_gate_up(struct asc_emit *e);
 void asc_emit_expert_down(struct asc_emit *e);
 bool asc_supports_route(const struct asc_device *d, const struct oato_op *op);
 bool asc_supports_experts(const struct asc_device *d, const struct oato_op *op);
-oato_status asc_prepare_route(struct compiled *c, uint32_t index, struct oato_error *err);
+oato_status asc_prepare_choice(struct compiled *c, uint32_t index, struct oato_error *err);
 
 #endif
