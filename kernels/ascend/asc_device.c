@@ -24,7 +24,7 @@ static const struct asc_chip chips[] = {
      .fused = true,
      .gelu = true,
      .hbm = true,
-     .events = 65535},
+     .maps = true},
     {.name = "Ascend910_93",
      .quantised = true,
      .bf16 = true,
@@ -32,10 +32,10 @@ static const struct asc_chip chips[] = {
      .fused = true,
      .gelu = true,
      .hbm = true,
-     .events = 65535},
-    {.name = "Ascend910", .gelu = true, .hbm = true, .events = 65535},
-    {.name = "Ascend310P", .gelu = true, .events = 1023},
-    {.name = "", .events = 1023},
+     .maps = true},
+    {.name = "Ascend910", .gelu = true, .hbm = true},
+    {.name = "Ascend310P", .gelu = true},
+    {.name = ""}, /* 310B */
 };
 
 /* ------------------------------------------------------------------------------- sights -- */
@@ -201,6 +201,8 @@ static void ascend_close(struct oato_device *base)
     asc_queue_close(d);
     asc_measure_close(d);
     weights_close(base);
+    if (d->has_crew)
+        crew_close(&d->crew);
     asc_spares_free(d);
     asc_area_free(d, &d->rooms);
     asc_area_free(d, &d->workspace);
@@ -286,6 +288,7 @@ const struct device_ops ascend_device_ops = {
     .convert = asc_convert,
     .place = far_place,
     .unplace = far_free,
+    .together = asc_together,
     .planes = asc_planes,
     .weight_align = ASC_ALIGN,
     .kv_create = asc_kv_create,

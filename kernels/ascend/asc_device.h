@@ -240,7 +240,7 @@ struct asc_chip {
     bool fused;       /* has fused attention, and rotary positions */
     bool gelu;        /* has GELU */
     bool hbm;         /* its memory is HBM, else DDR */
-    int32_t events;   /* that it has at most */
+    bool maps;        /* it has virtual addresses */
 };
 
 /* asc_memory.c */
@@ -320,6 +320,8 @@ struct asc_device {
     int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
     struct asc_measure measure;
+    struct crew crew; /* converts weights; opened with the first one */
+    bool has_crew;
     uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
     _Atomic bool hung; /* it is no longer waited for, nor asked anything, */
     struct oato_error why_hung;

@@ -40,7 +40,7 @@ struct stretch {
 };
 
 struct asc_graphs {
-    bool none; /* this CANN does not capture */
+    bool none;             /* this CANN does not capture */
     uint64_t steps, moved; /* moved: areas_moved when the step began */
     struct size_graphs sizes[SIZES];
     struct size_graphs *now; /* of the step at hand; NULL: none */

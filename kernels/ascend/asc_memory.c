@@ -234,8 +234,8 @@ static bool area_reserve(struct asc_device *d, struct asc_area *a)
     size_t step = 0;
     if (a->reserved)
         return true;
-    if (a->moves || !api->rtReserveMemAddress || !api->rtReleaseMemAddress || !api->rtMapMem ||
-        !api->rtUnmapMem || !api->rtMallocPhysical || !api->rtFreePhysical ||
+    if (a->moves || !d->chip->maps || !api->rtReserveMemAddress || !api->rtReleaseMemAddress ||
+        !api->rtMapMem || !api->rtUnmapMem || !api->rtMallocPhysical || !api->rtFreePhysical ||
         !api->rtMemGetAllocationGranularity ||
         api->rtMemGetAllocationGranularity(&physical, RECOMMENDED, &step) || !step ||
         api->rtReserveMemAddress(&p, size_align(d->memory_bytes, step), 0, NULL, HUGE_PAGES)) {

@@ -6,6 +6,11 @@
  *   STAND_CHIP=910B4|310P3|310B1  the chip (or as aclrtGetSocName gives it)
  *   STAND_DEVICES=N               how many of it (1)
  *   STAND_MEMORY=BYTES            memory of each; k, M and G are allowed (the chip's)
+ *   STAND_RULES=strict|loose      strict (default): what CANN's documentation allows; loose: also
+ *                                 what llama.cpp's backend does on chips: it expects allocations
+ *                                 at multiples of 128 (they are at 512; strict: at odd multiples
+ *                                 of 64), has tensors begin anywhere and reach past their storage
+ *                                 dims, and gives a few operators other shapes
  *   STAND_ORDER=ORDER             late (default): only what is waited for runs, and only then;
  *                                 others: all other streams run before it; eager: all at once;
  *                                 random: any order, by STAND_SEED

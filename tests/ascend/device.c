@@ -192,6 +192,7 @@ aclError aclrtSetDevice(int32_t deviceId)
     if (!code) {
         stand_thread()->device = deviceId;
         devices[deviceId].used = true;
+        devices[deviceId].sets++;
     }
     return stand_leave(code);
 }
@@ -205,12 +206,16 @@ aclError aclrtGetDevice(int32_t *deviceId)
     return stand_leave(code);
 }
 
-/* What the device still has stays, and counts as leaked at exit. */
+/* The last one of as many as there were aclrtSetDevice; by the documentation they are counted. What
+ * the device still has stays, and counts as leaked at exit. */
 aclError aclrtResetDevice(int32_t deviceId)
 {
     int code = stand_enter("aclrtResetDevice", NEEDS_INIT);
     code = code ? code : check_device(deviceId, "aclrtResetDevice");
-    if (!code) {
+    if (!code && devices[deviceId].sets < 1)
+        code = stand_break(RULE_DEVICE_SET, ACL_ERROR_RT_CONTEXT_NULL,
+                           "aclrtResetDevice more often than aclrtSetDevice");
+    if (!code && --devices[deviceId].sets == 0) {
         devices[deviceId].died = 0;
         memset(devices[deviceId].peer, 0, sizeof devices[deviceId].peer);
         if (stand_thread()->device == deviceId)

@@ -83,6 +83,12 @@ static void check_types(struct stand_call *call, const char *name, const struct 
                    name, type_name(view->type), chip->soc);
 }
 
+static unsigned alignment(const struct stand_view *view)
+{
+    unsigned bytes = (unsigned)type_bits(view->type) / 8;
+    return stand_is_loose() ? (bytes ? bytes : 1) : ALIGNMENT;
+}
+
 static void check_place(struct stand_call *call, const char *name, const struct stand_view *view)
 {
     int64_t low, high, held = 1;
@@ -97,10 +103,10 @@ static void check_place(struct stand_call *call, const char *name, const struct 
     else if (region && region->device != stand_thread()->device)
         call_fault(call, RULE_OPERAND_ADDRESS, ACLNN_ERR_PARAM_INVALID, "%s is on device %d", name,
                    region->device);
-    else if ((uintptr_t)view->address % ALIGNMENT)
+    else if ((uintptr_t)view->address % alignment(view))
         call_fault(call, RULE_OPERAND_ALIGNMENT, ACLNN_ERR_PARAM_INVALID,
-                   "%s is at %p, no multiple of %d", name, view->address, ALIGNMENT);
-    else if (high >= held)
+                   "%s is at %p, no multiple of %u", name, view->address, alignment(view));
+    else if (high >= held && !stand_is_loose())
         call_fault(call, RULE_OPERAND_STORAGE, ACLNN_ERR_PARAM_INVALID,
                    "%s reaches element %lld of a storage of %lld", name, (long long)high,
                    (long long)held);

@@ -4,10 +4,10 @@
  * A segment of device memory is one anonymous file mapped twice: at the addresses that the client
  * is given, without any access, and at an alias through which the stand-in works. The kernel itself
  * refuses what the host does with a client's address, system calls included. Allocations are cut
- * from segments in rising order, at multiples of 64 that are none of 128, with guard bytes behind
- * them; freed addresses come back only when the whole segment is free and address space runs short,
- * so that what is used after it was freed is found. New memory holds bytes of 0xff: not-a-number in
- * every float type, -1 in every integer.
+ * from segments in rising order, at multiples of 64 that are none of 128 (STAND_RULES=loose: of
+ * 512), with guard bytes behind them; freed addresses come back only when the whole segment is free
+ * and address space runs short, so that what is used after it was freed is found. New memory holds
+ * bytes of 0xff: not-a-number in every float type, -1 in every integer.
  */
 #include "runtime.h"
 
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { GUARD = 64, GUARD_BYTE = 0xC3, ALIGN = 64 };
+enum { GUARD = 64, GUARD_BYTE = 0xC3, ALIGN = 64, LOOSE_ALIGN = 512 };
 #define SEGMENT_BYTES (UINT64_C(64) << 20)
 /* Poison that is written: the rest of a large allocation reads as zeros. */
 #define POISONED_BYTES (UINT64_C(16) << 20)
@@ -119,12 +119,18 @@ uint8_t *stand_alias(const void *address, size_t n, enum stand_rule *rule, const
     return region->alias + past;
 }
 
+/* Where the first allocation of a segment begins; the others follow at twice ALIGN, or at this. */
+static uint64_t first_cut(void)
+{
+    return stand_is_loose() ? LOOSE_ALIGN : ALIGN;
+}
+
 static struct segment *segment_map(int device, uint64_t bytes)
 {
     struct segment *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct segment){.device = device, .bytes = bytes, .cut = ALIGN};
+    *s = (struct segment){.device = device, .bytes = bytes, .cut = first_cut()};
     int file = memfd_create("stand-in", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, (off_t)bytes)) {
         if (file >= 0)
@@ -162,12 +168,12 @@ static struct segment *segment_for(int device, uint64_t bytes)
             return s;
     if (mapped_bytes > devices[device].taken + QUARANTINE_BYTES)
         for (struct segment *s = segments; s; s = s->next)
-            if (s->device == device && s->live == 0 && s->bytes - ALIGN >= bytes) {
+            if (s->device == device && s->live == 0 && s->bytes - first_cut() >= bytes) {
                 segment_forget(s);
-                s->cut = ALIGN;
+                s->cut = first_cut();
                 return s;
             }
-    bytes += ALIGN;
+    bytes += first_cut();
     return segment_map(device, (bytes + SEGMENT_BYTES - 1) / SEGMENT_BYTES * SEGMENT_BYTES);
 }
 
@@ -194,7 +200,8 @@ static void *allocate(int device, size_t bytes)
     struct device *d = &devices[device];
     if (bytes > d->memory - d->taken)
         return NULL;
-    uint64_t step = (bytes + GUARD + 2 * ALIGN - 1) / (2 * ALIGN) * (2 * ALIGN);
+    uint64_t grain = stand_is_loose() ? LOOSE_ALIGN : 2 * ALIGN;
+    uint64_t step = (bytes + GUARD + grain - 1) / grain * grain;
     struct segment *s = segment_for(device, step);
     struct stand_region *region = calloc(1, sizeof *region);
     if (!s || !region) {

@@ -68,20 +68,25 @@ float op_hf32(float value)
     return value;
 }
 
-/* Without branches, as this runs for every weight: 10 bits of mantissa are kept, or multiples of
- * 2^-24 where F16 has no normal numbers; beyond its range is infinity. */
+/* By whole numbers alone, which compilers make vectors of, as this runs for every weight: 10 bits
+ * of mantissa are kept, or multiples of 2^-24 where F16 has no normal numbers; beyond its range is
+ * infinity. */
 static float to_f16(float value)
 {
     const float big = 0x1.8p23f; /* adding it leaves whole numbers */
-    float size = fabsf(value), small = (size * 0x1p24f + big - big) * 0x1p-24f;
-    uint32_t bits;
-    memcpy(&bits, &size, sizeof bits);
-    bits = (bits + 0xfffu + (bits >> 13 & 1u)) & ~0x1fffu;
-    float large;
-    memcpy(&large, &bits, sizeof large);
-    large = large > 65504 ? INFINITY : large;
-    large = size < 0x1p-14f ? small : large;
-    return copysignf(size != size ? size : large, value);
+    const int32_t least_normal = 0x38800000, infinity = 0x7f800000, most = 0x477fe000;
+    float small = (fabsf(value) * 0x1p24f + big - big) * 0x1p-24f;
+    int32_t bits, size, small_bits;
+    memcpy(&bits, &value, sizeof bits);
+    memcpy(&small_bits, &small, sizeof small_bits);
+    size = bits & 0x7fffffff;
+    int32_t kept = (int32_t)(((uint32_t)size + 0xfffu + (size >> 13 & 1)) & ~0x1fffu);
+    kept = kept > most ? infinity : kept;
+    kept = size < least_normal ? small_bits : kept;
+    kept = size > infinity ? size : kept;
+    kept |= bits & INT32_MIN;
+    memcpy(&value, &kept, sizeof value);
+    return value;
 }
 
 void op_narrow(float *values, int64_t n, aclDataType type, bool hf32)

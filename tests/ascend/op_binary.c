@@ -284,13 +284,14 @@ aclnnStatus aclnnArangeGetWorkspaceSize(const aclScalar *start, const aclScalar 
     double last = stand_scalar(call, "end", end);
     op.out = stand_out(call, "out", out);
     stand_types(call, &op.out, TYPE_REAL | STAND_INTEGERS);
-    stand_rank(call, &op.out, 1, 1);
+    stand_rank(call, &op.out, 1, stand_is_loose() ? STAND_RANK : 1);
     stand_require(call, op.step != 0, "step is 0");
     stand_require(call, (last - op.start) * op.step >= 0, "step leads away from end");
     if (stand_holds(call)) {
         double count = ceil((last - op.start) / op.step);
-        stand_require(call, count == (double)op.out.dims[0], "out has %lld elements, not %.0f",
-                      (long long)op.out.dims[0], count);
+        int64_t elements = stand_elements(op.out);
+        stand_require(call, count == (double)elements, "out has %lld elements, not %.0f",
+                      (long long)elements, count);
     }
     return stand_plan(call, run_range, &op, sizeof op, 0);
 }

@@ -81,7 +81,8 @@ static void set_types(struct stand_call *call, struct product_op *op, int8_t mod
                       "cubeMathType %d: the 310P multiplies F16 only", mode);
         op->operands = ACL_FLOAT16;
     } else if (mode == USE_FP16) {
-        stand_require(call, !bf16, "cubeMathType 2 does not take BF16");
+        /* Chips warn, and convert. */
+        stand_require(call, !bf16 || stand_is_loose(), "cubeMathType 2 does not take BF16");
         op->operands = op->result = ACL_FLOAT16;
     } else {
         stand_require(call, mode != USE_HF32 || both == ACL_FLOAT, "cubeMathType 3 takes F32 only");

@@ -109,6 +109,8 @@ static aclnnStatus plan_reduce(struct stand_call *call, struct reduce_op *op,
         else if (keep)
             shape[rank++] = 1;
     }
+    if (rank == 0 && op->out.rank == 1) /* a scalar may have a dimension of 1 */
+        shape[rank++] = 1;
     if (stand_holds(call))
         stand_shape(call, &op->out, rank, shape);
     return stand_plan(call, run_reduce, op, sizeof *op,

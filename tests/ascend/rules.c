@@ -180,6 +180,12 @@ const char *setting(const char *name)
     return getenv(name);
 }
 
+bool stand_is_loose(void)
+{
+    const char *places = setting("STAND_RULES");
+    return places && strcmp(places, "loose") == 0;
+}
+
 uint64_t setting_bytes(const char *name, uint64_t otherwise)
 {
     const char *value = setting(name);

@@ -16,6 +16,7 @@ enum { DEVICES = 16 };
 
 struct device {
     bool used;              /* set by some thread */
+    int64_t sets;           /* calls of aclrtSetDevice that no aclrtResetDevice has undone */
     uint64_t memory, taken; /* bytes */
     int died;               /* the code with which a task ended it, else 0 */
     bool peer[DEVICES];     /* may copy to and from */

@@ -64,6 +64,8 @@ struct stand_chip {
     bool graphs;         /* aclmdlRICapture... */
 };
 STAND_API const struct stand_chip *stand_chip(void);
+/* STAND_RULES=loose: what chips take beyond the documentation is taken. */
+STAND_API bool stand_is_loose(void);
 
 /* A mask of types: (1 << aclDataType). */
 #define STAND_TYPE(t) (UINT32_C(1) << (unsigned)(t))

@@ -322,6 +322,24 @@ static void a_device_dies_in_a_step(void **state)
     finish(0);
 }
 
+static void a_device_is_reset_as_often_as_it_was_set(void **state)
+{
+    (void)state;
+    start(NULL);
+    struct client c = client_open();
+    client_close(&c);
+    int32_t device;
+    OK(aclrtSetDevice(0));
+    OK(aclrtSetDevice(0));
+    OK(aclrtResetDevice(0));
+    OK(aclrtGetDevice(&device));
+    while (aclrtResetDevice(0) == 0)
+        ;
+    assert_int_equal(aclrtGetDevice(&device), 107002);
+    assert_int_equal(stand_broken("device_set"), 2);
+    stand_reset();
+}
+
 static void a_stream_hangs(void **state)
 {
     (void)state;
@@ -593,6 +611,7 @@ int main(void)
         cmocka_unit_test(what_is_left_is_counted),
         cmocka_unit_test(injected_errors_come_at_their_call),
         cmocka_unit_test(a_device_dies_in_a_step),
+        cmocka_unit_test(a_device_is_reset_as_often_as_it_was_set),
         cmocka_unit_test(a_stream_hangs),
         cmocka_unit_test(copies_of_pageable_memory_may_be_synchronous),
         cmocka_unit_test(an_event_may_be_destroyed_before_its_tasks_ran),

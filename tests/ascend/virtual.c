@@ -15,9 +15,9 @@ struct physical {
     uint8_t *at; /* where it is mapped, or NULL */
 };
 
-static int enter(const char *symbol)
+static int enter(const char *symbol, unsigned needs)
 {
-    int code = stand_enter(symbol, NEEDS_DEVICE);
+    int code = stand_enter(symbol, needs);
     if (!code && !stand_chip()->virtual_memory)
         code = stand_break(RULE_CHIP, ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "%s: not on %s", symbol,
                            stand_chip()->soc);
@@ -33,7 +33,7 @@ aclError aclrtMemGetAllocationGranularity(aclrtPhysicalMemProp *prop,
                                           aclrtMemGranularityOptions option, size_t *granularity)
 {
     (void)option;
-    int code = enter("aclrtMemGetAllocationGranularity");
+    int code = enter("aclrtMemGetAllocationGranularity", NEEDS_INIT);
     if (!code && (!prop || !granularity))
         code = refuse("aclrtMemGetAllocationGranularity", "an argument is NULL");
     if (!code)
@@ -45,9 +45,9 @@ aclError aclrtReserveMemAddress(void **virPtr, size_t size, size_t alignment, vo
                                 uint64_t flags)
 {
     const char *symbol = "aclrtReserveMemAddress";
-    int code = enter(symbol);
-    if (!code && (!virPtr || !size || size % GRANULARITY || alignment || expectPtr || flags > 1))
-        code = refuse(symbol, "a size that is no multiple of 2 MiB, an alignment or an address");
+    int code = enter(symbol, NEEDS_DEVICE);
+    if (!code && (!virPtr || !size || alignment || expectPtr || flags > 1))
+        code = refuse(symbol, "a size of 0, an alignment or an address");
     if (!code) {
         struct stand_region *region = region_reserve(stand_thread()->device, size, GRANULARITY);
         if (region)
@@ -67,7 +67,7 @@ static struct stand_region *reserved_at(void *address)
 
 aclError aclrtReleaseMemAddress(void *virPtr)
 {
-    int code = enter("aclrtReleaseMemAddress");
+    int code = enter("aclrtReleaseMemAddress", NEEDS_DEVICE);
     struct stand_region *region = code ? NULL : reserved_at(virPtr);
     if (!code && (!region || region->base != virPtr || region->bytes))
         code = refuse("aclrtReleaseMemAddress", "not reserved, or memory is mapped there");
@@ -80,7 +80,7 @@ aclError aclrtMallocPhysical(aclrtDrvMemHandle *handle, size_t size,
                              const aclrtPhysicalMemProp *prop, uint64_t flags)
 {
     const char *symbol = "aclrtMallocPhysical";
-    int code = enter(symbol);
+    int code = enter(symbol, NEEDS_DEVICE);
     if (!code && (!handle || !prop || !size || size % GRANULARITY || flags ||
                   (int)prop->location.id >= device_count()))
         code = refuse(symbol, "a size that is no multiple of 2 MiB, or a device that is none");
@@ -101,7 +101,7 @@ aclError aclrtMallocPhysical(aclrtDrvMemHandle *handle, size_t size,
 
 aclError aclrtFreePhysical(aclrtDrvMemHandle handle)
 {
-    int code = enter("aclrtFreePhysical");
+    int code = enter("aclrtFreePhysical", NEEDS_DEVICE);
     struct physical *physical = handle;
     if (!code && stand_object_is_live(handle, KIND_PHYSICAL) && physical->at)
         code = refuse("aclrtFreePhysical", "it is mapped");
@@ -114,7 +114,7 @@ aclError aclrtFreePhysical(aclrtDrvMemHandle handle)
 aclError aclrtMapMem(void *virPtr, size_t size, size_t offset, aclrtDrvMemHandle handle,
                      uint64_t flags)
 {
-    int code = enter("aclrtMapMem");
+    int code = enter("aclrtMapMem", NEEDS_DEVICE);
     code = code ? code : stand_object_check(handle, KIND_PHYSICAL, "aclrtMapMem");
     struct physical *physical = handle;
     struct stand_region *region = code ? NULL : reserved_at(virPtr);
@@ -141,7 +141,7 @@ static void unmap(void *object, void *address)
 
 aclError aclrtUnmapMem(void *virPtr)
 {
-    int code = enter("aclrtUnmapMem");
+    int code = enter("aclrtUnmapMem", NEEDS_DEVICE);
     struct stand_region *region = code ? NULL : reserved_at(virPtr);
     void *address = virPtr;
     if (region)

@@ -1,5 +1,5 @@
 # oato_acl_headers(FOLDER): makes in FOLDER the headers under whose names CANN has its operators, for
-# programs that are compiled against CANN. All operators are declared in aclnnop/ops.h.
+# programs that are compiled against CANN. Operators are declared in aclnnop/ops.h, one apart from the rest.
 function(oato_acl_headers folder)
   set(names abs add add_rms_norm addcdiv amax arange argmax argsort avgpool2d batch_matmul cast cat
     clamp constant_pad_nd convolution copy cos cumsum div elu embedding eq_tensor exp fill_scalar
@@ -8,7 +8,7 @@ function(oato_acl_headers folder)
     incre_flash_attention_v4 index_copy index_fill_tensor index_select layer_norm leaky_relu log
     logical_not logsoftmax masked_fill_scalar matmul max_pool mean mm moe_gating_top_k_softmax mul mv
     neg norm permute pow pow_tensor_tensor recurrent_gated_delta_rule reduce_sum reflection_pad1d relu
-    repeat repeat_interleave rms_norm roll rotary_position_embedding rsqrt scatter scatter_pa_kv_cache
+    repeat repeat_interleave rms_norm roll rsqrt scatter scatter_pa_kv_cache
     scatter_update sigmoid sign silu sin slice softmax softmax_cross_entropy_with_logits softplus sort
     sqrt sub sum swi_glu tanh threshold topk trans_matmul_weight triangular_solve tril triu
     upsample_nearest_2d weight_quant_batch_matmul_v2 zero)

@@ -201,8 +201,6 @@ ACLNN(SoftmaxCrossEntropyWithLogits, const aclTensor *features, aclTensor *label
 ACLNN(SwiGlu, const aclTensor *x, int64_t dim, const aclTensor *out);
 ACLNN(GeGluV3, const aclTensor *self, int64_t dim, int64_t approximate, bool activateLeft,
       aclTensor *out, aclTensor *outGelu); /* approximate 1: tanh, 0: erf */
-ACLNN(RotaryPositionEmbedding, const aclTensor *x, const aclTensor *cos, const aclTensor *sin,
-      int64_t mode, aclTensor *out);
 
 /* --------------------------------------------------------------------------- products ---- */
 
