@@ -559,9 +559,13 @@ static void halves_are_rounded_to_the_nearest_even(void **state)
         double half = ((double)f + stand_from_f16((uint16_t)(h + 1))) / 2;
         assert_int_equal(stand_to_f16(half), h + (h & 1));
         assert_int_equal(stand_to_f16(half + (half - f) * 0x1p-20), h + 1);
+        assert_int_equal(stand_to_f16(half - (half - f) * 0x1p-20), h);
     }
     assert_int_equal(stand_to_f16(65520), 0x7c00);
     assert_int_equal(stand_to_f16(65519), 0x7bff);
+    assert_int_equal(stand_to_f16(-1e6), 0xfc00);
+    assert_int_equal(stand_to_f16(INFINITY), 0x7c00);
+    assert_int_equal(stand_to_f16(1e300), 0x7c00);
     assert_int_equal(stand_to_bf16(1e39), 0x7f80);
     assert_true(isnan(stand_from_f16(stand_to_f16(NAN))));
 }
