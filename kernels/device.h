@@ -236,9 +236,11 @@ typedef void symbol_fn(void *user, const char *library, const char *symbol, bool
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
-    bool keeps_core; /* a thread of the device spins while a step runs */
     bool simulated;  /* no hardware: it is there only if it is asked for */
     bool if_named;   /* it is hardware, but used only if it is asked for, too */
+    /* Whether a thread of the device that device_open opens so keeps a core of the host busy while
+     * a step runs. NULL: no. */
+    bool (*keeps_core)(const char *spec);
     /* The number of devices, without opening any: for --list-devices and plan binding. */
     int (*probe)(void);
     /* Why there is none, or how else one is had, as a line for --list-devices; the function is NULL
@@ -473,7 +475,7 @@ oato_status device_open(const char *spec, int index, const struct device_options
 /* The functions of the spec's kind, whose name may be another one of it ("npu"); NULL: there is no
  * such kind. */
 const struct device_ops *device_kind(const char *spec);
-/* Whether devices of that spec's kind keep a core of the host busy, or are the host's own. */
+/* Whether the device of that spec keeps a core of the host busy, or is the host's own. */
 bool device_keeps_core(const char *spec);
 bool device_is_host(const char *spec);
 /* Splits "cpu,sim:vram=1GiB,link=25GB/s,sim:vram=2GiB" into specs: a piece that starts with a

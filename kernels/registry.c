@@ -130,7 +130,7 @@ const struct device_ops *device_kind(const char *spec)
 bool device_keeps_core(const char *spec)
 {
     const struct device_ops *ops = device_kind(spec);
-    return ops && ops->keeps_core;
+    return ops && ops->keeps_core && ops->keeps_core(spec);
 }
 
 bool device_is_host(const char *spec)

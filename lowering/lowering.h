@@ -145,6 +145,9 @@ struct lowering_facts {
     bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
     bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
     bool spans[DEVICES_MAX];                /* compiles spans: as in struct device_info */
+    /* The numbers of rows that it compiles them for, as in struct device_info. NULL: for each
+     * step's. Borrowed. */
+    const int32_t *rows[DEVICES_MAX];
     bool caches[DEVICES_MAX]; /* can replace experts beside steps; else there is no cache there */
     /* The types of the values in each device's arena, [OP_KIND_COUNT]; NULL: float32, as the host's
      * must be. Borrowed as long as the result. */
@@ -188,6 +191,7 @@ struct lowered_program {
     struct program_record *records;
     uint32_t n_records, n_signals;
     struct program_span *spans; /* NULL: the device does not ask for them */
+    uint64_t *span_bytes;       /* of each: what its functions take, for all numbers of rows */
     struct span_value *span_values;
     uint32_t n_spans, n_span_values;
 };
@@ -264,7 +268,8 @@ struct memory_limits {
     int32_t host, pages, window_pages;
     oato_dtype kv;
     uint64_t kept_bytes;
-    bool keeps[DEVICES_MAX]; /* as in struct device_info */
+    bool keeps[DEVICES_MAX];             /* as in struct device_info */
+    uint64_t library_bytes[DEVICES_MAX]; /* of the host's memory, for the device's library */
 };
 
 /* What a device needs. */

@@ -218,8 +218,12 @@ void buffers_place(struct lowering *l);
 
 /* Cuts the spans of each device that asks for them, before its buffers have offsets. */
 void spans_cut(struct lowering *l);
-/* Sets their records, of which `place` has the number of each in the queue, and offsets. */
-void spans_finish(const struct lowering *l, struct lowered_program *p, const uint32_t *place);
+/* Sets their records, of which `place` has the number of each in the queue, offsets, and what their
+ * functions take. */
+void spans_finish(struct lowering *l, int32_t device, const uint32_t *place);
+/* Scratch memory of one run of the operator with so many rows. */
+uint64_t op_workspace(const struct lowering *l, int32_t device, const struct oato_op *op,
+                      int32_t rows);
 
 /* ------------------------------------------------------------------------------ result.c --- */
 

@@ -47,35 +47,58 @@ static bool spans_alike(const struct lowered_program *p, const struct program_sp
     return alike;
 }
 
-/* The spans of both phases that no earlier one is like. */
-static int32_t functions_of(const struct lowered_device *d)
+/* Counts the spans of both phases that no earlier one is like, each with what most functions of
+ * those like it take. */
+static int32_t functions_of(const struct lowered_device *d, uint64_t *bytes)
 {
     int32_t n = 0;
+    *bytes = 0;
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         for (uint32_t i = 0; i < d->phase[phase].n_spans; i++) {
+            const struct lowered_program *p = &d->phase[phase];
             bool known = false;
-            for (int other = 0; other <= phase; other++) {
+            uint64_t most = p->span_bytes[i];
+            for (int other = 0; other < PHASE_COUNT && !known; other++) {
                 const struct lowered_program *q = &d->phase[other];
-                const uint32_t end = other < phase ? q->n_spans : i;
-                for (uint32_t j = 0; j < end && !known; j++)
-                    known =
-                        spans_alike(&d->phase[phase], &d->phase[phase].spans[i], q, &q->spans[j]);
+                for (uint32_t j = 0; j < q->n_spans && !known; j++) {
+                    if ((other == phase && j == i) ||
+                        !spans_alike(p, &p->spans[i], q, &q->spans[j]))
+                        continue;
+                    known = other < phase || (other == phase && j < i);
+                    most = q->span_bytes[j] > most ? q->span_bytes[j] : most;
+                }
             }
             n += !known;
+            *bytes += known ? 0 : most;
         }
     return n;
+}
+
+/* Of the host's memory, for the libraries of devices that compute. */
+static uint64_t libraries_bytes(const struct lowered *l, const struct memory_limits *m)
+{
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < l->n_devices; i++) {
+        const struct lowered_program *p = l->device[i].phase;
+        bytes += p[PHASE_PREFILL].n_records + p[PHASE_DECODE].n_records ? m->library_bytes[i] : 0;
+    }
+    return bytes;
 }
 
 struct device_memory lowered_memory(const struct lowered *l, int32_t device,
                                     const struct memory_limits *m)
 {
     const struct lowered_device *d = &l->device[device];
+    uint64_t functions_bytes;
+    const int32_t functions = functions_of(d, &functions_bytes);
     struct device_memory out = {.weights = d->weight_bytes,
                                 .room = d->staging_bytes + kv_bytes(d, m, true),
                                 .kv = kv_bytes(d, m, false),
                                 .work = d->arena_bytes + ARENA_SLACK,
-                                .workspace = d->workspace_bytes + d->angles_bytes,
-                                .functions = functions_of(d)};
+                                .workspace = d->angles_bytes + (functions_bytes > d->workspace_bytes
+                                                                    ? functions_bytes
+                                                                    : d->workspace_bytes),
+                                .functions = functions};
     if (d->n_kv)
         out.work += (uint64_t)(d->n_kv + 1) * KV_PADDING;
     if (device == m->host) {
@@ -83,7 +106,7 @@ struct device_memory lowered_memory(const struct lowered *l, int32_t device,
             out.room += l->device[i].ring_bytes;
             out.locked += m->keeps[i] ? streamed_bytes(&l->device[i]) : 0;
         }
-        out.work += m->kept_bytes;
+        out.work += m->kept_bytes + libraries_bytes(l, m);
     }
     return out;
 }

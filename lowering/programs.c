@@ -102,16 +102,14 @@ static void record_fill(const struct lowering *l, struct queued *r)
             .ordinal = l->queue[r->wait_device[w]].records[r->wait_record[w]].record.signal};
 }
 
-static uint64_t record_workspace(const struct lowering *l, int32_t device,
-                                 const struct program_record *r)
+uint64_t op_workspace(const struct lowering *l, int32_t device, const struct oato_op *op,
+                      int32_t rows)
 {
     const struct lowering_facts *facts = l->in->facts;
-    const struct op_size size = {.rows = r->rows ? l->max_rows : l->max_tokens,
+    const struct op_size size = {.rows = rows,
                                  .seqs = l->in->limits.seqs,
                                  .kv_positions = (int64_t)l->max_tokens * l->in->limits.context};
-    if (r->kind != RECORD_RUN || !facts->workspace_bytes)
-        return 0;
-    return facts->workspace_bytes(facts->user, device, &r->op, &size);
+    return facts->workspace_bytes ? facts->workspace_bytes(facts->user, device, op, &size) : 0;
 }
 
 static uint64_t record_angles(const struct lowering *l, const struct program_record *r)
@@ -301,14 +299,16 @@ static void program_finish(struct lowering *l, int32_t device)
         place[i] = put;
         p->records[put++] = r->record;
         read += r->streams;
-        const uint64_t workspace = record_workspace(l, device, &r->record);
-        if (workspace > d->workspace_bytes)
-            d->workspace_bytes = workspace;
+        if (r->record.kind == RECORD_RUN)
+            d->workspace_bytes = (uint64_t)max_i64(
+                (int64_t)d->workspace_bytes,
+                (int64_t)op_workspace(l, device, &r->record.op,
+                                      r->record.rows ? l->max_rows : l->max_tokens));
         const uint64_t own = record_angles(l, &r->record);
         angles = own > angles ? own : angles;
     }
     d->angles_bytes += angles;
-    spans_finish(l, p, place);
+    spans_finish(l, device, place);
     free(place);
     free(after);
     p->n_records = put;

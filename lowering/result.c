@@ -163,6 +163,7 @@ void lowered_free(struct lowered *l)
         for (int phase = 0; phase < PHASE_COUNT; phase++) {
             free(own->phase[phase].records);
             free(own->phase[phase].spans);
+            free(own->phase[phase].span_bytes);
             free(own->phase[phase].span_values);
         }
         free(own->slots);

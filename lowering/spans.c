@@ -87,14 +87,15 @@ void spans_cut(struct lowering *l)
     for (int32_t d = 0; d < l->out->n_devices && !failed(l); d++) {
         const struct queue *q = &l->queue[d];
         struct lowered_program *p = &l->out->device[d].phase[l->phase];
-        if (!l->in->facts->spans[d] || !q->n)
+        if (!l->in->facts->spans[d] || q->n < 1)
             continue;
         size_t values = 0;
         for (int32_t i = 0; i < q->n; i++)
             values += (size_t)q->records[i].record.n_in + q->records[i].record.n_out;
         p->spans = calloc((size_t)q->n, sizeof *p->spans);
+        p->span_bytes = calloc((size_t)q->n, sizeof *p->span_bytes);
         p->span_values = calloc(values + 1, sizeof *p->span_values);
-        if (!p->spans || !p->span_values) {
+        if (!p->spans || !p->span_bytes || !p->span_values) {
             oato_fail_memory(l->err, values * sizeof *p->span_values, "the spans of a program");
             return;
         }
@@ -108,11 +109,42 @@ void spans_cut(struct lowering *l)
     }
 }
 
-void spans_finish(const struct lowering *l, struct lowered_program *p, const uint32_t *place)
+/* What a function takes for so many rows: buffers of its values, and what the neediest of its
+ * operators takes, for they come one after the other. */
+static uint64_t function_bytes(const struct lowering *l, int32_t device,
+                               const struct lowered_program *p, const struct program_span *s,
+                               int32_t rows)
 {
+    uint64_t values = 0;
+    int64_t most = 0;
+    for (uint32_t i = 0; i < (uint32_t)s->n_in + s->n_out; i++)
+        values += (uint64_t)rows * (uint64_t)p->span_values[s->value + i].width * sizeof(float);
+    for (uint32_t i = s->begin; i < s->end; i++)
+        most = max_i64(most, (int64_t)op_workspace(l, device, &p->records[i].op, rows));
+    return values + (uint64_t)most;
+}
+
+/* Of all numbers of rows that steps of the program may need. */
+static uint64_t functions_bytes(const struct lowering *l, int32_t device,
+                                const struct lowered_program *p, const struct program_span *s)
+{
+    const int32_t *steps = l->in->facts->rows[device];
+    const int32_t most = p->records[s->begin].rows ? l->max_rows : l->max_tokens;
+    uint64_t sum = 0;
+    if (!steps || !steps[0])
+        return function_bytes(l, device, p, s, most);
+    for (int i = 0; i < DEVICE_ROWS && steps[i] && (!i || steps[i - 1] < most); i++)
+        sum += function_bytes(l, device, p, s, steps[i]);
+    return sum;
+}
+
+void spans_finish(struct lowering *l, int32_t device, const uint32_t *place)
+{
+    struct lowered_program *p = &l->out->device[device].phase[l->phase];
     for (uint32_t i = 0; i < p->n_spans; i++) {
         p->spans[i].end = place[p->spans[i].end - 1] + 1;
         p->spans[i].begin = place[p->spans[i].begin];
+        p->span_bytes[i] = functions_bytes(l, device, p, &p->spans[i]);
     }
     for (uint32_t i = 0; i < p->n_span_values; i++)
         p->span_values[i].offset = l->buffers[p->span_values[i].offset].offset;

@@ -43,6 +43,7 @@ struct profile_device {
     bool spans, compile_cached; /* as in struct device_info, as are rows */
     int32_t rows[DEVICE_ROWS];
     double unit_overhead_ns, compile_s; /* of a function: of a call; of compiling it */
+    uint64_t library_bytes; /* of the host's memory, for the device's library; 0: not measured */
     double launch_ns; /* an operator that hardly computes, launched by itself; 0: not measured */
     bool data_sheet;  /* not measured: what no row denies runs, at the roofline of the two rates */
     bool refills;     /* replaces weights beside steps, so that experts can be cached there */

@@ -61,7 +61,7 @@ struct sum_text {
 };
 
 enum {
-    FIELDS_MAX = 29,
+    FIELDS_MAX = 30,
     PROFILE_DEVICES_MAX = 64,
     PROFILE_RESTORES_MAX = 65536,
     PROFILE_STORAGE_MAX = 64,

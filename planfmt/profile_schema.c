@@ -65,6 +65,7 @@ const struct schema profile_device_schema = {"device", {
     {"unit_overhead_ns", AT(profile_device, unit_overhead_ns), FIELD_F64, 0, IF_SET},
     {"compile_s", AT(profile_device, compile_s), FIELD_F64, 0, IF_SET},
     {"compile_cached", AT(profile_device, compile_cached), FIELD_BOOL, 0, IF_SET},
+    {"library_bytes", AT(profile_device, library_bytes), FIELD_U64, 0, IF_SET},
     {"data_sheet", AT(profile_device, data_sheet), FIELD_BOOL, 0, IF_SET},
     {"refills", AT(profile_device, refills), FIELD_BOOL, 0, IF_SET},
     {"keeps", AT(profile_device, keeps), FIELD_BOOL, 0, IF_SET},
@@ -73,7 +74,7 @@ const struct schema profile_device_schema = {"device", {
     {"join_attention_ns", AT(profile_device, join_ns[JOIN_ATTENTION]), FIELD_F64, 0, IF_SET},
     {"join_add_ns", AT(profile_device, join_ns[JOIN_ADD]), FIELD_F64, 0, IF_SET},
     {"join_rope_store_ns", AT(profile_device, join_ns[JOIN_ROPE_STORE]), FIELD_F64, 0, IF_SET},
-}, 25 + JOIN_COUNT};
+}, 26 + JOIN_COUNT};
 
 const struct schema profile_link_schema = {"link", {
     {"from", AT(link_text, from), FIELD_CHARS, SIZE(link_text, from), REQUIRED},

@@ -22,6 +22,7 @@ enum {
 #define COPIES_BYTES ((uint64_t)1 << 30) /* most memory for copies of weights or KV layers */
 #define PROGRAM_NS   1e6                 /* shortest program whose time is divided */
 #define CYCLE_NS     25e6                /* longest program that uses all copies */
+#define COLD_NS      150e6               /* the same of few rows, which wait for weights most */
 
 struct op_bench {
     const struct rig *rig;
@@ -360,7 +361,7 @@ static int32_t records_for(const struct op_bench *b, const struct setup *s, doub
     if (s->choice_bytes && copies < CHOICES)
         copies = CHOICES;
     double n = ns > 0 ? PROGRAM_NS / ns : RECORDS_MAX;
-    if (n < copies && ns * copies <= CYCLE_NS)
+    if (n < copies && ns * copies <= (s->at->rows > NUMERICS_DECODE_ROWS ? CYCLE_NS : COLD_NS))
         n = copies;
     return n < 1 ? 1 : n > RECORDS_MAX ? RECORDS_MAX : (int32_t)n;
 }

@@ -183,6 +183,7 @@ static oato_status layers_lower(const struct layers *l, const struct profile *p,
                                          .id = {l->rig->info.id},
                                          .values = {device_values(l->rig->device)},
                                          .spans = {l->rig->info.spans},
+                                         .rows = {l->rig->info.rows},
                                          .user = &user,
                                          .numerics = op_numerics,
                                          .workspace_bytes = op_workspace};

@@ -188,6 +188,7 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
         for (int j = 0; j < i; j++)
             index += !strncmp(specs[j], specs[i], kind) && strcspn(specs[j], ":") == kind;
         struct rig *rig = &r->rig[r->n_rigs];
+        const uint64_t before = rss_bytes();
         oato_status status = device_open(specs[i], index, &options, &rig->device, err);
         if (status)
             return status;
@@ -203,7 +204,9 @@ static oato_status open_devices(struct run *r, struct oato_error *err)
             if (!strcmp(r->rig[j].info.id, rig->info.id))
                 return oato_fail(err, OATO_EUSAGE, "device %s is named twice in '%s'", rig->info.id,
                                  r->o->devices);
-        status = enter_device(r, rig, spec_options(specs[i]), err);
+        status = library_measure(rig, before, err);
+        if (!status)
+            status = enter_device(r, rig, spec_options(specs[i]), err);
         if (status)
             return status;
     }
@@ -246,6 +249,7 @@ static oato_status measure_rates(struct run *r, struct rig *rig, struct oato_err
             host_read_rate(rig->info.threads, rig->cache_bytes, quick, &d->read_bytes_per_s, err);
     if (!status)
         status = step_overhead(rig, quick, &d->step_overhead_ns, err);
+    d->library_bytes = rig->library_bytes;
     d->unit_overhead_ns = rig->unit_ns = 0;
     rig->compile_s = rig->info.spans && !rig->declared ? &d->compile_s : NULL;
     if (!status && rig->info.spans)

@@ -5,6 +5,8 @@
 #include "profiler/profiler_internal.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #define ADDS_UP       0.1 /* plans are to be right within 0.15 */
 #define SHORT_NS      3e5
@@ -95,6 +97,28 @@ oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oa
         double inner = quantile(times.inner_ns, times.n, 0.5);
         *ns = whole > 2 * inner ? whole - 2 * inner : 0;
     }
+    return status;
+}
+
+uint64_t rss_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%*u %llu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+oato_status library_measure(struct rig *r, uint64_t before, struct oato_error *err)
+{
+    struct rig_times ignored;
+    if (r->info.is_host || r->declared)
+        return OATO_OK;
+    const oato_status status = time_small(r, 2, 1, 1, &ignored, err);
+    const uint64_t after = rss_bytes();
+    r->library_bytes = after > before ? after - before : 0;
     return status;
 }
 

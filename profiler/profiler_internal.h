@@ -104,6 +104,7 @@ struct rig {
                         between kernels: see device_ops.measure */
     enum device_clock clock;
     bool told;              /* the user was warned that a device clock cannot be used */
+    uint64_t library_bytes; /* of host memory, that opening it and a first program took */
     double *compile_s;      /* the longest that it took to compile a function; NULL: it has none */
     double unit_ns;         /* of a device that compiles spans: unit_overhead */
     uint64_t cache_bytes;   /* weights must be larger than this to come from memory */
@@ -303,6 +304,11 @@ oato_status step_overhead(const struct rig *r, bool quick, double *ns, struct oa
 /* What calling the function of a span costs beside its operators: where the line through the times
  * of chains of 1, 2 and 4 equal records in one span begins. */
 oato_status unit_overhead(const struct rig *r, bool quick, double *ns, struct oato_error *err);
+/* Memory of the process that is not swapped out. */
+uint64_t rss_bytes(void);
+/* Sets library_bytes of a device that was just opened: what the process has grown by since it had
+ * `before`, once a first program has run. */
+oato_status library_measure(struct rig *r, uint64_t before, struct oato_error *err);
 /* Time from one nearly empty operator to the next, each launched by itself. */
 oato_status launch_time(const struct rig *r, bool quick, double *ns, struct oato_error *err);
 /* The model's first layers (the whole graph, when it fits) on a device, for steps of one sequence;

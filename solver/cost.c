@@ -407,7 +407,8 @@ static struct cost_device device_cost(const void *context, int32_t device)
                             .no_class = c->no_class[device],
                             .unit_ns = d->unit_overhead_ns,
                             .compile_s = d->compile_s,
-                            .compile_cached = d->compile_cached};
+                            .compile_cached = d->compile_cached,
+                            .library_bytes = d->library_bytes};
     memcpy(r.join_ns, d->join_ns, sizeof r.join_ns);
     memcpy(r.rows, d->rows, sizeof r.rows);
     return r;

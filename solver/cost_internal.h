@@ -40,6 +40,7 @@ struct cost_device {
     bool no_class;             /* a library computes all of it, decode, too: no bits are promised */
     double unit_ns, compile_s; /* compile_s: of a function */
     bool compile_cached;
+    uint64_t library_bytes; /* as in struct profile_device */
 };
 
 /* How an engine runs a model on the devices of a machine: what it takes, in time and memory, and

@@ -125,6 +125,7 @@ oato_status rank_facts(const struct plan *plan, const struct profile *profile,
         facts->id[n] = own->id;
         facts->streams[n] = true;
         facts->spans[n] = own->spans;
+        facts->rows[n] = own->rows;
         facts->caches[n] = !own->is_host;
         facts->values[n] = cost_device(cost, at).values;
         facts->host = facts->host < 0 && own->is_host ? n : facts->host;
@@ -182,8 +183,10 @@ static oato_status rank_memory(const struct plan *plan, const struct model *m,
         .pages = (int32_t)(request_kv_positions(q, 0) / KV_PAGE_POSITIONS),
         .window_pages = (int32_t)(request_kv_positions(q, graph_window(&g)) / KV_PAGE_POSITIONS),
         .kept_bytes = kept_bytes(q, &g)};
-    for (int32_t d = 0; d < facts.n_devices; d++)
+    for (int32_t d = 0; d < facts.n_devices; d++) {
         limits.keeps[d] = cost_device(f.cost, f.device[d]).keeps;
+        limits.library_bytes[d] = cost_device(f.cost, f.device[d]).library_bytes;
+    }
     for (int32_t d = 0; d < plan->n_devices && !status; d++)
         if (bound[d] >= 0 && is_used(&lowered.device[bound[d]])) {
             const struct device_memory x = lowered_memory(&lowered, bound[d], &limits);

@@ -260,9 +260,15 @@ static oato_status ascend_submit(struct oato_device *base, struct compiled *c,
     return job_queue_step(&asc_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
+static bool ascend_keeps_core(const char *spec)
+{
+    (void)spec;
+    return true;
+}
+
 const struct device_ops ascend_device_ops = {
     .kind = "ascend",
-    .keeps_core = true,
+    .keeps_core = ascend_keeps_core,
     .if_named = true,
     .probe = ascend_probe,
     .absence = ascend_absence,

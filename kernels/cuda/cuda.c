@@ -73,20 +73,21 @@ static const char *layout(const struct oato_device *base)
     return "cuda1";
 }
 
-static uint64_t stored_read(const struct oato_device *base)
-{
-    return file_stream_read(weights_file(base));
-}
-
 static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
                           struct oato_error *err)
 {
     return job_queue_step(&cuda_of(base)->far.queue, c, c->program, c->self, step, err);
 }
 
+static bool keeps_core(const char *spec)
+{
+    (void)spec;
+    return true;
+}
+
 const struct device_ops cuda_device_ops = {
     .kind = "cuda",
-    .keeps_core = true,
+    .keeps_core = keeps_core,
     .probe = probe,
     .sight = cuda_sight,
     .symbols = cuda_driver_symbols,
@@ -123,7 +124,7 @@ const struct device_ops cuda_device_ops = {
     .timeline = far_timeline,
     .clock_ns = far_clock_ns,
     .measure = cuda_measure,
-    .stored_read = stored_read,
+    .stored_read = far_stored_read,
     .read_rate = cuda_read_rate,
     .both_rates = cuda_both_rates,
     .warning = warning,

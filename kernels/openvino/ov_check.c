@@ -14,7 +14,7 @@
 
 enum {
     CHECK_ROWS = 2,
-    PANEL_ELEMENTS = 4 << 20, /* of a matrix, made float32 together */
+    PANEL_ELEMENTS = 1 << 18, /* of a matrix, made float32 together */
     MOST_VALUES = 64,         /* as in ov_function.c */
 };
 

@@ -80,6 +80,12 @@ static bool is_cpu(const struct ov_device *d)
     return !strcmp(d->runtime->device, "CPU");
 }
 
+/* A driver waits for the others. */
+static bool openvino_keeps_core(const char *spec)
+{
+    return strstr(spec, "device=CPU");
+}
+
 /* It lies in the host's memory, which the host needs half of. */
 static void memory_find(struct ov_device *d, uint64_t budget)
 {
@@ -212,6 +218,7 @@ static oato_status openvino_submit(struct oato_device *base, struct compiled *c,
 const struct device_ops openvino_device_ops = {
     .kind = "openvino",
     .if_named = true,
+    .keeps_core = openvino_keeps_core,
     .probe = openvino_probe,
     .absence = openvino_absence,
     .open = openvino_open,

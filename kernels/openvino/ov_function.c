@@ -4,8 +4,9 @@
  * its function.
  *
  * Inputs and outputs are buffers of the function's own, bound once: a run copies rows in and out
- * (a thousandth of what it computes), clears those that are missing, and binds weights, if they are
- * not those of the last run.
+ * (a thousandth of what it computes) and clears those that are missing. Weights stay bound, too: a
+ * function has a request for each layer that uses it, for binding a layer's weights anew takes as
+ * long as a tenth of its decode step. Requests share the memory of what is between.
  */
 #include "kernels/openvino/ov_parts.h"
 
@@ -13,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_VALUES = 64 }; /* that a span has in sight at a time */
+enum {
+    MOST_VALUES = 64,           /* that a span has in sight at a time */
+    FUNCTION_BYTES = 300 << 10, /* that the library takes for each, about */
+    MOST_REQUESTS = 512, /* of a function; the last of more layers bind weights in every run */
+};
 
 /* A value of the function, and its buffer. */
 struct port {
@@ -23,6 +28,13 @@ struct port {
     float *buffer;
 };
 
+/* A request to run, and the weights that are bound to it. */
+struct request {
+    struct request *next;
+    ov_infer_request *request;
+    const void *bound[]; /* n_weights; NULL: not yet */
+};
+
 struct ov_function {
     struct ov_function *next;
     int users;
@@ -30,14 +42,14 @@ struct ov_function {
     struct text text, constants;
     ov_tensor *constants_tensor;
     ov_compiled_model *compiled;
-    ov_infer_request *request;
+    struct request *requests; /* the last one made first */
+    int n_requests;
     struct ov_function_info info;
     uint16_t n_in, n_out;
     struct port *in, *out; /* n_in, then n_out; one allocation */
     int n_weights;
     struct ov_weight_use weight[OV_SPAN_WEIGHTS];
     struct ov_node plane[OV_SPAN_WEIGHTS][OV_PLANES];
-    const void *bound[OV_SPAN_WEIGHTS];
 };
 
 /* --------------------------------------------------------------------------------- spans -- */
@@ -178,8 +190,9 @@ static oato_status span_write(struct writer *w, const struct ov_span *span, stru
 /* ----------------------------------------------------------------------------- compiling -- */
 
 /* Binds memory to what the layer takes or gives. */
-static oato_status bind(struct ov_function *f, struct ov_node node, enum ov_element element,
-                        int rank, const int64_t *dims, const void *data, struct oato_error *err)
+static oato_status bind(const struct ov_function *f, const struct request *q, struct ov_node node,
+                        enum ov_element element, int rank, const int64_t *dims, const void *data,
+                        struct oato_error *err)
 {
     const struct ov_library *l = f->runtime->library;
     int64_t shape[3];
@@ -190,27 +203,27 @@ static oato_status bind(struct ov_function *f, struct ov_node node, enum ov_elem
     ov_status status = l->tensor_create_from_host_ptr(
         l->element[element], (struct ov_shape){rank, shape}, (void *)(uintptr_t)data, &tensor);
     if (!status)
-        status = l->infer_request_set_tensor(f->request, name, tensor);
+        status = l->infer_request_set_tensor(q->request, name, tensor);
     if (tensor)
         l->tensor_free(tensor);
     return status ? ov_fail(l, status, f->runtime->device, "binding memory to a function", err)
                   : OATO_OK;
 }
 
-static oato_status weight_bind(struct ov_function *f, int w, const void *data,
-                               struct oato_error *err)
+static oato_status weight_bind(const struct ov_function *f, struct request *q, int w,
+                               const void *data, struct oato_error *err)
 {
     const struct ov_planes *p = &f->weight[w].planes;
-    f->bound[w] = NULL;
+    q->bound[w] = NULL;
     for (int i = 0; i < p->n; i++) {
         const struct ov_plane *plane = &p->plane[i];
         const int64_t two[] = {p->rows, p->k};
         const int64_t three[] = {p->rows, plane->groups, plane->each};
-        if (bind(f, f->plane[w][i], plane->element, p->n == 1 ? 2 : 3, p->n == 1 ? two : three,
+        if (bind(f, q, f->plane[w][i], plane->element, p->n == 1 ? 2 : 3, p->n == 1 ? two : three,
                  (const uint8_t *)data + plane->offset, err))
             return err->status;
     }
-    f->bound[w] = data;
+    q->bound[w] = data;
     return OATO_OK;
 }
 
@@ -223,14 +236,61 @@ static oato_status buffers_make(struct ov_function *f, struct oato_error *err)
 {
     for (int i = 0; i < f->n_in + f->n_out; i++) {
         struct port *p = &f->in[i];
-        const int64_t dims[] = {f->info.rows, p->width};
         p->buffer = pages_alloc(port_bytes(f, p));
         if (!p->buffer)
             return oato_fail_memory(err, port_bytes(f, p), "the buffers of a function");
         f->info.buffer_bytes += port_bytes(f, p);
-        if (bind(f, p->node, OV_F32, 2, dims, p->buffer, err))
+    }
+    return OATO_OK;
+}
+
+static oato_status request_make(struct ov_function *f, struct oato_error *err)
+{
+    struct ov_runtime *rt = f->runtime;
+    struct request *q = calloc(1, sizeof *q + (size_t)f->n_weights * sizeof q->bound[0]);
+    if (!q)
+        return oato_fail_memory(err, sizeof *q, "a request");
+    q->next = f->requests;
+    f->requests = q;
+    f->n_requests++;
+    const ov_status status =
+        rt->library->compiled_model_create_infer_request(f->compiled, &q->request);
+    if (status)
+        return ov_fail(rt->library, status, rt->device, "making a compiled function ready", err);
+    for (int i = 0; i < f->n_in + f->n_out; i++) {
+        const int64_t dims[] = {f->info.rows, f->in[i].width};
+        if (bind(f, q, f->in[i].node, OV_F32, 2, dims, f->in[i].buffer, err))
             return err->status;
     }
+    return OATO_OK;
+}
+
+static void request_drop(struct ov_function *f)
+{
+    struct request *q = f->requests;
+    f->requests = q->next;
+    f->n_requests--;
+    if (q->request)
+        f->runtime->library->infer_request_free(q->request);
+    free(q);
+}
+
+/* The request with these weights. */
+static oato_status request_for(struct ov_function *f, const void *const *weights,
+                               struct request **out, struct oato_error *err)
+{
+    const size_t bytes = (size_t)f->n_weights * sizeof *weights;
+    for (struct request *q = f->requests; q; q = q->next)
+        if (!memcmp(q->bound, weights, bytes)) {
+            *out = q;
+            return OATO_OK;
+        }
+    if ((!f->requests || f->n_requests < MOST_REQUESTS) && request_make(f, err))
+        return err->status;
+    struct request *q = *out = f->requests;
+    for (int i = 0; i < f->n_weights; i++)
+        if (q->bound[i] != weights[i] && weight_bind(f, q, i, weights[i], err))
+            return err->status;
     return OATO_OK;
 }
 
@@ -241,10 +301,6 @@ static oato_status function_compile(struct ov_function *f, struct oato_error *er
     if (ov_runtime_compile(rt, f->text.data, f->text.len, f->constants.data, f->constants.len,
                            &f->constants_tensor, &f->compiled, err))
         return err->status;
-    const ov_status status =
-        rt->library->compiled_model_create_infer_request(f->compiled, &f->request);
-    if (status)
-        return ov_fail(rt->library, status, rt->device, "making a compiled function ready", err);
     f->info.compile_seconds = (double)(now_ns() - begin) * 1e-9;
     return buffers_make(f, err);
 }
@@ -252,8 +308,8 @@ static oato_status function_compile(struct ov_function *f, struct oato_error *er
 static void function_free(struct ov_function *f)
 {
     const struct ov_library *l = f->runtime->library;
-    if (f->request)
-        l->infer_request_free(f->request);
+    while (f->requests)
+        request_drop(f);
     if (f->compiled)
         l->compiled_model_free(f->compiled);
     if (f->constants_tensor)
@@ -282,7 +338,7 @@ static oato_status function_check(struct ov_function *f, const struct ov_span *s
     if (ov_check(f, span, f->weight, f->n_weights, f->info.rows, &f->info.nmse, err))
         return err->status;
     f->info.check_seconds = (double)(now_ns() - begin) * 1e-9;
-    memset((void *)f->bound, 0, sizeof f->bound);
+    request_drop(f); /* its weights are no more */
     if (f->info.nmse <= f->runtime->nmse)
         return OATO_OK;
     return oato_fail(err, OATO_EDEVICE,
@@ -295,13 +351,14 @@ static oato_status function_check(struct ov_function *f, const struct ov_span *s
 
 uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows)
 {
-    int64_t most = 0;
+    const int64_t values = op->kind == OP_GATE_UP ? 3 : 1; /* both products, and theirs */
+    int64_t floats = 0;
     for (int i = 0; i < op_weight_count(op); i++) {
         const struct ov_planes p = ov_op_planes(op, i);
         if (p.n && op_weight_use_at(op, i) == WEIGHT_MATRIX && p.plane[0].element != OV_F32)
-            most = max_i64(most, p.rows * p.k);
+            floats += p.rows * p.k;
     }
-    return (uint64_t)(most + (int64_t)rows * op->n) * sizeof(float);
+    return (uint64_t)(floats + rows * values * op->n) * sizeof(float) + FUNCTION_BYTES;
 }
 
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
@@ -373,19 +430,26 @@ struct ov_function_info ov_function_info(const struct ov_function *f)
     return f->info;
 }
 
+oato_status ov_function_bind(struct ov_function *f, const void *const *weights,
+                             struct oato_error *err)
+{
+    struct request *q;
+    return request_for(f, weights, &q, err);
+}
+
 oato_status ov_function_run(struct ov_function *f, int32_t rows, const float *const *in,
                             const void *const *weights, float *const *out, struct oato_error *err)
 {
     const struct ov_library *l = f->runtime->library;
-    for (int i = 0; i < f->n_weights; i++)
-        if (f->bound[i] != weights[i] && weight_bind(f, i, weights[i], err))
-            return err->status;
+    struct request *q;
+    if (request_for(f, weights, &q, err))
+        return err->status;
     for (int i = 0; i < f->n_in; i++) {
         const size_t floats = (size_t)rows * (size_t)f->in[i].width;
         memcpy(f->in[i].buffer, in[i], floats * sizeof(float));
         memset(f->in[i].buffer + floats, 0, port_bytes(f, &f->in[i]) - floats * sizeof(float));
     }
-    const ov_status status = l->infer_request_infer(f->request);
+    const ov_status status = l->infer_request_infer(q->request);
     if (status)
         return ov_fail(l, status, f->runtime->device, "running a compiled function", err);
     for (int i = 0; i < f->n_out; i++)

@@ -85,8 +85,8 @@ struct ov_function_info {
     int32_t rows;
     double compile_seconds, check_seconds;
     uint64_t buffer_bytes;    /* its padded inputs and outputs */
-    uint64_t temporary_bytes; /* what a run takes beside them, estimated: values inside, and the
-                                 widest matrix as float32 */
+    uint64_t temporary_bytes; /* what it takes beside them, estimated: values inside, and the
+                                 matrices of an operator as float32 */
     double nmse;              /* of the check */
 };
 /* The function of that span for so many rows: compiled and checked, or, if an equal one was, that
@@ -97,13 +97,16 @@ oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, 
 /* The last one who has it open frees it. NULL: nothing. */
 void ov_function_close(struct ov_function *f);
 struct ov_function_info ov_function_info(const struct ov_function *f);
+/* Binds weights, as ov_function_run has them, so that runs with them do not; not while one runs. */
+oato_status ov_function_bind(struct ov_function *f, const void *const *weights,
+                             struct oato_error *err);
 /* One run on the calling thread. rows: 1 to the function's. in, out: the span's values, any
  * addresses, which may overlap (outputs are written when all is read); weights: the prepared bytes
  * of ov_span_weights, in that order. */
 oato_status ov_function_run(struct ov_function *f, int32_t rows, const float *const *in,
                             const void *const *weights, float *const *out, struct oato_error *err);
-/* A bound, without a compiler, of what functions of the record's operator take beside values and
- * weights, for workspace_bytes. */
+/* About what a function whose neediest operator is this one takes beside its buffers and weights;
+ * without a compiler. It keeps that from its first run on. */
 uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows);
 
 #endif

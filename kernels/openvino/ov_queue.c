@@ -8,6 +8,7 @@
 #include "kernels/openvino/ov_device.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,16 +72,6 @@ static void cut(struct compiled *c)
 static oato_status check_step(const struct ov_device *d, const struct ov_step *s,
                               struct oato_error *err)
 {
-    struct oato_error why;
-    for (uint32_t i = 0; i < s->span.n; i++) {
-        const struct program_record *r = &s->span.records[i];
-        if (r->kind != RECORD_RUN && r->kind != RECORD_UPLOAD && r->kind != RECORD_DOWNLOAD)
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it cannot stream or swap",
-                             d->far.id, s->first + i);
-        if (r->kind == RECORD_RUN && !ov_supports(d->runtime, &r->op, &why))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->far.id,
-                             s->first + i, op_kind_name(r->op.kind));
-    }
     if (s->span.n_in + s->span.n_out > OV_SPAN_VALUES || s->n_weights < 0)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: records %" PRIu32 " to %" PRIu32
@@ -113,6 +104,31 @@ static oato_status compile_step(struct ov_device *d, const struct program *p, st
     return OATO_OK;
 }
 
+static void weights_of(const struct compiled *c, const struct ov_step *s,
+                       const void *out[OV_SPAN_WEIGHTS])
+{
+    for (int i = 0; i < s->n_weights; i++)
+        out[i] = weight_real(c->program->weights[s->weight[i]])->data;
+}
+
+/* Steps allocate nothing: what functions keep of each layer is made now. */
+static oato_status bind_weights(struct ov_device *d, const struct compiled *c,
+                                struct oato_error *err)
+{
+    const void *weights[OV_SPAN_WEIGHTS];
+    if (job_queue_drain(&d->far.queue, err))
+        return err->status;
+    for (uint32_t i = 0; i < c->n_steps; i++) {
+        const struct ov_step *s = &c->steps[i];
+        if (!s->copies)
+            weights_of(c, s, weights);
+        for (int b = 0; b < OV_BUCKETS && s->function[b]; b++)
+            if (ov_function_bind(s->function[b], weights, err))
+                return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
+    }
+    return OATO_OK;
+}
+
 static void compiled_free(struct compiled *c)
 {
     for (uint32_t i = 0; i < c->n_steps; i++)
@@ -129,7 +145,7 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
     struct ov_device *d = ov_of(base);
     uint8_t *arena = NULL;
     uint64_t room = 0;
-    if (far_memory_check(&d->far.memory, p, NULL, self, &arena, err))
+    if (far_check(&d->far, p, self, &arena, err))
         return err->status;
     const size_t records = (size_t)p->n_records + 1;
     struct compiled *c = calloc(1, sizeof *c);
@@ -146,8 +162,12 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
     for (uint32_t i = 0; i < c->n_steps; i++)
         if (compile_step(d, p, &c->steps[i], &room, err))
             goto fail;
-    if (far_memory_grow(&d->far.memory, &d->room, room, "workspace", err))
+    if (bind_weights(d, c, err) ||
+        far_memory_grow(&d->far.memory, &d->room, room, "workspace", err))
         goto fail;
+#if defined(__GLIBC__)
+    malloc_trim(0); /* what compilers and checks have freed */
+#endif
     c->next = d->programs;
     *out = d->programs = c;
     return OATO_OK;
@@ -194,8 +214,7 @@ static bool run_span(struct ov_device *d, const struct compiled *c, const struct
     const bool aside = s->overwrites && T > largest;
     const void *weights[OV_SPAN_WEIGHTS];
     uint8_t *base[OV_SPAN_VALUES] = {NULL}, *room = aside ? d->room->real : NULL;
-    for (int i = 0; i < s->n_weights; i++)
-        weights[i] = weight_real(c->program->weights[s->weight[i]])->data;
+    weights_of(c, s, weights);
     for (int i = 0; i < span->n_in + span->n_out; i++) {
         base[i] = c->arena + span->values[i].offset;
         if (!aside || i < span->n_in)

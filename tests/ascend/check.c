@@ -17,8 +17,14 @@ static bool shape_fault(struct stand_call *call, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    call_fault(call, RULE_OPERAND_SHAPE, ACLNN_ERR_PARAM_INVALID, "%s", what);
+    call_fault(call, RULE_OPERAND_SHAPE,
+               call->tiling ? ACLNN_ERR_INNER_TILING_ERROR : ACLNN_ERR_PARAM_INVALID, "%s", what);
     return false;
+}
+
+void stand_tiling(struct stand_call *call)
+{
+    call->tiling = true;
 }
 
 bool stand_types(struct stand_call *call, const struct stand_view *view, uint32_t mask)

@@ -8,7 +8,8 @@ struct stand_call {
     const char *name;
     uint64_t *workspace_bytes;
     aclOpExecutor **executor;
-    int code; /* of the first fault */
+    int code;    /* of the first fault */
+    bool tiling; /* see stand_tiling */
     struct stand_work *work;
     int n, room;
     const void **operands;

@@ -1,6 +1,7 @@
 /*
  * op_attention_args.c - the arguments of fused attention: FusedInferAttentionScoreV2 and V3,
- * IncreFlashAttentionV4. Layouts become views B, N, S, D; pages (blocks, N, rows, D).
+ * IncreFlashAttentionV4, PromptFlashAttentionV3. Layouts become views B, N, S, D; pages (blocks, N,
+ * rows, D).
  */
 #include "tests/ascend/op_attention.h"
 
@@ -29,6 +30,18 @@ static struct stand_view as_bnsd(struct stand_view v, int heads_axis, int64_t he
     v.dims[1] = heads, v.strides[1] = d * step;
     return v;
 }
+
+/* What the operators share. prompt: keys and values are one tensor each, not lists. */
+struct attention_args {
+    const aclTensor *query, *pse, *mask, *out, *lse, *table, *scale, *offset, *key_scale,
+        *key_offset, *value_scale, *value_offset, *one_key, *one_value;
+    const aclTensorList *key, *value;
+    const aclIntArray *q_lengths, *kv_lengths;
+    const char *layout;
+    int64_t heads, kv_heads, before, after, sparse, precise, block, mode, key_mode, value_mode;
+    double scale_value;
+    bool lse_wanted, prompt;
+};
 
 static void set_layout(struct stand_call *call, struct attention_op *op, const char *name)
 {
@@ -134,18 +147,21 @@ static void set_pages(struct stand_call *call, struct attention_op *op)
     op->keys = op->table.dims[1] * op->block;
 }
 
-static void set_keys(struct stand_call *call, struct attention_op *op, const aclTensorList *key,
-                     const aclTensorList *value)
+static void set_keys(struct stand_call *call, struct attention_op *op,
+                     const struct attention_args *a)
 {
-    int64_t n = stand_list(call, "key", key);
-    stand_require(call, stand_list(call, "value", value) == n, "key and value differ in length");
+    int64_t n = a->prompt ? 1 : stand_list(call, "key", a->key);
+    stand_require(call, a->prompt || stand_list(call, "value", a->value) == n,
+                  "key and value differ in length");
     if (!stand_holds(call))
         return;
     stand_require(call, n == 1 || (n == op->batches && n <= MOST_LISTED),
                   "%lld tensors for %lld batches", (long long)n, (long long)op->batches);
     for (int64_t i = 0; stand_holds(call) && i < n; i++) {
-        struct stand_view k = stand_list_in(call, "key", key, i);
-        struct stand_view v = stand_list_in(call, "value", value, i);
+        struct stand_view k =
+            a->prompt ? stand_in(call, "key", a->one_key) : stand_list_in(call, "key", a->key, i);
+        struct stand_view v = a->prompt ? stand_in(call, "value", a->one_value)
+                                        : stand_list_in(call, "value", a->value, i);
         stand_types(call, &k, TYPE_F16 | STAND_TYPE(ACL_BF16) | STAND_TYPE(ACL_INT8));
         stand_same_type(call, &k, &v);
         stand_same_shape(call, &k, &v);
@@ -253,18 +269,6 @@ static struct antiquant half_of(struct stand_call *call, struct stand_view scale
     return (struct antiquant){scale, offset, per_token};
 }
 
-/* What the three operators share. */
-struct attention_args {
-    const aclTensor *query, *pse, *mask, *out, *lse, *table, *scale, *offset, *key_scale,
-        *key_offset, *value_scale, *value_offset;
-    const aclTensorList *key, *value;
-    const aclIntArray *q_lengths, *kv_lengths;
-    const char *layout;
-    int64_t heads, kv_heads, before, after, sparse, precise, block, mode, key_mode, value_mode;
-    double scale_value;
-    bool lse_wanted;
-};
-
 static aclnnStatus attention(struct stand_call *call, const struct attention_args *a)
 {
     struct attention_op op = {
@@ -292,7 +296,7 @@ static aclnnStatus attention(struct stand_call *call, const struct attention_arg
     if (stand_holds(call))
         set_query(call, &op);
     if (stand_holds(call))
-        set_keys(call, &op, a->key, a->value);
+        set_keys(call, &op, a);
     struct stand_view scale = stand_in_optional(call, "antiquantScale", a->scale);
     struct stand_view offset = stand_in_optional(call, "antiquantOffset", a->offset);
     op.key_quant = half_of(call, scale, offset, 0, a->mode == 1);
@@ -435,3 +439,42 @@ aclnnStatus aclnnIncreFlashAttentionV4GetWorkspaceSize(
                                                     .scale_value = scaleValue});
 }
 STAND_SECOND_PHASE(aclnnIncreFlashAttentionV4)
+
+aclnnStatus aclnnPromptFlashAttentionV3GetWorkspaceSize(
+    const aclTensor *query, const aclTensor *key, const aclTensor *value, const aclTensor *pseShift,
+    const aclTensor *attenMask, const aclIntArray *actualSeqLengths,
+    const aclIntArray *actualSeqLengthsKv, const aclTensor *deqScale1, const aclTensor *quantScale1,
+    const aclTensor *deqScale2, const aclTensor *quantScale2, const aclTensor *quantOffset2,
+    int64_t numHeads, double scaleValue, int64_t preTokens, int64_t nextTokens, char *inputLayout,
+    int64_t numKeyValueHeads, int64_t sparseMode, int64_t innerPrecise,
+    const aclTensor *attentionOut, SIZE_ARGS)
+{
+    struct stand_call *call = stand_begin("aclnnPromptFlashAttentionV3", bytes, executor);
+    const void *out[] = {deqScale1, quantScale1, deqScale2, quantScale2, quantOffset2};
+    bool p = op_chip() == CHIP_310P;
+    op_chips(call, CHIP_BIG);
+    left_out(call, out, sizeof out / sizeof out[0]);
+    stand_require(call, !p || (numKeyValueHeads == 0 && sparseMode == 0 && !pseShift),
+                  "the 310P takes neither shared heads of keys, nor sparseMode, nor pseShift");
+    stand_require(call,
+                  !p || (preTokens == INT32_MAX && (nextTokens == 0 || nextTokens == INT32_MAX)),
+                  "the 310P takes all preTokens, and no or all nextTokens");
+    return attention(call, &(struct attention_args){.query = query,
+                                                    .one_key = key,
+                                                    .one_value = value,
+                                                    .prompt = true,
+                                                    .pse = pseShift,
+                                                    .mask = attenMask,
+                                                    .out = attentionOut,
+                                                    .q_lengths = actualSeqLengths,
+                                                    .kv_lengths = actualSeqLengthsKv,
+                                                    .layout = inputLayout,
+                                                    .heads = numHeads,
+                                                    .kv_heads = numKeyValueHeads,
+                                                    .before = preTokens,
+                                                    .after = nextTokens,
+                                                    .sparse = sparseMode,
+                                                    .precise = innerPrecise,
+                                                    .scale_value = scaleValue});
+}
+STAND_SECOND_PHASE(aclnnPromptFlashAttentionV3)

@@ -13,6 +13,7 @@
 /* ------------------------------------------------------------------ one tensor, scalars ---- */
 
 enum out_rule {
+    OUT_EXACT,  /* the type of the input */
     OUT_SAME,   /* the type of the input, or one that it converts to */
     OUT_REAL,   /* of integers: F32 */
     OUT_LOGICAL /* 0 or 1, as BOOL or as a number */
@@ -46,7 +47,7 @@ MAP(map_tanh, tanh(x))
 MAP(map_sigmoid, 1 / (1 + exp(-x)))
 MAP(map_relu, x < 0 ? 0 : x)
 MAP(map_silu, op_silu(x))
-MAP(map_gelu, op_gelu(x, false))
+MAP(map_gelu, op_gelu(x, true))
 MAP(map_gelu_v2, op_gelu(x, p[0] != 0))
 MAP(map_fast_gelu, x / (1 + exp(-1.702 * fabs(x))) * exp(0.851 * (x - fabs(x))))
 MAP(map_hardsigmoid, fmin(1, fmax(0, x / 6 + 0.5)))
@@ -94,9 +95,9 @@ static const struct map_row maps[] = {
     {"Sigmoid", map_sigmoid, TYPE_NUMBER, OUT_REAL, CHIP_ALL},
     {"Relu", map_relu, STAND_FLOATS | STAND_INTEGERS, OUT_SAME, CHIP_ALL},
     {"Silu", map_silu, STAND_FLOATS, OUT_SAME, CHIP_ALL},
-    {"Gelu", map_gelu, STAND_FLOATS, OUT_SAME, CHIP_ALL},
-    {"GeluV2", map_gelu_v2, STAND_FLOATS, OUT_SAME, CHIP_BIG},
-    {"FastGelu", map_fast_gelu, STAND_FLOATS, OUT_SAME, CHIP_BIG},
+    {"Gelu", map_gelu, STAND_FLOATS, OUT_EXACT, CHIP_BIG},
+    {"GeluV2", map_gelu_v2, STAND_FLOATS, OUT_EXACT, CHIP_BIG},
+    {"FastGelu", map_fast_gelu, STAND_FLOATS, OUT_EXACT, CHIP_BIG},
     {"Hardsigmoid", map_hardsigmoid, STAND_FLOATS | STAND_TYPE(ACL_INT32), OUT_SAME, CHIP_ALL},
     {"Hardswish", map_hardswish, STAND_FLOATS, OUT_SAME, CHIP_ALL},
     {"Sign", map_sign, TYPE_NUMBER, OUT_SAME, CHIP_ALL},
@@ -189,7 +190,9 @@ static aclnnStatus map_plan(struct map_call *m)
     if (!op_is_real(type) && (m->real_scalar || row->rule == OUT_REAL))
         type = ACL_FLOAT;
     op->type = row->rule == OUT_LOGICAL ? ACL_DOUBLE : type;
-    if (row->rule == OUT_LOGICAL)
+    if (row->rule == OUT_EXACT)
+        stand_same_type(m->call, &op->in, &op->out);
+    else if (row->rule == OUT_LOGICAL)
         stand_types(m->call, &op->out, TYPE_NUMBER);
     else
         op_holds(m->call, type, &op->out);
@@ -360,7 +363,6 @@ aclnnStatus aclnnGeluV2GetWorkspaceSize(const aclTensor *x, int64_t approximate,
     struct map_call m = map_begin("aclnnGeluV2", bytes, executor);
     m.op.in = stand_in(m.call, "x", x);
     m.op.out = stand_out(m.call, "y", y);
-    stand_same_type(m.call, &m.op.in, &m.op.out);
     stand_require(m.call, approximate == 0 || approximate == 1, "approximate is 0 or 1");
     m.op.p[0] = (double)approximate;
     return map_plan(&m);

@@ -253,7 +253,8 @@ static void run_pool(struct stand_run *run, const void *state)
 }
 
 /* Sets the windows; pads holds one value, one an axis, or four: before and after of each axis, or
- * (ends_last) before both axes, then after both. */
+ * (ends_last, MaxPool) before both axes, then after both. No strides: the kernel's size, of MaxPool
+ * 1. */
 static void set_windows(struct stand_call *call, struct pool_op *op, struct stand_ints kernel,
                         struct stand_ints strides, struct stand_ints pads,
                         struct stand_ints dilations, bool ceiling, bool ends_last)
@@ -268,12 +269,12 @@ static void set_windows(struct stand_call *call, struct pool_op *op, struct stan
     for (int i = 0; stand_holds(call) && i < 2; i++) {
         struct window *w = &op->w[i];
         bool sides = pads.n == 4;
-        *w = (struct window){.in = op->in.dims[2 + i],
-                             .taps = axis_value(kernel, i, 2, 1),
-                             .stride = axis_value(strides.n ? strides : kernel, i, 2, 1),
-                             .pad = sides ? pads.values[ends_last ? i : 2 * i]
-                                          : axis_value(pads, i, 2, 0),
-                             .dilation = axis_value(dilations, i, 2, 1)};
+        *w = (struct window){
+            .in = op->in.dims[2 + i],
+            .taps = axis_value(kernel, i, 2, 1),
+            .stride = axis_value(strides.n || ends_last ? strides : kernel, i, 2, 1),
+            .pad = sides ? pads.values[ends_last ? i : 2 * i] : axis_value(pads, i, 2, 0),
+            .dilation = axis_value(dilations, i, 2, 1)};
         op->pads_after[i] = sides ? pads.values[ends_last ? 2 + i : 2 * i + 1] : w->pad;
         stand_require(call, w->pad >= 0 && op->pads_after[i] >= 0, "a padding is negative");
         w->out = windows(w, w->pad + op->pads_after[i], ceiling);
@@ -351,11 +352,15 @@ aclnnStatus aclnnMaxPoolGetWorkspaceSize(const aclTensor *self, const aclIntArra
     struct stand_call *call = stand_begin("aclnnMaxPool", bytes, executor);
     bool no_batch;
     struct pool_op op = begin_pool(call, POOL_MAX, self, out, &no_batch);
+    op_chips(call, CHIP_910B);
+    stand_types(call, &op.in, TYPE_F32 | TYPE_F16);
     stand_require(call, autoPad == 0, "autoPad %lld: only 0 is supported", (long long)autoPad);
-    stand_require(call, ceilMode == 0 || ceilMode == 1, "ceilMode is %lld", (long long)ceilMode);
     set_windows(call, &op, stand_ints(call, "kernelShape", kernelShape),
                 stand_ints(call, "strides", strides), stand_ints(call, "pads", pads),
-                stand_ints(call, "dilations", dilations), ceilMode == 1, true);
+                stand_ints(call, "dilations", dilations), ceilMode != 0, true);
+    for (int i = 0; i < 2; i++)
+        stand_require(call, op.w[i].dilation <= 1 && op.w[i].pad + op.pads_after[i] <= op.w[i].taps,
+                      "dilations are 1, and the paddings of an axis no larger than the window");
     return plan_pool(call, &op, no_batch);
 }
 STAND_SECOND_PHASE(aclnnMaxPool)

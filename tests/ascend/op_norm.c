@@ -110,6 +110,7 @@ aclnnStatus aclnnRmsNormGetWorkspaceSize(const aclTensor *x, const aclTensor *ga
     stand_require(
         call, op.gamma.type == op.x.type || (op.gamma.type == ACL_FLOAT && op_chip() == CHIP_910B),
         "gamma has type %d, x %d", (int)op.gamma.type, (int)op.x.type);
+    stand_tiling(call);
     stand_same_shape(call, &op.x, &op.y);
     check_last(call, &op.x, &op.gamma, &op.rstd);
     op.n = stand_elements(op.gamma);

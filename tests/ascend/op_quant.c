@@ -436,6 +436,7 @@ aclnnStatus aclnnMoeGatingTopKSoftmaxGetWorkspaceSize(const aclTensor *x,
     stand_dense(call, &op.y);
     stand_dense(call, &op.expert);
     stand_dense(call, &op.row);
+    stand_tiling(call);
     if (stand_holds(call)) {
         int last = op.x.rank - 1;
         int64_t shape[STAND_RANK], experts = op.x.dims[last];

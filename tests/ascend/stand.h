@@ -150,6 +150,9 @@ STAND_API int stand_axis(struct stand_call *, const struct stand_view *, int64_t
 /* Any other rule of the operator's documentation: 161002 unless it holds. */
 STAND_API bool stand_require(struct stand_call *, bool holds, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* From here on a wrong shape and stand_require answer 561002: the operator's documentation finds
+ * these faults when it cuts the work into tiles. */
+STAND_API void stand_tiling(struct stand_call *);
 /* What the chip has no kernel for: 561003 unless it holds. */
 STAND_API bool stand_chip_has(struct stand_call *, bool holds, const char *what);
 /* Nothing was found wrong so far. */

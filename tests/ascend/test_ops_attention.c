@@ -364,6 +364,27 @@ static void a_list_has_a_tensor_for_each_batch(void **state)
     rig_compare(y, want, 2e-3, "list", __LINE__);
 }
 
+static void a_prompt_has_one_tensor_of_keys(void **state)
+{
+    (void)state;
+    struct problem p = problem_of(ROWS);
+    double want[MOST], mask[ROWS * KEYS];
+    struct cell *y, *k = rig_tensor(ACL_FLOAT16, DIMS(B, KVH, KEYS, D), p.k),
+                    *v = rig_tensor(ACL_FLOAT16, DIMS(B, KVH, KEYS, D), p.v);
+    struct args a = bnsd(&p, &y);
+    p.hidden = later_keys;
+    for (int i = 0; i < ROWS * KEYS; i++)
+        mask[i] = later_keys(0, i / KEYS, i % KEYS);
+    define(&p, want);
+    a.mask = rig_tensor(ACL_BOOL, DIMS(ROWS, KEYS), mask)->t;
+#define PROMPT(kv_heads)                                                                           \
+    PromptFlashAttentionV3, a.q, k->t, v->t, NULL, a.mask, NULL, NULL, NULL, NULL, NULL, NULL,     \
+        NULL, H, 0.125, INT32_MAX, INT32_MAX, "BNSD", kv_heads, 0, 2, a.out
+    CALL(RUN, PROMPT(KVH));
+    rig_compare(y, want, 2e-3, "prompt", __LINE__);
+    CALL(REFUSED, 161002, PROMPT(0)); /* as many heads of keys as of queries */
+}
+
 static void wrong_heads_types_and_layouts_are_refused(void **state)
 {
     (void)state;
@@ -413,6 +434,7 @@ int main(void)
         T(pages_give_what_one_tensor_gives),
         T(keys_may_be_int8_with_scales),
         T(a_list_has_a_tensor_for_each_batch),
+        T(a_prompt_has_one_tensor_of_keys),
         T(wrong_heads_types_and_layouts_are_refused),
         cmocka_unit_test_setup_teardown(the_310p_has_attention_of_single_rows_only, begin_310p,
                                         end),

@@ -120,6 +120,33 @@ static void events_order_streams(void **state)
     }
 }
 
+/* Another stream's task and then this one's, each of which reads or writes x: a race unless both
+ * read, whatever runs first. */
+static void only_two_reads_may_be_unordered(void **state)
+{
+    (void)state;
+    for (int pair = 0; pair < 4; pair++) {
+        start(NULL);
+        struct client c = client_open();
+        aclrtStream other;
+        void *memory;
+        OK(aclrtCreateStream(&other));
+        OK(aclrtMalloc(&memory, BYTES, ACL_MEM_MALLOC_HUGE_FIRST));
+        const aclrtMemcpyKind kind = ACL_MEMCPY_DEVICE_TO_DEVICE;
+        bool first = pair & 1, second = pair & 2; /* writes x */
+        OK(aclrtMemcpyAsync(first ? c.x : c.y, BYTES, first ? c.y : c.x, BYTES, kind, other));
+        OK(aclrtMemcpyAsync(second ? c.x : memory, BYTES, second ? memory : c.x, BYTES, kind,
+                            c.stream));
+        assert_int_equal(stand_broken("order"), first || second);
+        assert_int_equal(stand_broken(NULL), first || second);
+        OK(aclrtSynchronizeDevice());
+        OK(aclrtDestroyStream(other));
+        OK(aclrtFree(memory));
+        client_close(&c);
+    }
+    stand_reset();
+}
+
 static void an_event_is_complete_once_queries_have_let_its_stream_run(void **state)
 {
     (void)state;
@@ -224,6 +251,31 @@ static void memory_runs_out_at_the_chips_size(void **state)
     OK(aclrtGetMemInfo(ACL_HBM_MEM, &free_bytes, &total));
     assert_int_equal(free_bytes, 48 * MIB);
     OK(aclrtFree(b));
+    finish(0);
+}
+
+/* Addresses come back only when address space runs short, and are as good as new. */
+static void freed_addresses_are_used_again_late(void **state)
+{
+    (void)state;
+    enum { TIMES = 12, LATE = 4 };
+    start(NULL);
+    void *seen[TIMES];
+    int again = 0;
+    for (int i = 0; i < TIMES; i++) {
+        OK(aclrtMalloc(&seen[i], 1024 * MIB, ACL_MEM_MALLOC_HUGE_FIRST));
+        assert_int_equal((uintptr_t)seen[i] % 128, 64);
+        for (int j = 0; j < i && !again; j++)
+            if (seen[i] == seen[j])
+                again = i;
+        if (i % 3 == 2) { /* what the one before has left there is gone */
+            assert_true(isnan(first_of(seen[i])));
+            OK(aclrtMemset(seen[i], 4, 0, 4));
+        }
+        OK(aclrtFree(seen[i]));
+        assert_null(again && again < LATE ? seen[i] : NULL);
+    }
+    assert_true(again);
     finish(0);
 }
 
@@ -337,6 +389,26 @@ static void a_device_is_reset_as_often_as_it_was_set(void **state)
         ;
     assert_int_equal(aclrtGetDevice(&device), 107002);
     assert_int_equal(stand_broken("device_set"), 2);
+    stand_reset();
+}
+
+/* A task is counted once, however often its stream comes to it while it waits. */
+static void injected_ends_count_tasks(void **state)
+{
+    (void)state;
+    start((const char *const[]){"STAND_DIE=aclrtStreamWaitEvent:2:507018", NULL});
+    struct client c = client_open();
+    aclrtStream other;
+    aclrtEvent event;
+    OK(aclrtCreateStream(&other));
+    OK(aclrtCreateEvent(&event));
+    for (int i = 0; i < 3; i++)
+        OK(scale(c.x, c.y, 2, c.workspace, other));
+    OK(aclrtRecordEvent(event, other));
+    OK(aclrtStreamWaitEvent(c.stream, event));
+    OK(aclrtSynchronizeStream(c.stream));
+    OK(aclrtStreamWaitEvent(c.stream, event));
+    assert_int_equal(aclrtSynchronizeStream(c.stream), 507018);
     stand_reset();
 }
 
@@ -603,15 +675,18 @@ int main(void)
         cmocka_unit_test(new_memory_holds_no_numbers),
         cmocka_unit_test(nothing_runs_before_it_is_waited_for),
         cmocka_unit_test(events_order_streams),
+        cmocka_unit_test(only_two_reads_may_be_unordered),
         cmocka_unit_test(an_event_is_complete_once_queries_have_let_its_stream_run),
         cmocka_unit_test(a_graph_does_again_what_was_captured),
         cmocka_unit_test(an_unjoined_fork_ends_no_capture),
         cmocka_unit_test(memory_runs_out_at_the_chips_size),
+        cmocka_unit_test(freed_addresses_are_used_again_late),
         cmocka_unit_test(memory_is_mapped_into_reserved_addresses),
         cmocka_unit_test(what_is_left_is_counted),
         cmocka_unit_test(injected_errors_come_at_their_call),
         cmocka_unit_test(a_device_dies_in_a_step),
         cmocka_unit_test(a_device_is_reset_as_often_as_it_was_set),
+        cmocka_unit_test(injected_ends_count_tasks),
         cmocka_unit_test(a_stream_hangs),
         cmocka_unit_test(copies_of_pageable_memory_may_be_synchronous),
         cmocka_unit_test(an_event_may_be_destroyed_before_its_tasks_ran),

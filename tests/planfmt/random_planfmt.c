@@ -191,6 +191,7 @@ void random_profile(struct rng *r, int32_t n_rows, struct profile *out)
             out->devices[i].rows[j] = rows += (int)rng_range(r, 1, 100);
         out->devices[i].unit_overhead_ns = perhaps_f64(r);
         out->devices[i].compile_s = perhaps_f64(r);
+        out->devices[i].library_bytes = (uint64_t)rng_range(r, 0, 1) * 65536;
         if (rng_range(r, 0, 1) && !profile_put_runs(out, i, some, r))
             abort();
         if (out->devices[i].runs && rng_range(r, 0, 1) &&

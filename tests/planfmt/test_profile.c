@@ -80,6 +80,7 @@ static void assert_same_head(const struct profile *a, const struct profile *b)
         assert_true(d->spans == e->spans && d->compile_cached == e->compile_cached);
         assert_memory_equal(d->rows, e->rows, sizeof d->rows);
         assert_true(d->unit_overhead_ns == e->unit_overhead_ns && d->compile_s == e->compile_s);
+        assert_true(d->library_bytes == e->library_bytes);
         assert_int_equal(d->runs != NULL, e->runs != NULL);
         if (d->runs)
             assert_memory_equal(d->runs, e->runs, OP_KIND_COUNT * sizeof *d->runs);

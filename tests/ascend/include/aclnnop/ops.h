@@ -281,6 +281,14 @@ ACLNN(IncreFlashAttentionV4, const aclTensor *query, const aclTensorList *key,
       int64_t numHeads, double scaleValue, char *inputLayout, int64_t numKeyValueHeads,
       int64_t blockSize, int64_t innerPrecise, const aclTensor *attentionOut);
 
+ACLNN(PromptFlashAttentionV3, const aclTensor *query, const aclTensor *key, const aclTensor *value,
+      const aclTensor *pseShift, const aclTensor *attenMask, const aclIntArray *actualSeqLengths,
+      const aclIntArray *actualSeqLengthsKv, const aclTensor *deqScale1,
+      const aclTensor *quantScale1, const aclTensor *deqScale2, const aclTensor *quantScale2,
+      const aclTensor *quantOffset2, int64_t numHeads, double scaleValue, int64_t preTokens,
+      int64_t nextTokens, char *inputLayout, int64_t numKeyValueHeads, int64_t sparseMode,
+      int64_t innerPrecise, const aclTensor *attentionOut);
+
 /* ------------------------------------------------------------------- images and sound ---- */
 
 ACLNN(Convolution, const aclTensor *input, const aclTensor *weight, const aclTensor *bias,
