@@ -201,6 +201,8 @@ static void ascend_close(struct oato_device *base)
     asc_queue_close(d);
     asc_measure_close(d);
     weights_close(base);
+    if (d->has_crew)
+        crew_close(&d->crew);
     asc_spares_free(d);
     asc_area_free(d, &d->rooms);
     asc_area_free(d, &d->workspace);
@@ -292,6 +294,7 @@ const struct device_ops ascend_device_ops = {
     .convert = asc_convert,
     .place = far_place,
     .unplace = far_free,
+    .together = asc_together,
     .planes = asc_planes,
     .weight_align = ASC_ALIGN,
     .kv_create = asc_kv_create,

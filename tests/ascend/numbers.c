@@ -61,13 +61,29 @@ static uint32_t round_to(double a, int fraction, int lowest)
     return (uint32_t)(e - lowest) * one + (uint32_t)units;
 }
 
+/* A float as the nearest F16, by its bits. */
+static uint16_t half_of(float f)
+{
+    uint32_t bits, rounded;
+    memcpy(&bits, &f, sizeof bits);
+    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+    bits &= 0x7fffffff;
+    if (bits >= 0x47800000) /* 65536 */
+        return (uint16_t)(sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00));
+    if (bits >= 0x38800000) /* normal as F16: the exponent loses 112, the fraction 13 bits */
+        return (uint16_t)(sign | (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13);
+    /* 0.5 has the step of a subnormal F16: the addition rounds. */
+    float shifted = fabsf(f) + 0.5f;
+    memcpy(&rounded, &shifted, sizeof rounded);
+    return (uint16_t)(sign | (rounded - 0x3f000000));
+}
+
 uint16_t stand_to_f16(double x)
 {
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
     double a = fabs(x);
-    if (isnan(x))
-        return 0x7e00;
-    return (uint16_t)(sign | (a >= 65520 ? 0x7c00 : round_to(a, 10, -14)));
+    if (isnan(x) || (double)(float)x == x)
+        return half_of((float)x);
+    return (uint16_t)((signbit(x) ? 0x8000 : 0) | (a >= 65520 ? 0x7c00 : round_to(a, 10, -14)));
 }
 
 uint16_t stand_to_bf16(double x)

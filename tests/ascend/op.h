@@ -11,8 +11,8 @@
 /* Chips that the documentation of an operator names: the 910B family, the 310P, the 310B. */
 enum { CHIP_910B = 1, CHIP_310P = 2, CHIP_310B = 4, CHIP_BIG = 3, CHIP_ALL = 7 };
 
-/* What kernels of the cube unit ask for beside their copies. Chips ask for 16 MiB, which would take a
- * CPU longer to poison than many a product takes. */
+/* What kernels of the cube unit ask for beside their copies. Chips ask for 16 MiB, which would take
+ * a CPU longer to poison than many a product takes. */
 enum { WORKSPACE = 64 << 10 };
 
 #define TYPE_F16    STAND_TYPE(ACL_FLOAT16)

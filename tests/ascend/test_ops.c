@@ -415,6 +415,14 @@ static void sums_and_orders_are_right_along_any_axis(void **state)
     SAME(top, 0, 3, 2, 6, 5);
     SAME(where, 0, 0, 2, 1, 2);
     REFUSED(161002, Topk, x->t, 4, 1, true, true, top->t, where->t);
+    /* Of equal values the first is the largest, and sorts keep their order both ways. */
+    struct cell *ties = rig_tensor(ACL_FLOAT, DIMS(2, 3), VALUES(5, 1, 5, 2, 2, 2));
+    RUN(ArgMax, ties->t, 1, false, best->t);
+    SAME(best, 0, 0, 0);
+    RUN(Sort, ties->t, true, 1, true, sorted->t, order->t);
+    SAME(order, 0, 0, 2, 1, 0, 1, 2);
+    RUN(Argsort, ties->t, 1, false, order->t);
+    SAME(order, 0, 1, 0, 2, 0, 1, 2);
     struct cell *narrow = rig_tensor(ACL_INT32, DIMS(2, 3), NULL);
     REFUSED(161002, Argsort, x->t, -1, true, narrow->t); /* indices are INT64 */
 }

@@ -108,6 +108,9 @@ static void products_of_f32_lose_bits_only_if_allowed(void **state)
     SAME(y, 0, 1 + 0x1p-10);
     RUN(Mm, a->t, b->t, y->t, 2);
     SAME(y, 0, 1 + 0x1p-10);
+    struct cell *tie = rig_tensor(ACL_FLOAT, DIMS(1, 1), VALUES(1 + 0x1p-12));
+    RUN(Mm, tie->t, b->t, y->t, 1);
+    SAME(y, 0, 1);
 }
 
 static void weights_may_be_transposed_batched_and_broadcast(void **state)

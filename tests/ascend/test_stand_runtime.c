@@ -374,6 +374,22 @@ static void a_device_dies_in_a_step(void **state)
     finish(0);
 }
 
+static void no_stream_is_the_default_one(void **state)
+{
+    (void)state;
+    start(NULL);
+    struct client c = client_open();
+    send(c.x, 3);
+    OK(scale(c.x, c.y, 2, c.workspace, NULL));
+    assert_int_equal(stand_pending(), 1);
+    OK(aclrtSynchronizeStream(c.stream)); /* another one */
+    assert_int_equal(stand_pending(), 1);
+    OK(aclrtSynchronizeStream(NULL));
+    assert_int_equal(stand_pending(), 0);
+    client_close(&c);
+    finish(0);
+}
+
 static void a_device_is_reset_as_often_as_it_was_set(void **state)
 {
     (void)state;
@@ -559,9 +575,13 @@ static void halves_are_rounded_to_the_nearest_even(void **state)
         double half = ((double)f + stand_from_f16((uint16_t)(h + 1))) / 2;
         assert_int_equal(stand_to_f16(half), h + (h & 1));
         assert_int_equal(stand_to_f16(half + (half - f) * 0x1p-20), h + 1);
+        assert_int_equal(stand_to_f16(half - (half - f) * 0x1p-20), h);
     }
     assert_int_equal(stand_to_f16(65520), 0x7c00);
     assert_int_equal(stand_to_f16(65519), 0x7bff);
+    assert_int_equal(stand_to_f16(-1e6), 0xfc00);
+    assert_int_equal(stand_to_f16(INFINITY), 0x7c00);
+    assert_int_equal(stand_to_f16(1e300), 0x7c00);
     assert_int_equal(stand_to_bf16(1e39), 0x7f80);
     assert_true(isnan(stand_from_f16(stand_to_f16(NAN))));
 }
@@ -685,6 +705,7 @@ int main(void)
         cmocka_unit_test(what_is_left_is_counted),
         cmocka_unit_test(injected_errors_come_at_their_call),
         cmocka_unit_test(a_device_dies_in_a_step),
+        cmocka_unit_test(no_stream_is_the_default_one),
         cmocka_unit_test(a_device_is_reset_as_often_as_it_was_set),
         cmocka_unit_test(injected_ends_count_tasks),
         cmocka_unit_test(a_stream_hangs),

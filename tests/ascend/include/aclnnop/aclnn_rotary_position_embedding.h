@@ -1,6 +1,6 @@
 /*
- * aclnn_rotary_position_embedding.h - the operator that llama.cpp's backend declares itself, with an
- * output that is const: a program that includes ops.h must not see this declaration.
+ * aclnn_rotary_position_embedding.h - the operator that llama.cpp's backend declares itself, with
+ * an output that is const: a program that includes ops.h must not see this declaration.
  */
 #ifndef STAND_ACLNN_ROTARY_POSITION_EMBEDDING_H
 #define STAND_ACLNN_ROTARY_POSITION_EMBEDDING_H
