@@ -57,7 +57,12 @@ static int ascend_probe(void)
 
 static void ascend_absence(char line[320])
 {
-    if (asc_libraries_found(NULL))
+    const char *own = getenv("OATO_ASCEND");
+    const bool found = asc_libraries_found(NULL);
+    struct oato_error why;
+    if (found && own && *own && !asc_api_open(&why)) /* probe has tried */
+        snprintf(line, 320, "%.319s", why.text);
+    else if (found)
         snprintf(line, 320, "CANN is here, but no NPU (/dev/davinci0; docs/npu.md; %s)",
                  unverified);
     else

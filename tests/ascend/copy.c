@@ -146,8 +146,8 @@ aclError aclrtMemcpyAsync(void *dst, size_t destMax, const void *src, size_t cou
                           aclrtMemcpyKind kind, aclrtStream stream)
 {
     const char *symbol = "aclrtMemcpyAsync";
-    struct stream *to = stream;
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
+    struct stream *to = stream = stand_stream(stream);
     code = code ? code : stand_stream_check(stream, symbol);
     code = code ? code : check_copy(dst, destMax, src, count, &kind, symbol);
     bool pageable = !code && (is_pageable(dst) || is_pageable(src));
@@ -198,6 +198,7 @@ aclError aclrtMemsetAsync(void *devPtr, size_t maxCount, int32_t value, size_t c
 {
     const char *symbol = "aclrtMemsetAsync";
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
+    stream = stand_stream(stream);
     code = code ? code : stand_stream_check(stream, symbol);
     code = code ? code : check_set(devPtr, maxCount, count, symbol);
     if (!code) {

@@ -88,6 +88,7 @@ static int put(aclrtEvent handle, aclrtStream stream, enum task_kind kind, const
 {
     struct event *event = handle;
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
+    stream = stand_stream(stream);
     code = code ? code : stand_object_check(handle, KIND_EVENT, symbol);
     code = code ? code : stand_stream_check(stream, symbol);
     code = code ? code : check_use(event, kind, symbol);

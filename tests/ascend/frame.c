@@ -357,6 +357,7 @@ aclnnStatus stand_launch(const char *name, void *workspace, uint64_t workspace_b
     if (strcmp(executor->name, name) != 0)
         code = stand_break(RULE_EXECUTOR_OPERATOR, ACLNN_ERR_PARAM_INVALID,
                            "%s: the executor is of %s", name, executor->name);
+    stream = stand_stream(stream);
     code = code ? code : stand_stream_check(stream, name);
     if (!code && executor->device != stand_stream_device(stream))
         code = stand_break(RULE_STREAM_DEVICE, ACLNN_ERR_PARAM_INVALID,

@@ -219,6 +219,7 @@ aclError aclmdlRIExecuteAsync(aclmdlRI modelRI, aclrtStream handle)
 {
     const char *symbol = "aclmdlRIExecuteAsync";
     int code = stand_enter(symbol, NEEDS_DEVICE | NEEDS_HEALTH);
+    handle = stand_stream(handle);
     code = code ? code : stand_object_check(modelRI, KIND_GRAPH, symbol);
     code = code ? code : stand_stream_check(handle, symbol);
     struct stream *stream = handle;

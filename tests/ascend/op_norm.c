@@ -383,7 +383,8 @@ aclnnStatus aclnnSwiGluGetWorkspaceSize(const aclTensor *x, int64_t dim, const a
                          .out = stand_out(call, "out", out),
                          .gate = GATE_SILU,
                          .left = true};
-    stand_dense(call, &op.in);
+    if (!stand_is_loose())
+        stand_dense(call, &op.in);
     stand_dense(call, &op.out);
     stand_require(call,
                   op_chip() != CHIP_310P || !stand_holds(call) || !op.out.rank ||

@@ -125,7 +125,8 @@ aclnnStatus aclnnWeightQuantBatchMatmulV2GetWorkspaceSize(
                       "k is %lld and n %lld: 1 to 65535", (long long)k, (long long)n);
         stand_require(call, m >= 1 && (is_dense(op.x) || m <= MOST_AXIS), "m is %lld",
                       (long long)m);
-        bool transposed = !is_dense(op.weight);
+        /* A single column is as well one as the other; llama.cpp gives it as a transpose. */
+        bool transposed = !is_dense(op.weight) || n == 1;
         stand_require(call,
                       op.weight.type != ACL_INT4 || (op.weight.dims[transposed ? 0 : 1] % 2 == 0 &&
                                                      op.weight.offset % 2 == 0),

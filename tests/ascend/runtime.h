@@ -192,6 +192,8 @@ struct task *task_new(enum task_kind);
 void task_free(struct task *);
 void task_each_access(const struct task *, void (*visit)(const struct access *, void *), void *);
 /* Live, of the thread's device, not failed: 0 or a code. */
+/* The stream, or for NULL the default one of the thread's device, which waits for no other. */
+STAND_API void *stand_stream(void *handle);
 STAND_API int stand_stream_check(void *stream, const char *symbol);
 /* A task at the stream's end, or in the graph that the stream is captured into; takes the task. */
 int stream_put(struct stream *, struct task *);

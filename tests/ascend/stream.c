@@ -14,6 +14,7 @@
 static struct stream *streams[STREAMS];
 static uint64_t numbers[STREAMS]; /* last number of a slot: clocks outlive streams */
 static uint64_t random_state;
+static struct stream *defaults[DEVICES]; /* what NULL stands for, from its first use on */
 
 enum order { ORDER_LATE, ORDER_OTHERS, ORDER_RANDOM, ORDER_EAGER };
 
@@ -187,9 +188,52 @@ static void race_visit(const struct access *access, void *context)
 
 /* --- streams --- */
 
+static void begin(struct stream *stream, int slot)
+{
+    stream->slot = slot;
+    stream->device = stand_thread()->device;
+    stream->last = &stream->first;
+    stream->numbers = stream->clock.seen[slot] = numbers[slot];
+    streams[slot] = stream;
+}
+
+static int free_slot(void)
+{
+    int slot = 0;
+    while (slot < STREAMS && streams[slot])
+        slot++;
+    return slot;
+}
+
+void *stand_stream(void *handle)
+{
+    int device = stand_thread()->device;
+    if (handle || device < 0)
+        return handle;
+    int slot = free_slot();
+    if (!defaults[device] && slot < STREAMS) {
+        defaults[device] = calloc(1, sizeof *defaults[device]);
+        if (!defaults[device])
+            abort();
+        begin(defaults[device], slot);
+    }
+    return defaults[device];
+}
+
+static bool is_default(const void *stream)
+{
+    for (int i = 0; i < DEVICES; i++)
+        if (stream && stream == defaults[i])
+            return true;
+    return false;
+}
+
 int stand_stream_check(void *handle, const char *symbol)
 {
-    int code = stand_object_check(handle, KIND_STREAM, symbol);
+    if (is_default(handle) && capture_forbids(stand_thread()))
+        return stand_break(RULE_CAPTURE_CALL, ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT,
+                           "%s: on the default stream while a stream is captured", symbol);
+    int code = is_default(handle) ? 0 : stand_object_check(handle, KIND_STREAM, symbol);
     if (code)
         return code;
     const struct stream *stream = handle;
@@ -434,6 +478,10 @@ void streams_reset(void)
             drop(streams[i]);
         streams[i] = NULL;
     }
+    for (int i = 0; i < DEVICES; i++) {
+        free(defaults[i]);
+        defaults[i] = NULL;
+    }
     captures_reset();
     random_state = 0;
 }
@@ -446,18 +494,12 @@ static int create(aclrtStream *to, const char *symbol)
     if (!code && !to)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID, "%s: the result is NULL",
                            symbol);
-    int slot = 0;
-    while (slot < STREAMS && streams[slot])
-        slot++;
+    int slot = free_slot();
     if (!code && slot == STREAMS)
         code = stand_error(207008, "EZ9999: %s: %d streams exist", symbol, STREAMS);
     if (!code) {
         struct stream *stream = stand_object_new(KIND_STREAM, sizeof *stream);
-        stream->slot = slot;
-        stream->device = stand_thread()->device;
-        stream->last = &stream->first;
-        stream->numbers = stream->clock.seen[slot] = numbers[slot];
-        streams[slot] = stream;
+        begin(stream, slot);
         *to = stream;
     }
     return stand_leave(code);
@@ -494,6 +536,7 @@ aclError aclrtDestroyStream(aclrtStream handle)
 static int synchronise(aclrtStream stream, int timeout_ms, const char *symbol)
 {
     int code = stand_enter(symbol, NEEDS_DEVICE);
+    stream = stand_stream(stream);
     code = code ? code : stand_stream_check(stream, symbol);
     if (!code && ((struct stream *)stream)->capture)
         code = stand_break(RULE_CAPTURE_CALL, ACL_ERROR_RT_STREAM_CAPTURED,
@@ -515,6 +558,7 @@ aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout)
 aclError aclrtStreamQuery(aclrtStream handle, aclrtStreamStatus *status)
 {
     int code = stand_enter("aclrtStreamQuery", NEEDS_DEVICE);
+    handle = stand_stream(handle);
     code = code ? code : stand_stream_check(handle, "aclrtStreamQuery");
     if (!code && !status)
         code = stand_break(RULE_ARGUMENT, ACL_ERROR_RT_PARAM_INVALID,
