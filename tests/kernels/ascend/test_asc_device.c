@@ -204,6 +204,26 @@ static void what_a_chip_lacks_is_not_resident(void **state)
     closed(d);
 }
 
+/* Whether an operator runs here does not depend on how much memory there is. */
+static void support_needs_no_memory(void **state)
+{
+    struct oato_device *full = opened("", 0);
+    bool runs[OP_KIND_COUNT][DT_COUNT] = {{false}};
+    struct oato_op op;
+    (void)state;
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        for (oato_dtype t = 0; t < DT_COUNT; t++)
+            runs[k][t] = op_example((enum op_kind)k, t, &op) && full->ops->supports(full, &op);
+    closed(full);
+    struct oato_device *little = opened("STAND_MEMORY=2M", 0);
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        for (oato_dtype t = 0; t < DT_COUNT; t++)
+            if (op_example((enum op_kind)k, t, &op) &&
+                little->ops->supports(little, &op) != runs[k][t])
+                fail_msg("%s of %s", op_kind_name(k), dtype_name(t));
+    closed(little);
+}
+
 /* ------------------------------------------------------------------------------ programs -- */
 
 static void put(struct rig *g)
@@ -526,6 +546,7 @@ int main(void)
         cmocka_unit_test(areas_grow),
         cmocka_unit_test(quantised_weights_come_back),
         cmocka_unit_test(what_a_chip_lacks_is_not_resident),
+        cmocka_unit_test(support_needs_no_memory),
         cmocka_unit_test(a_program_computes_what_the_cpu_does),
         cmocka_unit_test(decode_is_captured),
         cmocka_unit_test(values_go_between_devices_by_events),
