@@ -276,7 +276,7 @@ static void attend_fused(struct batch *b)
     const struct oato_op *op = b->op;
     const int64_t width = (int64_t)op->kv_heads * op->head_dim, all = INT32_MAX;
     char layout[] = "BSH";
-    struct asc_part distance, beyond;
+    struct asc_part distance, beyond = {0};
     distances(b, &distance, &beyond);
     const struct asc_part hidden = asc_as(e, mask(b, &distance, &beyond, 1, -1), ASC_BOOL);
     asc_tensor *k = asc_t(e, asc_shaped(b->k, ASC_DIMS(b->S, b->L, width)));
@@ -307,7 +307,7 @@ static struct asc_part scores(struct batch *b)
     const int64_t each = heads / g, d = op->head_dim;
     const enum asc_type type = e->d->chip->f32 ? ASC_F32 : ASC_F16;
     const int64_t dims[] = {S, heads, q, L};
-    struct asc_part distance, beyond;
+    struct asc_part distance, beyond = {0};
     struct asc_part made = asc_part_new(e, ASC_F32, 4, dims),
                     other = asc_part_new(e, ASC_F32, 4, dims);
     const struct asc_part in = asc_part_new(e, type, ASC_DIMS(S, heads, q, d));
