@@ -374,40 +374,6 @@ static void a_device_dies_in_a_step(void **state)
     finish(0);
 }
 
-static void no_stream_is_the_default_one(void **state)
-{
-    (void)state;
-    start(NULL);
-    struct client c = client_open();
-    send(c.x, 3);
-    OK(scale(c.x, c.y, 2, c.workspace, NULL));
-    assert_int_equal(stand_pending(), 1);
-    OK(aclrtSynchronizeStream(c.stream)); /* another one */
-    assert_int_equal(stand_pending(), 1);
-    OK(aclrtSynchronizeStream(NULL));
-    assert_int_equal(stand_pending(), 0);
-    client_close(&c);
-    finish(0);
-}
-
-static void a_device_is_reset_as_often_as_it_was_set(void **state)
-{
-    (void)state;
-    start(NULL);
-    struct client c = client_open();
-    client_close(&c);
-    int32_t device;
-    OK(aclrtSetDevice(0));
-    OK(aclrtSetDevice(0));
-    OK(aclrtResetDevice(0));
-    OK(aclrtGetDevice(&device));
-    while (aclrtResetDevice(0) == 0)
-        ;
-    assert_int_equal(aclrtGetDevice(&device), 107002);
-    assert_int_equal(stand_broken("device_set"), 2);
-    stand_reset();
-}
-
 /* A task is counted once, however often its stream comes to it while it waits. */
 static void injected_ends_count_tasks(void **state)
 {
@@ -596,8 +562,6 @@ int main(void)
         cmocka_unit_test(what_is_left_is_counted),
         cmocka_unit_test(injected_errors_come_at_their_call),
         cmocka_unit_test(a_device_dies_in_a_step),
-        cmocka_unit_test(no_stream_is_the_default_one),
-        cmocka_unit_test(a_device_is_reset_as_often_as_it_was_set),
         cmocka_unit_test(injected_ends_count_tasks),
         cmocka_unit_test(a_stream_hangs),
         cmocka_unit_test(copies_of_pageable_memory_may_be_synchronous),
