@@ -84,7 +84,8 @@ static bool is_singular(const struct problem *p, int32_t d, int32_t index)
 }
 
 /* What the operator takes beside weights in a step of that size or, where functions are compiled
- * for numbers of rows, in all of these that such steps need. */
+ * for numbers of rows, in all of these that such steps need, with buffers of what a span with it
+ * reads and leaves: residuals and its own. */
 static uint64_t op_workspace(const struct problem *p, int32_t d, int32_t index)
 {
     const struct cost_device own = cost_device(p->cost, p->device[d]);
@@ -94,11 +95,12 @@ static uint64_t op_workspace(const struct problem *p, int32_t d, int32_t index)
                                         (int64_t)tokens * p->request.context);
     const int32_t most = size.rows;
     uint64_t sum = 0;
-    if (!own.spans || !own.rows[0])
+    if (!own.spans || !own.rows[0] || !op_spans(op))
         return cost_workspace_bytes(p->cost, p->device[d], op, &size);
     for (int i = 0; i < DEVICE_ROWS && own.rows[i] && (!i || own.rows[i - 1] < most); i++) {
         size.rows = own.rows[i];
-        sum += cost_workspace_bytes(p->cost, p->device[d], op, &size);
+        sum += cost_workspace_bytes(p->cost, p->device[d], op, &size) +
+               (uint64_t)size.rows * (2 * (uint64_t)op->k + (uint64_t)op->n) * sizeof(float);
     }
     return sum;
 }
@@ -352,10 +354,10 @@ static oato_status activation_bytes(struct problem *p, uint64_t *most, struct oa
 }
 
 /* A run of layers has a function for the span that it begins with, one for those between layers and
- * one for its last. */
+ * one for its last; where it begins and ends amid a layer, there are functions of one operator. */
 static uint64_t workspace_bytes(const struct problem *p, int32_t d)
 {
-    const uint64_t functions = cost_device(p->cost, p->device[d]).spans ? 3 : 1;
+    const uint64_t functions = cost_device(p->cost, p->device[d]).spans ? 4 : 1;
     uint64_t most = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
         const uint64_t bytes = is_singular(p, d, i) ? 0 : op_workspace(p, d, i);
