@@ -193,18 +193,6 @@ bool quants_known(oato_dtype dtype);
  * min. min is not set for types without. */
 void quants_integers(oato_dtype dtype, const uint8_t *block, int sub, int8_t q[32], float *scale,
                      float *min);
-/* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes. */
-void quants_k_scales(const uint8_t *p, uint8_t scale[8], uint8_t min[8]);
-/* Element i of a block: -32 .. 31, 0 .. 3, -4 .. 3. */
-int quants_q6_k_value(const uint8_t *block, int i);
-int quants_q2_k_value(const uint8_t *block, int i);
-int quants_q3_k_value(const uint8_t *block, int i);
-/* The digits of ternary blocks, 0 .. 2 (a byte of TQ2_0 may hold a 3): the weight plus 1. */
-int quants_tq1_value(const uint8_t *block, int i);
-int quants_tq2_value(const uint8_t *block, int i);
-/* The signed scales of a block. */
-void quants_q3_k_scales(const uint8_t *block, int8_t scale[16]);
-void quants_iq4_xs_scales(const uint8_t *block, int8_t scale[8]);
 /* The values of the nibbles of IQ4_NL, IQ4_XS, MXFP4 and NVFP4. */
 extern const int8_t quants_iq4_values[16], quants_mxfp4_values[16];
 
@@ -225,11 +213,11 @@ struct quants_codes {
     uint16_t index[64]; /* words of groups in order; 32 of groups of 8 */
     uint8_t high[32];   /* a bit of each element: its sign; of IQ1, the sign of its group's shift */
 };
+bool quants_has_codes(oato_dtype dtype);
 void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_codes *c);
-void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256]);
 /* Elements [from, from + n), all of one scale. */
 void quants_codes_integers(oato_dtype dtype, const struct quants_codes *c, int from, int n,
-                           int8_t q[32], float *scale);
+                           int8_t *q, float *scale);
 
 /* ------------------------------------------------------------------------------- tests ---- */
 

@@ -3,8 +3,9 @@
  */
 #include "kernels/core/far_device.h"
 
-#include "kernels/core/core_internal.h"
+#include "kernels/core/weights.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 void far_name(struct far_device *d, const struct device_ops *ops, int index)
@@ -14,6 +15,44 @@ void far_name(struct far_device *d, const struct device_ops *ops, int index)
     d->queue.id = d->id;
     d->memory.queue = &d->queue;
     timeline_init(&d->queue.timeline);
+}
+
+/* What keeps the device from running the record; NULL: nothing. */
+static const char *refusal(const struct far_device *d, const struct program *p,
+                           const struct program_record *r, char text[OP_KEY_SIZE + 32])
+{
+    const struct device_ops *ops = d->base.ops;
+    char key[OP_KEY_SIZE];
+    if (r->kind == RECORD_SWAP && !ops->join)
+        return "it cannot join other ranks";
+    if (record_is_peer(r->kind) && !ops->reaches)
+        return "it cannot reach other devices";
+    if (r->kind == RECORD_STREAM && !ops->streams)
+        return "it cannot stream";
+    for (int i = 0; r->kind == RECORD_STREAM && i < r->n_weights; i++)
+        if (!weight_is_streamed(p->weights[r->weight[i]])) {
+            snprintf(text, OP_KEY_SIZE + 32, "weight %" PRIu32 " is streamed but already resident",
+                     r->weight[i]);
+            return text;
+        }
+    if (r->kind != RECORD_RUN || ops->supports(&d->base, &r->op))
+        return NULL;
+    snprintf(text, OP_KEY_SIZE + 32, "cannot run %s", oato_op_key(&r->op, NULL, key));
+    return text;
+}
+
+oato_status far_check(struct far_device *d, const struct program *p, int self, uint8_t **arena,
+                      struct oato_error *err)
+{
+    char text[OP_KEY_SIZE + 32];
+    if (far_memory_check(&d->memory, p, device_values(&d->base), self, arena, err))
+        return err->status;
+    for (uint32_t i = 0; i < p->n_records; i++) {
+        const char *why = refusal(d, p, &p->records[i], text);
+        if (why)
+            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": %s", d->id, i, why);
+    }
+    return OATO_OK;
 }
 
 /* -------------------------------------------------------------------------------- memory -- */
@@ -100,6 +139,11 @@ uint64_t far_clock_ns(const struct oato_device *d)
 {
     (void)d;
     return now_ns();
+}
+
+uint64_t far_stored_read(const struct oato_device *d)
+{
+    return file_stream_read(weights_file(d));
 }
 
 oato_status far_inject_error(struct oato_device *d, const char *what, struct oato_error *err)

@@ -31,6 +31,10 @@ static inline struct far_device *far_of_memory(const struct far_memory *m)
 
 /* Names a device that is zeros, as the index-th of its kind. */
 void far_name(struct far_device *d, const struct device_ops *ops, int index);
+/* What compiling begins with: far_memory_check, and whether the device has a function for every
+ * kind of record, and runs every operator, of the program. */
+oato_status far_check(struct far_device *d, const struct program *p, int self, uint8_t **arena,
+                      struct oato_error *err);
 
 /* As in struct device_ops. far_place: for weights, unplaced by far_free. */
 oato_status far_alloc(struct oato_device *d, uint64_t bytes, void **out, struct oato_error *err);
@@ -49,6 +53,7 @@ void far_kv_free(struct oato_device *d, struct kv_cache *kv);
 oato_status far_finish(struct oato_device *d, struct oato_error *err);
 struct timeline *far_timeline(struct oato_device *d);
 uint64_t far_clock_ns(const struct oato_device *d);
+uint64_t far_stored_read(const struct oato_device *d);
 oato_status far_inject_error(struct oato_device *d, const char *what, struct oato_error *err);
 
 #endif

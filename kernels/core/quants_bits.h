@@ -11,35 +11,25 @@
 #define QUANTS_INLINE static inline
 #endif
 
-/* The eight 6-bit scales and minima of a Q4_K or Q5_K block from its 12 packed bytes; scale i goes
- * to out[i * step]. */
-QUANTS_INLINE void bits_k_scales(const uint8_t *p, uint8_t *scale, uint8_t *min, int step)
+/* Scale and minimum i of eight, 6 bits each, of a Q4_K or Q5_K block from its 12 packed bytes. */
+QUANTS_INLINE void bits_k_scale(const uint8_t *p, int i, uint8_t *scale, uint8_t *min)
 {
-    for (int i = 0; i < 4; i++) {
-        scale[i * step] = p[i] & 63;
-        min[i * step] = p[4 + i] & 63;
-        scale[(i + 4) * step] = (uint8_t)((p[8 + i] & 15) | (p[i] >> 6) << 4);
-        min[(i + 4) * step] = (uint8_t)((p[8 + i] >> 4) | (p[4 + i] >> 6) << 4);
-    }
+    *scale = (uint8_t)(i < 4 ? p[i] & 63 : (p[i + 4] & 15) | (p[i - 4] >> 6) << 4);
+    *min = (uint8_t)(i < 4 ? p[4 + i] & 63 : (p[i + 4] >> 4) | (p[i] >> 6) << 4);
 }
 
-/* The signed scales of a Q3_K block from its 12 packed bytes. */
-QUANTS_INLINE void bits_q3_k_scales(const uint8_t *p, int8_t scale[16])
+/* Signed scale i of 16 of a Q3_K block from its 12 packed bytes. */
+QUANTS_INLINE int8_t bits_q3_k_scale(const uint8_t *p, int i)
 {
-    for (int i = 0; i < 16; i++) {
-        const int low = p[i % 8] >> i / 8 * 4 & 15, high = p[8 + i % 4] >> i / 4 * 2 & 3;
-        scale[i] = (int8_t)((low | high << 4) - 32);
-    }
+    const int low = p[i % 8] >> i / 8 * 4 & 15, high = p[8 + i % 4] >> i / 4 * 2 & 3;
+    return (int8_t)((low | high << 4) - 32);
 }
 
-/* Of an IQ4_XS block: eight bit pairs and eight nibbles. */
-QUANTS_INLINE void bits_iq4_xs_scales(const uint8_t *block, int8_t scale[8])
+/* Signed scale i of 8 of an IQ4_XS block: bit pairs and nibbles. */
+QUANTS_INLINE int8_t bits_iq4_xs_scale(const uint8_t *block, int i)
 {
-    for (int i = 0; i < 8; i++) {
-        const int low = block[4 + i / 2] >> i % 2 * 4 & 15,
-                  high = block[2 + i / 4] >> i % 4 * 2 & 3;
-        scale[i] = (int8_t)((low | high << 4) - 32);
-    }
+    const int low = block[4 + i / 2] >> i % 2 * 4 & 15, high = block[2 + i / 4] >> i % 4 * 2 & 3;
+    return (int8_t)((low | high << 4) - 32);
 }
 
 /* Where the digit of element i of a TQ1_0 block is: bytes of five digits: 32, then 16; four of four
@@ -56,6 +46,12 @@ QUANTS_INLINE int bits_tq1_at(int i, uint32_t *power)
 QUANTS_INLINE uint32_t bits_tq1_digit(uint8_t byte, uint32_t power)
 {
     return (byte * power & 255) * 3 >> 8;
+}
+QUANTS_INLINE uint8_t bits_tq1(const uint8_t *block, int i)
+{
+    uint32_t power;
+    const int at = bits_tq1_at(i, &power);
+    return (uint8_t)bits_tq1_digit(block[at], power);
 }
 
 #endif

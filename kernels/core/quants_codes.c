@@ -160,6 +160,11 @@ static const struct codebook {
     [DT_IQ3_S] = {read_IQ3_S, quants_iq3_s_grid, quants_iq3_s_values, 4, 1},
 };
 
+bool quants_has_codes(oato_dtype dtype)
+{
+    return codebooks[dtype].read;
+}
+
 void quants_codes_read(oato_dtype dtype, const uint8_t *block, struct quants_codes *c)
 {
     codebooks[dtype].read(block, c);
@@ -179,18 +184,8 @@ static int8_t value_at(const struct codebook *b, const struct quants_codes *c, i
     return b->values[code | (c->high[i / 8] >> i % 8 & 1) << 3];
 }
 
-void quants_codes_row(oato_dtype dtype, const struct quants_codes *c, float out[256])
-{
-    const struct codebook *b = &codebooks[dtype];
-    for (int s = 0; s < 256; s += 16) {
-        const float scale = scale_at(b, c, s);
-        for (int i = s; i < s + 16; i++)
-            out[i] = scale * (float)value_at(b, c, i);
-    }
-}
-
 void quants_codes_integers(oato_dtype dtype, const struct quants_codes *c, int from, int n,
-                           int8_t q[32], float *scale)
+                           int8_t *q, float *scale)
 {
     const struct codebook *b = &codebooks[dtype];
     *scale = scale_at(b, c, from);

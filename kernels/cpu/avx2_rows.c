@@ -1,151 +1,28 @@
 /*
- * avx2_rows.c - element-wise kernels of the levels with vectors. Rows are walked in vectors of 8
- * with a masked one at the end, so that an element's bits do not depend on where a row is cut.
+ * avx2_rows.c - element-wise kernels of the levels with vectors of 8 floats or more, in those of 8.
  */
 #include "kernels/cpu/lanes_vector.h"
 
 #include <math.h>
 #include <string.h>
 
-static void rms_norm(float *y, const float *x, const float *w, int64_t n, float eps)
+AVX2_INLINE vec vec_load_below(const float *p, int64_t n)
 {
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
-                   _mm256_setzero_ps()};
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (int v = 0; v < 4; v++) {
-            __m256 a = _mm256_loadu_ps(x + i + 8 * v);
-            s[v] = _mm256_fmadd_ps(a, a, s[v]);
-        }
-    }
-    for (int v = 0; i < n; i += 8, v++) {
-        __m256 a = _mm256_maskload_ps(x + i, avx2_mask(n - i));
-        s[v] = _mm256_fmadd_ps(a, a, s[v]);
-    }
-    float sum = avx2_sum(_mm256_add_ps(_mm256_add_ps(s[0], s[1]), _mm256_add_ps(s[2], s[3])));
-    __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum / (float)n + eps));
-    for (i = 0; i < n; i += 8) {
-        __m256i mask = avx2_mask(n - i);
-        __m256 a = _mm256_mul_ps(_mm256_maskload_ps(x + i, mask), scale);
-        _mm256_maskstore_ps(y + i, mask, _mm256_mul_ps(a, _mm256_maskload_ps(w + i, mask)));
-    }
+    return _mm256_maskload_ps(p, avx2_mask(n));
 }
 
-/* x - mean of the lanes before n, zeros in the others. */
-AVX2_INLINE __m256 deviations(const float *x, __m256 mean, int64_t n)
+AVX2_INLINE void vec_store_below(float *p, vec x, int64_t n)
 {
-    const __m256i mask = avx2_mask(n);
-    return _mm256_and_ps(_mm256_castsi256_ps(mask),
-                         _mm256_sub_ps(_mm256_maskload_ps(x, mask), mean));
+    _mm256_maskstore_ps(p, avx2_mask(n), x);
 }
 
-static void layer_norm(float *y, const float *x, const float *w, const float *bias, int64_t n,
-                       float eps, bool centred)
+AVX2_INLINE vec vec_keep_below(vec x, int64_t n)
 {
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
-                   _mm256_setzero_ps()};
-    __m256 q[4] = {s[0], s[0], s[0], s[0]}, mean = s[0];
-    for (int64_t i = 0; centred && i < n; i += 8)
-        s[i / 8 % 4] = _mm256_add_ps(s[i / 8 % 4], _mm256_maskload_ps(x + i, avx2_mask(n - i)));
-    if (centred)
-        mean = _mm256_set1_ps(
-            avx2_sum(_mm256_add_ps(_mm256_add_ps(s[0], s[1]), _mm256_add_ps(s[2], s[3]))) /
-            (float)n);
-    for (int64_t i = 0; i < n; i += 8) {
-        const __m256 a = deviations(x + i, mean, n - i);
-        q[i / 8 % 4] = _mm256_fmadd_ps(a, a, q[i / 8 % 4]);
-    }
-    const float sum = avx2_sum(_mm256_add_ps(_mm256_add_ps(q[0], q[1]), _mm256_add_ps(q[2], q[3])));
-    const __m256 scale = _mm256_set1_ps(1.0f / sqrtf(sum / (float)n + eps));
-    for (int64_t i = 0; i < n; i += 8) {
-        const __m256i mask = avx2_mask(n - i);
-        __m256 a = _mm256_mul_ps(deviations(x + i, mean, n - i), scale);
-        if (w)
-            a = _mm256_mul_ps(a, _mm256_maskload_ps(w + i, mask));
-        if (bias)
-            a = _mm256_add_ps(a, _mm256_maskload_ps(bias + i, mask));
-        _mm256_maskstore_ps(y + i, mask, a);
-    }
+    return _mm256_and_ps(_mm256_castsi256_ps(avx2_mask(n)), x);
 }
 
-static void add(float *y, const float *a, const float *b, int64_t n)
-{
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
-    for (; i < n; i++)
-        y[i] = a[i] + b[i];
-}
-
-/* x / (1 + e^-t) */
-AVX2_INLINE __m256 times_sigmoid(__m256 x, __m256 t)
-{
-    const __m256 e = vec_exp(_mm256_sub_ps(_mm256_setzero_ps(), t));
-    return _mm256_div_ps(x, _mm256_add_ps(e, _mm256_set1_ps(1.0f)));
-}
-
-/* tanh t = 2 s(2 t) - 1, so that GELU's (1 + tanh t) / 2 is s(2 t). */
-AVX2_INLINE __m256 activate(enum activation a, __m256 scale, __m256 x)
-{
-    const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
-    __m256 t = _mm256_max_ps(_mm256_setzero_ps(), x); /* of a NaN the second: it stays NaN */
-    switch (a) {
-    case ACT_SILU: return times_sigmoid(x, x);
-    case ACT_GELU:
-        t = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(0.044715f), one);
-        return times_sigmoid(x, _mm256_mul_ps(_mm256_set1_ps(1.5957691216f), _mm256_mul_ps(x, t)));
-    case ACT_RELU: return t;
-    case ACT_RELU_SQUARED: return _mm256_mul_ps(t, t);
-    case ACT_SIGMOID: return times_sigmoid(one, x);
-    case ACT_SOFT_CAP:
-        t = times_sigmoid(two, _mm256_mul_ps(two, _mm256_div_ps(x, scale)));
-        return _mm256_mul_ps(scale, _mm256_sub_ps(t, one));
-    case ACT_CLAMPED:
-        t = _mm256_min_ps(_mm256_set1_ps(7.0f), x);
-        return times_sigmoid(t, _mm256_mul_ps(_mm256_set1_ps(1.702f), t));
-    case ACT_CLAMP:
-        return _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), scale),
-                             _mm256_min_ps(scale, x)); /* of a NaN the second */
-    case ACT_CLAMPED_SILU: t = _mm256_min_ps(scale, x); return times_sigmoid(t, t);
-    case ACT_SILU_CLAMPED: return _mm256_min_ps(scale, times_sigmoid(x, x));
-    case ACT_NONE:
-    case ACT_SOFTPLUS:
-    case ACT_COUNT: break;
-    }
-    return x;
-}
-
-AVX2_INLINE void gate_rows(enum activation a, float scale, float *y, const float *gate,
-                           const float *up, int64_t n)
-{
-    const float limit = a == ACT_CLAMPED ? 7.0f : scale;
-    const __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit);
-    for (int64_t i = 0; i < n; i += 8) {
-        const __m256i mask = avx2_mask(n - i);
-        __m256 v = activate(a, _mm256_set1_ps(scale), _mm256_maskload_ps(gate + i, mask));
-        if (up) {
-            __m256 u = _mm256_maskload_ps(up + i, mask);
-            if (a == ACT_CLAMPED)
-                u = _mm256_add_ps(_mm256_max_ps(least, _mm256_min_ps(most, u)),
-                                  _mm256_set1_ps(1.0f));
-            if (a == ACT_CLAMPED_SILU || a == ACT_SILU_CLAMPED)
-                u = _mm256_max_ps(least, _mm256_min_ps(most, u));
-            v = _mm256_mul_ps(v, u);
-        }
-        _mm256_maskstore_ps(y + i, mask, v);
-    }
-}
-
-static void gate_any(enum activation a, float scale, float *y, const float *gate, const float *up,
-                     int64_t n)
-{
-    if (a == ACT_SILU && up)
-        gate_rows(ACT_SILU, scale, y, gate, up, n);
-    else if (a == ACT_SOFTPLUS)
-        softplus_row(y, gate, up, n);
-    else
-        gate_rows(a, scale, y, gate, up, n);
-}
+#define vec_sum avx2_sum
+#include "kernels/cpu/vector_rows.h"
 
 static void to_f16(uint16_t *y, const float *x, int64_t n)
 {

@@ -10,13 +10,15 @@
 
 /* UNROLL makes the compiler unroll the next loop, whose length is constant: arrays that the loop
  * indexes then stay in registers. clang ignores gcc's pragma and is three times slower without its
- * own. UNROLLED is such a loop, for i of [0, n). */
+ * own. UNROLLED is such a loop, for i of [0, n). VECTOR_INLINE: of functions of vectors, which must
+ * not be called. */
 #define PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define UNROLL PRAGMA(clang loop unroll(full))
 #else
 #define UNROLL PRAGMA(GCC unroll 16)
 #endif
+#define VECTOR_INLINE  static inline __attribute__((always_inline))
 #define UNROLLED(i, n) UNROLL for (int i = 0; i < (n); i++) // NOLINT(bugprone-macro-parentheses)
 
 /* A barrier for the threads of one record; n_threads = 1 passes at once. */

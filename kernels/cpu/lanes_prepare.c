@@ -8,7 +8,8 @@
  * twice. About 0.2 instructions a byte of the file: the page cache and fresh memory are the limit.
  * Rows beyond the matrix are zeros: their pointers stay at a block of zeros.
  */
-#include "kernels/cpu/avx2_internal.h"
+#include "kernels/core/quants_bits.h"
+#include "kernels/cpu/lanes_rows.h"
 
 #include <string.h>
 
@@ -53,45 +54,6 @@ static __m256i high_bits(const uint8_t *p, int bit, int mask)
     return _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi8((char)mask)), 4);
 }
 
-/* Blocks of 32: behind the head fifth bits, where the format has them, and nibbles or bytes. */
-static void values_32(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                      __m256i q[ROWS])
-{
-    (void)part;
-    for (int r = 0; r < ROWS; r++) {
-        const uint8_t *p = at[r] + f->head;
-        if (f->body == LANES_BYTES)
-            q[r] = _mm256_loadu_si256((const __m256i *)p);
-        else if (f->high)
-            q[r] = _mm256_or_si256(nibbles_16(p + 4), fifth_bits(p));
-        else
-            q[r] = nibbles_16(p);
-    }
-}
-
-/* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
-static void values_k45(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                       __m256i q[ROWS])
-{
-    for (int r = 0; r < ROWS; r++) {
-        const uint8_t *p = at[r] + 16;
-        q[r] = nibbles_32(p + (f->high ? 32 : 0) + part / 2 * 32, part % 2 * 4);
-        if (f->high)
-            q[r] = _mm256_or_si256(q[r], high_bits(p, part, 1));
-    }
-}
-
-/* Halves of 128 elements: low nibbles of 64 bytes, then their high ones; bit pairs of 32 bytes. */
-static void values_q6_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                        __m256i q[ROWS])
-{
-    (void)f;
-    const int half = part / 4, quarter = part % 4;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_or_si256(nibbles_32(at[r] + half * 64 + quarter % 2 * 32, quarter / 2 * 4),
-                               high_bits(at[r] + 128 + half * 32, quarter * 2, 3));
-}
-
 /* Part i of 4 are bits 2i, 2i + 1 of 32 bytes. */
 static __m256i bit_pairs(const uint8_t *p, int i)
 {
@@ -99,73 +61,98 @@ static __m256i bit_pairs(const uint8_t *p, int i)
     return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(2 * i)), _mm256_set1_epi8(3));
 }
 
-static void values_q2_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                        __m256i q[ROWS])
-{
-    (void)f;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = bit_pairs(at[r] + 16 + part / 4 * 32, part % 4);
-}
-
-static void values_q3_k(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                        __m256i q[ROWS])
-{
-    (void)f;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = _mm256_or_si256(bit_pairs(at[r] + 32 + part / 4 * 32, part % 4),
-                               _mm256_srli_epi16(high_bits(at[r], part, 1), 2));
-}
-
-static void values_iq4_xs(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                          __m256i q[ROWS])
-{
-    (void)f;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = nibbles_16(at[r] + 8 + 16 * part);
-}
-
-/* Sub-blocks of 16: the low nibbles of eight bytes, then the high ones. */
-static void values_nvfp4(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                         __m256i q[ROWS])
-{
-    const __m256i shift = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4);
-    for (int r = 0; r < ROWS; r++) {
-        const __m128i x = _mm_loadu_si128((const __m128i *)(at[r] + f->head + 16 * part));
-        const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(x), 0x50);
-        q[r] = _mm256_and_si256(_mm256_srlv_epi32(twice, shift), _mm256_set1_epi8(15));
-    }
-}
-
-static void values_tq1(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                       __m256i q[ROWS])
-{
-    (void)f;
-    for (int r = 0; r < ROWS; r++) {
-        uint8_t digits[32];
-        for (int i = 0; i < 32; i++)
-            digits[i] = (uint8_t)quants_tq1_value(at[r], 32 * part + i);
-        q[r] = _mm256_loadu_si256((const __m256i *)digits);
-    }
-}
-
-static void values_tq2(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
-                       __m256i q[ROWS])
-{
-    (void)f;
-    for (int r = 0; r < ROWS; r++)
-        q[r] = bit_pairs(at[r] + part / 4 * 32, part % 4);
-}
-
 /* Elements 32 part .. of the blocks at `at`, plus the format's offset. */
 typedef void values_fn(const struct lanes_format *f, const uint8_t *const at[ROWS], int part,
                        __m256i q[ROWS]);
+
+/* A function for eight rows of one that has it for the block at p. */
+#define VALUES(name)                                                                               \
+    static void values_##name(const struct lanes_format *f, const uint8_t *const at[ROWS],         \
+                              int part, __m256i q[ROWS])                                           \
+    {                                                                                              \
+        for (int r = 0; r < ROWS; r++)                                                             \
+            q[r] = name(f, at[r], part);                                                           \
+    }
+
+/* Blocks of 32: behind the head fifth bits, where the format has them, and nibbles or bytes. */
+AVX2_INLINE __m256i of_32(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    (void)part;
+    p += f->head;
+    return f->body == LANES_BYTES ? _mm256_loadu_si256((const __m256i *)p)
+           : f->high              ? _mm256_or_si256(nibbles_16(p + 4), fifth_bits(p))
+                                  : nibbles_16(p);
+}
+VALUES(of_32)
+
+/* Sub-blocks 2i and 2i + 1 are the low and high nibbles of the i-th 32 bytes. */
+AVX2_INLINE __m256i k45(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    const __m256i q = nibbles_32(p + 16 + (f->high ? 32 : 0) + part / 2 * 32, part % 2 * 4);
+    return f->high ? _mm256_or_si256(q, high_bits(p + 16, part, 1)) : q;
+}
+VALUES(k45)
+
+/* Halves of 128 elements: low nibbles of 64 bytes, then their high ones; bit pairs of 32 bytes. */
+AVX2_INLINE __m256i q6_k(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    (void)f;
+    const int half = part / 4, quarter = part % 4;
+    return _mm256_or_si256(nibbles_32(p + half * 64 + quarter % 2 * 32, quarter / 2 * 4),
+                           high_bits(p + 128 + half * 32, quarter * 2, 3));
+}
+VALUES(q6_k)
+
+/* Q2_K, TQ2_0: pairs of bits; Q3_K: and a third bit. */
+AVX2_INLINE __m256i pairs(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    return bit_pairs(p + (f->dtype == DT_Q2_K ? 16 : 0) + part / 4 * 32, part % 4);
+}
+VALUES(pairs)
+
+AVX2_INLINE __m256i q3_k(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    (void)f;
+    return _mm256_or_si256(bit_pairs(p + 32 + part / 4 * 32, part % 4),
+                           _mm256_srli_epi16(high_bits(p, part, 1), 2));
+}
+VALUES(q3_k)
+
+AVX2_INLINE __m256i iq4_xs(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    (void)f;
+    return nibbles_16(p + 8 + 16 * part);
+}
+VALUES(iq4_xs)
+
+/* Sub-blocks of 16: the low nibbles of eight bytes, then the high ones. */
+AVX2_INLINE __m256i nvfp4(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    const __m256i shift = _mm256_setr_epi32(0, 0, 4, 4, 0, 0, 4, 4);
+    const __m128i x = _mm_loadu_si128((const __m128i *)(p + f->head + 16 * part));
+    const __m256i twice = _mm256_permute4x64_epi64(_mm256_castsi128_si256(x), 0x50);
+    return _mm256_and_si256(_mm256_srlv_epi32(twice, shift), _mm256_set1_epi8(15));
+}
+VALUES(nvfp4)
+
+AVX2_INLINE __m256i tq1(const struct lanes_format *f, const uint8_t *p, int part)
+{
+    (void)f;
+    uint8_t digits[32];
+    for (int i = 0; i < 32; i++)
+        digits[i] = bits_tq1(p, 32 * part + i);
+    return _mm256_loadu_si256((const __m256i *)digits);
+}
+VALUES(tq1)
+#undef VALUES
+
 static values_fn *const values_of[DT_COUNT] = {
-    [DT_Q4_0] = values_32,       [DT_Q4_1] = values_32,     [DT_Q5_0] = values_32,
-    [DT_Q5_1] = values_32,       [DT_Q8_0] = values_32,     [DT_Q4_K] = values_k45,
-    [DT_Q5_K] = values_k45,      [DT_Q6_K] = values_q6_k,   [DT_IQ4_NL] = values_32,
-    [DT_IQ4_XS] = values_iq4_xs, [DT_MXFP4] = values_32,    [DT_Q2_K] = values_q2_k,
+    [DT_Q4_0] = values_of_32,    [DT_Q4_1] = values_of_32,  [DT_Q5_0] = values_of_32,
+    [DT_Q5_1] = values_of_32,    [DT_Q8_0] = values_of_32,  [DT_Q4_K] = values_k45,
+    [DT_Q5_K] = values_k45,      [DT_Q6_K] = values_q6_k,   [DT_IQ4_NL] = values_of_32,
+    [DT_IQ4_XS] = values_iq4_xs, [DT_MXFP4] = values_of_32, [DT_Q2_K] = values_pairs,
     [DT_Q3_K] = values_q3_k,     [DT_NVFP4] = values_nvfp4, [DT_TQ1_0] = values_tq1,
-    [DT_TQ2_0] = values_tq2,
+    [DT_TQ2_0] = values_pairs,
 };
 
 /* ---------------------------------------------------------------------------- transposes -- */
@@ -176,22 +163,11 @@ static void store(uint8_t *to, __m256i x)
 }
 
 /* Dword j of the eight rows to out + j * stride. */
-static void put_dwords(const __m256i x[ROWS], uint8_t *out, int64_t stride)
+AVX2_INLINE void put_dwords(__m256i x[ROWS], uint8_t *out, int64_t stride)
 {
-    __m256i pair[8], four[8];
-    for (int i = 0; i < 4; i++) {
-        pair[i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);     /* dwords 0 1 | 4 5 */
-        pair[4 + i] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]); /* 2 3 | 6 7 */
-    }
-    for (int i = 0; i < 4; i++) { /* rows 0..3 of dword i | i + 4, then rows 4..7 */
-        const __m256i *p = pair + i / 2 * 4;
-        four[i] = i % 2 ? _mm256_unpackhi_epi64(p[0], p[1]) : _mm256_unpacklo_epi64(p[0], p[1]);
-        four[4 + i] = i % 2 ? _mm256_unpackhi_epi64(p[2], p[3]) : _mm256_unpacklo_epi64(p[2], p[3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        store(out + i * stride, _mm256_permute2x128_si256(four[i], four[4 + i], 0x20));
-        store(out + (4 + i) * stride, _mm256_permute2x128_si256(four[i], four[4 + i], 0x31));
-    }
+    lanes_dwords_turn(x);
+    UNROLLED (j, ROWS)
+        store(out + j * stride, x[j]);
 }
 
 /* In each half: word i of eight rows becomes row i of eight words. */
@@ -269,7 +245,7 @@ static void put_bytes(const __m256i q[ROWS], uint8_t *out, int64_t stride)
     const __m256i quads = _mm256_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15, 0,
                                            4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
     __m256i x[ROWS];
-    for (int r = 0; r < ROWS; r++)
+    UNROLLED (r, ROWS)
         x[r] = _mm256_shuffle_epi8(q[r], quads);
     put_dwords(x, out, stride);
 }
@@ -327,7 +303,8 @@ static __m128i q3_k_scales(const uint8_t *p)
 static __m128i iq4_xs_scales(const uint8_t *block)
 {
     int8_t scale[8];
-    quants_iq4_xs_scales(block, scale);
+    for (int i = 0; i < 8; i++)
+        scale[i] = bits_iq4_xs_scale(block, i);
     return _mm_loadl_epi64((const __m128i *)scale);
 }
 
@@ -528,7 +505,7 @@ static void put_floats(int lanes, struct group *g, int64_t k, uint8_t *out)
     for (; i + 8 <= k; i += 8, out += 32 * lanes) {
         for (int lane = 0; lane < lanes; lane += ROWS) {
             __m256i x[ROWS];
-            for (int r = 0; r < ROWS; r++)
+            UNROLLED (r, ROWS)
                 x[r] = _mm256_loadu_si256((const __m256i *)g->at[lane + r]);
             put_dwords(x, out + 4 * lane, 4 * lanes);
         }

@@ -162,25 +162,17 @@ AVX2_INLINE vec vec_load_float(oato_dtype dtype, const uint8_t *w)
     return (vec)MM(slli_epi32)(MM(cvtepu16_epi32)(words_at(w)), 16); /* BF16 */
 }
 
-/* e^x within 2 ulp; 0 below -87, at most e^88. x = n ln 2 + r with |r| <= ln 2 / 2, and the minimax
- * polynomial of Cephes' expf for e^r. NaN stays NaN. */
-AVX2_INLINE vec vec_exp(vec x)
+#define vec_fma  MM(fmadd_ps)
+#define vec_fnma MM(fnmadd_ps)
+#define vec_min  MM(min_ps)
+#define vec_max  MM(max_ps)
+
+AVX2_INLINE vec vec_scaled(vec x, vec n)
 {
-    const vec lowest = vec_set(-87.0f), all = x;
-    x = MM(min_ps)(vec_set(88.0f), MM(max_ps)(lowest, x));
-    const vec n = vec_round(x * vec_set(1.44269504f));
-    vec r = MM(fnmadd_ps)(n, vec_set(0.693359375f), x);
-    r = MM(fnmadd_ps)(n, vec_set(-2.12194440e-4f), r);
-    vec p = vec_set(1.9875691500e-4f);
-    p = MM(fmadd_ps)(p, r, vec_set(1.3981999507e-3f));
-    p = MM(fmadd_ps)(p, r, vec_set(8.3334519073e-3f));
-    p = MM(fmadd_ps)(p, r, vec_set(4.1665795894e-2f));
-    p = MM(fmadd_ps)(p, r, vec_set(1.6666665459e-1f));
-    p = MM(fmadd_ps)(p, r, vec_set(5.0000001201e-1f));
-    p = MM(fmadd_ps)(r * r, p, r + vec_set(1.0f));
-    const ivec power = MM(slli_epi32)(MM(cvtps_epi32)(n), 23);
-    return vec_zero_less((vec)MM(add_epi32)((ivec)p, power), all, lowest);
+    return (vec)MM(add_epi32)((ivec)x, MM(slli_epi32)(MM(cvtps_epi32)(n), 23));
 }
+
+#include "kernels/cpu/vector_exp.h"
 
 /* log(1 + e^x) within a few ulp: the larger of x and 0, plus log(1 + z) of z = e^-|x|, which is
  * 2 atanh(z / (2 + z)), of at most 1 / 3: its series ends after eight terms. NaN stays NaN. */

@@ -73,11 +73,6 @@ static const char *layout(const struct oato_device *base)
     return "cuda1";
 }
 
-static uint64_t stored_read(const struct oato_device *base)
-{
-    return file_stream_read(weights_file(base));
-}
-
 static oato_status submit(struct oato_device *base, struct compiled *c, const struct step *step,
                           struct oato_error *err)
 {
@@ -129,7 +124,7 @@ const struct device_ops cuda_device_ops = {
     .timeline = far_timeline,
     .clock_ns = far_clock_ns,
     .measure = cuda_measure,
-    .stored_read = stored_read,
+    .stored_read = far_stored_read,
     .read_rate = cuda_read_rate,
     .both_rates = cuda_both_rates,
     .warning = warning,

@@ -77,20 +77,11 @@ static oato_status check_records(const struct cuda_device *d, const struct progr
     char key[OP_KEY_SIZE];
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (!weight_is_streamed(p->weights[r->weight[w]]))
-                return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32
-                                 " is streamed but already resident",
-                                 d->far.id, i, r->weight[w]);
         if (record_is_peer(r->kind) && p->peers[r->peer].device->ops != &cuda_device_ops)
             return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": its peer is not a GPU",
                              d->far.id, i);
         if (r->kind != RECORD_RUN)
             continue;
-        if (!cuda_supports(&d->far.base, &r->op))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->far.id,
-                             i, oato_op_key(&r->op, NULL, key));
         if (!is_aligned(r))
             return oato_fail(err, OATO_EUSAGE,
                              "%s: record %" PRIu32 ": offsets of values must be multiples of %d",
@@ -273,7 +264,7 @@ oato_status cuda_compile(struct oato_device *base, const struct program *p, int 
 {
     struct cuda_device *d = cuda_of(base);
     uint8_t *arena;
-    if (far_memory_check(&d->far.memory, p, NULL, self, &arena, err) || check_records(d, p, err) ||
+    if (far_check(&d->far, p, self, &arena, err) || check_records(d, p, err) ||
         grow_workspace(d, p, err))
         return err->status;
     struct compiled *c = calloc(1, sizeof *c);

@@ -178,9 +178,18 @@ QUANTS_INLINE void planes_scales(const struct planes_format *f, const uint8_t *b
         for (int i = 0; i < subs * f->scale_bytes; i++)
             out[i] = p[i];
         break;
-    case SCALES_K45: bits_k_scales(p, out, out + 1, 2); break;
-    case SCALES_Q3_K: bits_q3_k_scales(p, (int8_t *)out); break;
-    case SCALES_IQ4_XS: bits_iq4_xs_scales(p, (int8_t *)out); break;
+    case SCALES_K45:
+        for (int i = 0; i < 8; i++)
+            bits_k_scale(p, i, &out[2 * i], &out[2 * i + 1]);
+        break;
+    case SCALES_Q3_K:
+        for (int i = 0; i < 16; i++)
+            out[i] = (uint8_t)bits_q3_k_scale(p, i);
+        break;
+    case SCALES_IQ4_XS:
+        for (int i = 0; i < 8; i++)
+            out[i] = (uint8_t)bits_iq4_xs_scale(p, i);
+        break;
     case SCALES_NVFP4: /* e4m3 without a sign; what would be none is 0 */
         for (int i = 0; i < 4; i++)
             out[i] = p[i] == 0x7f ? 0 : p[i];

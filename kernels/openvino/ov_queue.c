@@ -72,16 +72,6 @@ static void cut(struct compiled *c)
 static oato_status check_step(const struct ov_device *d, const struct ov_step *s,
                               struct oato_error *err)
 {
-    struct oato_error why;
-    for (uint32_t i = 0; i < s->span.n; i++) {
-        const struct program_record *r = &s->span.records[i];
-        if (r->kind != RECORD_RUN && r->kind != RECORD_UPLOAD && r->kind != RECORD_DOWNLOAD)
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": it cannot stream or swap",
-                             d->far.id, s->first + i);
-        if (r->kind == RECORD_RUN && !ov_supports(d->runtime, &r->op, &why))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", d->far.id,
-                             s->first + i, op_kind_name(r->op.kind));
-    }
     if (s->span.n_in + s->span.n_out > OV_SPAN_VALUES || s->n_weights < 0)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: records %" PRIu32 " to %" PRIu32
@@ -141,7 +131,7 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
     struct ov_device *d = ov_of(base);
     uint8_t *arena = NULL;
     uint64_t room = 0;
-    if (far_memory_check(&d->far.memory, p, NULL, self, &arena, err))
+    if (far_check(&d->far, p, self, &arena, err))
         return err->status;
     const size_t records = (size_t)p->n_records + 1;
     struct compiled *c = calloc(1, sizeof *c);

@@ -133,30 +133,7 @@ static oato_status sim_beside(struct oato_device *d, void *to, const void *from,
     return job_queue_put(&sim_of(d)->far.queue, &job, err);
 }
 
-static uint64_t sim_stored_read(const struct oato_device *d)
-{
-    return file_stream_read(weights_file(d));
-}
-
 /* ----------------------------------------------------------------------------- programs --- */
-
-static oato_status check_records(const struct sim_device *s, const struct program *p,
-                                 struct oato_error *err)
-{
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        const struct program_record *r = &p->records[i];
-        for (int w = 0; r->kind == RECORD_STREAM && w < r->n_weights; w++)
-            if (!weight_is_streamed(p->weights[r->weight[w]]))
-                return oato_fail(err, OATO_EUSAGE,
-                                 "%s: record %" PRIu32 ": weight %" PRIu32
-                                 " is streamed but already resident",
-                                 s->far.id, i, r->weight[w]);
-        if (r->kind == RECORD_RUN && !sim_supports(&s->far.base, &r->op))
-            return oato_fail(err, OATO_EUSAGE, "%s: record %" PRIu32 ": cannot run %s", s->far.id,
-                             i, op_kind_name(r->op.kind));
-    }
-    return OATO_OK;
-}
 
 /* Room for the cosines and sines of a step: they are computed once for all layers. */
 static oato_status grow_rope(struct sim_device *s, uint64_t floats, struct oato_error *err)
@@ -209,10 +186,6 @@ static oato_status find_peers(struct sim_device *s, struct compiled *c, struct o
     const struct program *p = c->program;
     for (uint32_t i = 0; i < p->n_records; i++) {
         const struct program_record *r = &p->records[i];
-        if (r->kind == RECORD_SWAP)
-            return oato_fail(err, OATO_EUSAGE,
-                             "%s: record %" PRIu32 ": simulated devices cannot join other ranks",
-                             s->far.id, i);
         if (!record_is_peer(r->kind))
             continue;
         const struct program_peer *peer = &p->peers[r->peer];
@@ -277,8 +250,7 @@ static oato_status sim_compile(struct oato_device *d, const struct program *p, i
 {
     struct sim_device *s = sim_of(d);
     uint8_t *arena = NULL;
-    if (far_memory_check(&s->far.memory, p, device_values(d), self, &arena, err) ||
-        check_records(s, p, err) || grow_buffers(s, p, err))
+    if (far_check(&s->far, p, self, &arena, err) || grow_buffers(s, p, err))
         return err->status;
     struct compiled *c = malloc(sizeof *c);
     if (!c)
@@ -376,6 +348,6 @@ const struct device_ops sim_device_ops = {
     .reaches = sim_reaches,
     .timeline = far_timeline,
     .clock_ns = sim_clock_ns,
-    .stored_read = sim_stored_read,
+    .stored_read = far_stored_read,
     .inject_error = far_inject_error,
 };

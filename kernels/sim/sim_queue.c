@@ -4,16 +4,19 @@
  * the CPU's bits.
  *
  * The virtual clock moves by declared costs alone, never by the time that the arithmetic takes:
- *   operator  launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
- *             those that some row has active
- *             in a span in place of launches unit once a call; rows there as in steps of `rows`
- *   copy      latency + bytes / link rate; from another simulated device: / peer rate
- *   stream    the same as a copy, by a copy engine of its own, which begins when the record is
- *             reached and the stream before it is done; who reads the weight or KV waits for the
- * end. What comes from a file begins when it is there: storage is real, and so is that wait refill
- * the same engine, from when it was asked for wait      to the clock of the awaited event, if that
- * is later step      to the host's clock at its begin, if that is later A record that has nothing
- * to do in a step (no rows, no pages to copy) costs nothing.
+ *
+ * - operator: launch + max(bytes / read rate, arithmetic / flops); where neurons are skipped, of
+ *   those that some row has active. In a span, in place of launches, unit once a call; rows there
+ *   as in steps of `rows`.
+ * - copy: latency + bytes / link rate; from another simulated device / peer rate.
+ * - stream: the same as a copy, by a copy engine of its own, which begins when the record is
+ *   reached and the stream before it is done; who reads the weight or KV waits for the end. What
+ *   comes from a file begins when it is there: storage is real, and so is that wait.
+ * - refill: the same engine, from when it was asked for.
+ * - wait: to the clock of the awaited event, if that is later.
+ * - step: to the host's clock at its begin, if that is later.
+ *
+ * A record that has nothing to do in a step (no rows, no pages to copy) costs nothing.
  */
 #include "kernels/sim/sim_internal.h"
 

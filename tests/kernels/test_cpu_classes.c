@@ -12,6 +12,7 @@
  * n, the largest magnitude being 8191. acc = fma(d * s, sum q n, acc) in order of k; sums of
  * integers are exact.
  */
+#include "kernels/core/quants_bits.h"
 #include "tests/kernels/test_cpu.h"
 
 #include <float.h>
@@ -50,8 +51,7 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
     const struct dtype_info *type = dtype_info((int)dtype);
     const uint8_t *p = row + at / type->block_elems * type->block_bytes;
     const int64_t in = at % type->block_elems, sub = in / 32, half = in / 16;
-    uint8_t scale[8], min[8];
-    int8_t six_bits[16];
+    uint8_t scale, min;
     struct quants_codes codes;
     *part = (struct part){.d = half_at(p)};
     switch (dtype) {
@@ -62,10 +62,10 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         break;
     case DT_Q4_K:
     case DT_Q5_K:
-        quants_k_scales(p + 4, scale, min);
+        bits_k_scale(p + 4, (int)sub, &scale, &min);
         part->has_min = true;
-        part->d *= (float)scale[sub];
-        part->m = -(half_at(p + 2) * (float)min[sub]);
+        part->d *= (float)scale;
+        part->m = -(half_at(p + 2) * (float)min);
         break;
     case DT_Q6_K: part->d = half_at(p + 208) * (float)(int8_t)p[192 + half]; break;
     case DT_Q2_K:
@@ -73,14 +73,8 @@ static void part_read(oato_dtype dtype, const uint8_t *row, const float *values,
         part->d = half_at(p + 80) * (float)(p[half] & 15);
         part->m = -(half_at(p + 82) * (float)(p[half] >> 4));
         break;
-    case DT_Q3_K:
-        quants_q3_k_scales(p, six_bits);
-        part->d = half_at(p + 108) * (float)six_bits[half];
-        break;
-    case DT_IQ4_XS:
-        quants_iq4_xs_scales(p, six_bits);
-        part->d *= (float)six_bits[sub];
-        break;
+    case DT_Q3_K: part->d = half_at(p + 108) * (float)bits_q3_k_scale(p + 96, (int)half); break;
+    case DT_IQ4_XS: part->d *= (float)bits_iq4_xs_scale(p, (int)sub); break;
     case DT_MXFP4: part->d = ldexpf(1, p[0] - 128); break;
     case DT_NVFP4: part->d = half_e4m3(p[half]); break;
     case DT_TQ1_0: part->d = half_at(p + 52); break;

@@ -3,8 +3,18 @@
  * down here once more in plain C, an element at a time, for 8 and 16 lanes, every type, any number
  * of rows and any piece of them, without a byte read or written outside.
  */
+#include "kernels/core/quants_bits.h"
 #include "kernels/cpu/lanes_internal.h"
 #include "tests/kernels/test_cpu.h"
+
+static int integer_at(oato_dtype dtype, const uint8_t *p, int i)
+{
+    const int n = columns_form_of(dtype)->block;
+    float scale, min;
+    int8_t q[32];
+    quants_integers(dtype, p, i / n, q, &scale, &min);
+    return q[i % n];
+}
 
 /* The integer of element i of a GGUF block, plus the format's offset; or the number of its value.
  */
@@ -26,15 +36,15 @@ static int value_of(oato_dtype dtype, const uint8_t *p, int i)
     case DT_Q5_K:
         return (p[48 + i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15) |
                (p[16 + i % 32] >> i / 32 & 1) << 4;
-    case DT_Q6_K: return quants_q6_k_value(p, i) + 32;
-    case DT_Q2_K: return quants_q2_k_value(p, i);
-    case DT_Q3_K: return quants_q3_k_value(p, i) + 4;
+    case DT_Q6_K: return integer_at(dtype, p, i) + 32;
+    case DT_Q2_K: return integer_at(dtype, p, i);
+    case DT_Q3_K: return integer_at(dtype, p, i) + 4;
     case DT_IQ4_NL: return p[2 + j] >> 4 * half & 15;
     case DT_IQ4_XS: return p[8 + i / 32 * 16 + j] >> 4 * (half % 2) & 15;
     case DT_MXFP4: return p[1 + j] >> 4 * half & 15;
     case DT_NVFP4: return p[4 + i / 16 * 8 + i % 8] >> i / 8 % 2 * 4 & 15;
-    case DT_TQ1_0: return quants_tq1_value(p, i);
-    case DT_TQ2_0: return quants_tq2_value(p, i);
+    case DT_TQ1_0:
+    case DT_TQ2_0: return integer_at(dtype, p, i) + 1;
     default: fail_msg("no integers in %s", dtype_name(dtype)); return 0;
     }
 }
@@ -45,8 +55,14 @@ static int sub_of(oato_dtype dtype, const uint8_t *p, uint8_t sub[16])
     switch (dtype) {
     case DT_Q6_K: memcpy(sub, p + 192, 16); return 16;
     case DT_Q2_K: memcpy(sub, p, 16); return 16;
-    case DT_Q3_K: quants_q3_k_scales(p, (int8_t *)sub); return 16;
-    case DT_IQ4_XS: quants_iq4_xs_scales(p, (int8_t *)sub); return 8;
+    case DT_Q3_K:
+        for (int i = 0; i < 16; i++)
+            sub[i] = (uint8_t)bits_q3_k_scale(p + 96, i);
+        return 16;
+    case DT_IQ4_XS:
+        for (int i = 0; i < 8; i++)
+            sub[i] = (uint8_t)bits_iq4_xs_scale(p, i);
+        return 8;
     default: memcpy(sub, p + 4, 12); return 12;
     }
 }

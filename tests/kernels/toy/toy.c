@@ -159,12 +159,8 @@ static oato_status toy_compile(struct oato_device *d, const struct program *p, i
 {
     struct toy *t = toy_of(d);
     uint8_t *arena;
-    if (far_memory_check(&t->far.memory, p, NULL, self, &arena, err))
+    if (far_check(&t->far, p, self, &arena, err))
         return err->status;
-    for (uint32_t i = 0; i < p->n_records; i++)
-        if (p->records[i].kind == RECORD_RUN && !toy_supports(d, &p->records[i].op))
-            return oato_fail(err, OATO_EUSAGE, "%s: cannot run %s", t->far.id,
-                             op_kind_name(p->records[i].op.kind));
     struct compiled *c = malloc(sizeof *c);
     if (!c)
         return oato_fail_memory(err, sizeof *c, "a program");
