@@ -198,6 +198,11 @@ oato_status devices_bind(struct engine *e, int32_t *bound, struct oato_error *er
         struct engine_device *d = &e->device[bound[i]];
         if (!strcmp(p->id, d->info.id))
             d->budget_bytes = p->budget_bytes;
+        if (is_stand_in(p->model) && !is_stand_in(d->info.model) && !strcmp(p->id, d->info.id))
+            return oato_fail(err, OATO_EFILE,
+                             "the plan was made with the times of a %s, but here %s is %s; run "
+                             "oato-profile and oato-plan",
+                             p->model, p->id, d->info.model);
         if (e->options->strict && devices_differ(e, i, d, err))
             return err->status;
         if (strcmp(p->model, d->info.model) != 0)

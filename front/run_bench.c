@@ -227,13 +227,14 @@ static void report_json(const struct bench *b, double prefill, double decode,
     printf("},\"memory\":[");
     for (int32_t i = 0; i < stats->n_devices; i++) {
         const struct engine_device_stats *d = &stats->device[i];
-        printf("%s{\"device\":\"%s\",\"allocated_bytes\":%llu,\"weight_bytes\":%llu,"
-               "\"kv_bytes\":%llu,\"work_bytes\":%llu,\"staging_bytes\":%llu,"
-               "\"page_locked_bytes\":%llu}",
-               i ? "," : "", d->info.id, (unsigned long long)d->memory_bytes,
-               (unsigned long long)d->weight_bytes, (unsigned long long)d->kv_bytes,
-               (unsigned long long)(d->memory_bytes - d->weight_bytes - d->kv_bytes),
-               (unsigned long long)d->staging_bytes, (unsigned long long)d->locked_bytes);
+        printf(
+            "%s{\"device\":\"%s\",\"model\":\"%s\",\"allocated_bytes\":%llu,\"weight_bytes\":%llu,"
+            "\"kv_bytes\":%llu,\"work_bytes\":%llu,\"staging_bytes\":%llu,"
+            "\"page_locked_bytes\":%llu}",
+            i ? "," : "", d->info.id, d->info.model, (unsigned long long)d->memory_bytes,
+            (unsigned long long)d->weight_bytes, (unsigned long long)d->kv_bytes,
+            (unsigned long long)(d->memory_bytes - d->weight_bytes - d->kv_bytes),
+            (unsigned long long)d->staging_bytes, (unsigned long long)d->locked_bytes);
     }
     fputc(']', stdout);
     if (stats->experts.caches)
@@ -308,6 +309,10 @@ static void report_text(const struct bench *b, double prefill, double decode,
     report_prediction(b, prefill, decode);
     report_experts(b, &stats->experts);
     report_storage(b, decode, stats);
+    for (int32_t i = 0; i < stats->n_devices; i++)
+        if (is_stand_in(stats->device[i].info.model))
+            printf("%s is a %s: these speeds say nothing about hardware\n",
+                   stats->device[i].info.id, stats->device[i].info.model);
     printf("load     %.2f s, peak memory %.1f MiB, %s (%s)\n", (double)stats->load_ns * 1e-9,
            (double)peak_rss_bytes() / (1 << 20), stats->device[0].info.model,
            stats->device[0].info.isa);

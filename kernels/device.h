@@ -73,7 +73,7 @@ static inline void step_cores_give(const struct step *step)
 
 struct device_info {
     char id[16];           /* "cpu:0", "sim:1": kind and index, as plans and options name it */
-    char kind[16];         /* "cpu", "sim", "cuda", "openvino" */
+    char kind[16];         /* "cpu", "sim", "cuda", "ascend", .. */
     char model[96];        /* what it is: "AMD EPYC 9755", "simulated" */
     char isa[32];          /* level of kernels in use: "avx2"; "" when it has none */
     uint64_t memory_bytes; /* total; free_bytes of it are free now */
@@ -461,7 +461,7 @@ oato_status weight_convert(struct oato_device *d, const struct weight_source *so
 const char *weight_layout(const struct oato_device *d);
 
 /* The kinds in the order in which they are listed; kernels/KIND/ defines KIND_device_ops. */
-#define DEVICE_KINDS(row) row(cpu) row(cuda) row(openvino) row(sim)
+#define DEVICE_KINDS(row) row(cpu) row(cuda) row(ascend) row(openvino) row(sim)
 #define DEVICE_OPS(kind)  extern const struct device_ops kind##_device_ops;
 DEVICE_KINDS(DEVICE_OPS)
 #undef DEVICE_OPS

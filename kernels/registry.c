@@ -3,7 +3,7 @@
  *
  *   KIND[:INDEX][:OPTION=VALUE,...]       one device
  *   cpu,sim:vram=1GiB,link=25GB/s,sim:1   a list; a piece that is no OPTION=VALUE begins a device
- *   npu[:INDEX]                           another name of a device, from `aliases`
+ *   npu[:INDEX]                           another name of devices, from `aliases`
  */
 #include "kernels/device.h"
 
@@ -15,16 +15,31 @@ const struct device_ops *const device_registry[] = {DEVICE_KINDS(ROW) NULL};
 
 enum { INDEX_MOST = 999 };
 
+/* Kinds whose devices a name counts together, in this order: "npu:0" is the first one that is
+ * there, and the last kind's if none is. */
 static const struct alias {
-    const char *name, *kind, *option;
-} aliases[] = {{"npu", "openvino", "device=NPU"}};
+    const char *name, *option; /* ahead of the device's own options; "": none */
+    const struct device_ops *ops;
+} aliases[] = {{"npu", "", &ascend_device_ops}, {"npu", "device=NPU", &openvino_device_ops}};
 
-static const struct alias *find_alias(const char *name, size_t n)
+/* The alias that the first n bytes name, or NULL. *index: of the device of that name; then of its
+ * kind. */
+static const struct alias *find_alias(const char *name, size_t n, int *index)
 {
-    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
-        if (strlen(aliases[i].name) == n && !memcmp(aliases[i].name, name, n))
-            return &aliases[i];
-    return NULL;
+    const struct alias *last = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++) {
+        const struct alias *a = &aliases[i];
+        if (strlen(a->name) != n || memcmp(a->name, name, n) != 0)
+            continue;
+        last = a;
+        if (i + 1 == ARRAY_LEN(aliases) || strcmp(a[1].name, a->name) != 0)
+            break;
+        const int here = a->ops->probe();
+        if (*index < here)
+            break;
+        *index -= here;
+    }
+    return last;
 }
 
 /* The kind that the first n bytes name, or NULL. */
@@ -54,12 +69,29 @@ static size_t kind_length(const char *spec)
     return strcspn(spec, ":,");
 }
 
+/* The index behind a name of `kind` bytes in a piece of n bytes; returns the bytes of ":INDEX". */
+static size_t alias_number(const char *piece, size_t n, size_t kind, int *number)
+{
+    char text[16];
+    int64_t v = -1;
+    *number = 0;
+    if (kind == n || piece[kind] != ':')
+        return 0;
+    const size_t digits = strspn(piece + kind + 1, "0123456789");
+    snprintf(text, sizeof text, "%.*s", (int)digits, piece + kind + 1);
+    if (!digits || digits >= sizeof text || !parse_i64(text, 0, INDEX_MOST, &v))
+        return 0;
+    *number = (int)v;
+    return 1 + digits;
+}
+
 oato_status device_open(const char *spec, int index, const struct device_options *options,
                         struct oato_device **out, struct oato_error *err)
 {
     size_t n = kind_length(spec);
     char own[1][256];
-    if (find_alias(spec, n)) {
+    int first = 0;
+    if (find_alias(spec, n, &first)) {
         if (device_split(spec, own, 1, err) < 0)
             return err->status;
         spec = own[0];
@@ -89,8 +121,10 @@ oato_status device_open(const char *spec, int index, const struct device_options
 const struct device_ops *device_kind(const char *spec)
 {
     const size_t n = kind_length(spec);
-    const struct alias *alias = find_alias(spec, n);
-    return alias ? find_kind(alias->kind, strlen(alias->kind)) : find_kind(spec, n);
+    int number;
+    alias_number(spec, strlen(spec), n, &number);
+    const struct alias *alias = find_alias(spec, n, &number);
+    return alias ? alias->ops : find_kind(spec, n);
 }
 
 bool device_keeps_core(const char *spec)
@@ -118,7 +152,9 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         size_t n = strcspn(p, ",");
         size_t kind = kind_length(p);
         bool option = is_option(p, n);
-        const struct alias *alias = option ? NULL : find_alias(p, kind);
+        int number = -1;
+        const size_t digits = alias_number(p, n, kind, &number);
+        const struct alias *alias = option ? NULL : find_alias(p, kind, &number);
         if (!n || (option && !count)) {
             oato_fail(err, OATO_EUSAGE, "device list '%.100s': a device is missing %s'%.*s'", list,
                       n ? "before " : "at ", (int)min_i64((int64_t)strlen(p), 32), p);
@@ -138,10 +174,15 @@ int device_split(const char *list, char (*specs)[256], int max, struct oato_erro
         size_t used = strlen(spec);
         /* the first option of a bare kind stands behind a colon, whatever the user wrote */
         const char *separator = !used ? "" : strchr(spec, ':') ? "," : ":";
-        const size_t name = alias ? kind : 0; /* "openvino:0:device=NPU" for "npu:0" */
-        int written = snprintf(spec + used, sizeof specs[0] - used, "%s%s%.*s%s%s", separator,
-                               alias ? alias->kind : "", (int)(n - name), p + name,
-                               alias ? ":" : "", alias ? alias->option : "");
+        char own[32] = ""; /* "openvino:0" for "npu:0", whose option goes last */
+        if (alias && digits)
+            snprintf(own, sizeof own, "%s:%d", alias->ops->kind, number);
+        else if (alias)
+            snprintf(own, sizeof own, "%s", alias->ops->kind);
+        const size_t name = alias ? kind + digits : 0;
+        int written = snprintf(spec + used, sizeof specs[0] - used, "%s%s%.*s%s%s", separator, own,
+                               (int)(n - name), p + name, alias && *alias->option ? ":" : "",
+                               alias ? alias->option : "");
         if (written < 0 || (size_t)written >= sizeof specs[0] - used) {
             oato_fail(err, OATO_EUSAGE, "device list '%.100s': a spec exceeds %zu characters", list,
                       sizeof specs[0] - 1);

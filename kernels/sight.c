@@ -77,7 +77,7 @@ int entries_count(const char *root, const char *name, const char *begin)
 static const struct {
     unsigned vendor;
     const char *name;
-} makers[] = {{0x1002, "AMD"}, {0x8086, "Intel"}, {0x19e5, "Huawei"}};
+} makers[] = {{0x1002, "AMD"}, {0x8086, "Intel"}};
 
 int device_strangers(const char *root, struct text *out)
 {

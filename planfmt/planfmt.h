@@ -171,6 +171,12 @@ oato_status profile_load_memory(const void *data, size_t bytes, const char *name
                                 struct profile *out, warn_fn warn, void *user,
                                 struct oato_error *err);
 void profile_free(struct profile *p);
+/* Whether that is the model of a device that a test's library stands in for, as devices that can be
+ * stood in for say it: "stand-in for Ascend910B4". Its values are real, its times are nobody's. */
+bool is_stand_in(const char *device_model);
+/* Whether that device's times may be in a profile that is loaded or saved: not a stand-in's, unless
+ * OATO_STAND_IN is 1, which is for tests of this program. */
+bool profile_may_have(const char *device_model);
 /* Rows sorted by device and key (numbers in keys by value), so that profiling again gives a small
  * diff. A profile that profile_load would refuse is not written: OATO_EUSAGE. */
 oato_status profile_save(const struct profile *p, const char *path, struct oato_error *err);

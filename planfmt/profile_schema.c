@@ -5,6 +5,7 @@
  */
 #include "planfmt/planfmt_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(type, member)   offsetof(struct type, member)
@@ -170,6 +171,17 @@ int schema_fields(const struct schema *schema, const void *base)
         if (schema->field[i].presence == LAST_UNLESS_SET && !field_is_set(&schema->field[i], base))
             return i + 1;
     return schema->n;
+}
+
+bool is_stand_in(const char *device_model)
+{
+    static const char words[] = "stand-in for ";
+    return !strncmp(or_empty(device_model), words, sizeof words - 1);
+}
+
+bool profile_may_have(const char *device_model)
+{
+    return !is_stand_in(device_model) || !strcmp(or_empty(getenv("OATO_STAND_IN")), "1");
 }
 
 bool profile_device_id_ok(const char *id, const char *kind)

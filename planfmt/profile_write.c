@@ -208,6 +208,10 @@ static oato_status check_devices(const struct profile *p, struct oato_error *err
             return oato_fail(err, OATO_EUSAGE,
                              "profile not written: device %d: id '%.40s' is not kind:number", i,
                              or_empty(d->id));
+        if (!profile_may_have(d->model))
+            return oato_fail(err, OATO_EUSAGE,
+                             "profile not written: %s is a %s, whose times are no hardware's",
+                             d->id, d->model);
         if (profile_device_index(p, d->id) != i)
             return oato_fail(err, OATO_EUSAGE, "profile not written: duplicate device '%s'", d->id);
     }

@@ -319,6 +319,10 @@ static oato_status read_device(struct reader *r)
                        "id '%s': must be the kind, '%s', a colon and a number", d.id, d.kind);
     if (profile_device_index(p, d.id) >= 0)
         return fail_at(r, m.value[DEVICE_ID], "duplicate device '%s'", d.id);
+    if (!profile_may_have(d.model))
+        return fail_at(r, m.begin,
+                       "%s is a %s: its times are no hardware's, and nothing is planned with them",
+                       d.id, d.model);
     if (p->n_devices == PROFILE_DEVICES_MAX)
         return fail_at(r, m.begin, "more than %d devices", PROFILE_DEVICES_MAX);
     p->devices = array_of(r, p->devices, PROFILE_DEVICES_MAX, sizeof d);

@@ -165,8 +165,10 @@ static oato_status time_product(const struct rig *r, oato_dtype dtype, int32_t w
     return status;
 }
 
-/* A product that takes so long tells what a device computes; a larger one is not tried. */
+/* A product that takes so long, or so long to measure, tells what a device computes; a larger one
+ * is not tried. */
 #define PRODUCT_NS 100e3
+#define MEASURE_NS 500000000
 enum { WIDTH_MOST = 4096 };
 
 /* The rate of products with one element type; larger ones on a device that is done at once. */
@@ -176,12 +178,13 @@ static oato_status product_rate(const struct rig *r, oato_dtype dtype, bool quic
     double ns = 0;
     for (int32_t width = quick ? 512 : 1024, rows = width / 8; width <= WIDTH_MOST;
          width *= 2, rows *= 2) {
+        const uint64_t begin = now_ns();
         oato_status status = time_product(r, dtype, width, rows, quick, &ns, err);
         if (status)
             return status;
         if (ns > 0)
             *flops_per_s = fmax(*flops_per_s, 2.0 * width * width * rows * 1e9 / ns);
-        if (r->info.is_host || ns <= 0 || ns > PRODUCT_NS)
+        if (r->info.is_host || ns <= 0 || ns > PRODUCT_NS || now_ns() - begin > MEASURE_NS)
             break;
     }
     return OATO_OK;

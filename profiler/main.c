@@ -227,6 +227,8 @@ static void print_device(const struct profile *p, int32_t i)
     const struct profile_device *d = &p->devices[i];
     printf("%-8s reads %.1f GB/s, computes %.1f GFLOP/s, %d rows", d->id, d->read_bytes_per_s / 1e9,
            d->flops_per_s / 1e9, rows_of(p, i));
+    if (is_stand_in(d->model))
+        printf(", by a %s", d->model);
     if (d->launch_ns > 0)
         printf(", launches in %.1f us", d->launch_ns / 1e3);
     putchar('\n');
@@ -283,7 +285,8 @@ static void device_json(struct text *t, const struct profile *p, int32_t i)
 {
     const struct profile_device *d = &p->devices[i];
     json_open(t, NULL, '{');
-    json_add(t, JSON("id", d->id), JSON("read_bytes_per_s", llrint(d->read_bytes_per_s)),
+    json_add(t, JSON("id", d->id), JSON("model", or_empty(d->model)),
+             JSON("read_bytes_per_s", llrint(d->read_bytes_per_s)),
              JSON("flops_per_s", llrint(d->flops_per_s)), JSON("rows", rows_of(p, i)));
     json_measured(t, "launch_ns", d->launch_ns);
     json_close(t, '}');

@@ -130,6 +130,11 @@ static oato_status enter_device(struct run *r, struct rig *rig, const char *spec
     struct profile *p = r->p;
     const struct device_info *info = &rig->info;
     int32_t i = profile_device_index(p, info->id);
+    if (!profile_may_have(info->model))
+        return oato_fail(err, OATO_EDEVICE,
+                         "%s is a %s: its times are no hardware's and are not measured; leave it "
+                         "out of --devices",
+                         info->id, info->model);
     if (i >= 0 && p->devices[i].is_host && check_host(r, &p->devices[i], info, err))
         return err->status;
     if (i >= 0 && !same_device(rig, &p->devices[i], spec)) {

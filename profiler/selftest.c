@@ -131,7 +131,7 @@ static void device_add(struct selftest *s)
              JSON("memory_bytes", i->memory_bytes), JSON("free_bytes", i->free_bytes),
              JSON("cache_bytes", i->cache_bytes), JSON("threads", (uint64_t)i->threads),
              json_bool("host", i->is_host), json_bool("declared", s->rig.declared),
-             json_bool("spans", i->spans),
+             json_bool("stand_in", is_stand_in(i->model)), json_bool("spans", i->spans),
              JSON("layout", or_empty(d->ops->layout ? d->ops->layout(d) : NULL)));
     json_open(&s->json, "rows", '[');
     for (int r = 0; r < DEVICE_ROWS && i->rows[r]; r++)

@@ -54,7 +54,7 @@ static void lists_that_make_no_sense_are_refused(void **state)
     check_refused("cpu,,sim", "missing");
     check_refused("cpu,", "missing");
     check_refused("vram=1GiB,cpu", "missing");
-    check_refused("gpu", "known: cpu, cuda, openvino, sim");
+    check_refused("gpu", "known: cpu, cuda, ascend, openvino, sim");
     check_refused("cpu,gpu:0", "'gpu'");
     check_refused("cpu,gpu:a=b", "'gpu'");
     check_refused("cpux", "'cpux'");
@@ -76,7 +76,7 @@ static void check_open_refused(const char *spec, const char *reason)
 static void specs_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    check_open_refused("", "known: cpu, cuda, openvino, sim");
+    check_open_refused("", "known: cpu, cuda, ascend, openvino, sim");
     check_open_refused("rocm:0", "unknown device kind 'rocm'");
     check_open_refused("openvino:device=TPU", "device=NPU");
     check_open_refused("openvino:gpu=1", "device=NPU");

@@ -424,6 +424,35 @@ static void what_could_not_be_loaded_is_not_saved(void **state)
     scratch_clean();
 }
 
+/* Its model names it; only tests of this program have such a profile. */
+static void times_of_a_stand_in_are_neither_saved_nor_loaded(void **state)
+{
+    static const char yaml[] = "oato_profile: 1\n"
+                               "devices:\n"
+                               "- {id: 'ascend:0', kind: ascend, model: stand-in for Ascend910B4,"
+                               " memory_bytes: 1, free_bytes: 1, is_host: false}\n";
+    struct profile p;
+    struct oato_error err = {.text = ""};
+    (void)state;
+    unsetenv("OATO_STAND_IN");
+    assert_int_equal(profile_load_memory(yaml, sizeof yaml - 1, "p", &p, NULL, NULL, &err),
+                     OATO_EFILE);
+    assert_non_null(strstr(err.text, "stand-in for Ascend910B4"));
+    setenv("OATO_STAND_IN", "1", 1);
+    if (profile_load_memory(yaml, sizeof yaml - 1, "p", &p, NULL, NULL, &err))
+        fail_msg("%s", err.text);
+    save(&p, scratch_path("s.yaml"));
+    assert_int_equal(remove(scratch_path("s.yaml")), 0);
+    unsetenv("OATO_STAND_IN");
+    assert_int_equal(profile_save(&p, scratch_path("s.yaml"), &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "stand-in for Ascend910B4"));
+    assert_int_equal(remove(scratch_path("s.yaml")), -1); /* nothing was written */
+    p.devices[0].model = "Ascend910B4";
+    save(&p, scratch_path("s.yaml"));
+    profile_free(&p);
+    scratch_clean();
+}
+
 static void a_full_disk_leaves_the_old_file(void **state)
 {
     (void)state;
@@ -516,6 +545,7 @@ int main(void)
         cmocka_unit_test(the_hash_follows_costs_and_not_dates),
         cmocka_unit_test(the_hash_sees_every_one_of_many_devices),
         cmocka_unit_test(what_could_not_be_loaded_is_not_saved),
+        cmocka_unit_test(times_of_a_stand_in_are_neither_saved_nor_loaded),
         cmocka_unit_test(a_full_disk_leaves_the_old_file),
         cmocka_unit_test(five_thousand_rows_load_at_once),
         cmocka_unit_test(the_documents_example_is_written_as_it_stands),

@@ -269,7 +269,7 @@ static void memory_of_types_that_were_never_timed_is_enough(void **state)
             assert_true(cost_prepared_bytes(c, gpu, &op, row * (uint64_t)n) >=
                         cuda_layout_bytes((oato_dtype)type, n, op.k));
             assert_true(workspace_of(c, gpu, &op, size.rows) >=
-                        cuda_device_ops.workspace_bytes(&idle.base, &op, &size));
+                        cuda_device_ops.workspace_bytes(&idle.far.base, &op, &size));
         }
     assert_true(types >= 3 * 20);
     cost_free(c);
@@ -526,7 +526,7 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
             struct op_size size = {.rows = rows, .seqs = 1};
             assert_true(oato_op_parse(keys[i], &op, &(struct op_size){.rows = 0}));
             const uint64_t guess = workspace_of(c, gpu, &op, rows);
-            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.base, &op, &size);
+            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.far.base, &op, &size);
             if (guess < takes || guess > 2 * takes + 8192)
                 fail_msg("%s, %d rows: %llu bytes instead of %llu", keys[i], rows,
                          (unsigned long long)guess, (unsigned long long)takes);
@@ -536,14 +536,14 @@ static void a_data_sheet_leaves_room_for_workspace(void **state)
         }
     /* what a device that was asked says, bounds its operators of other shapes, too */
     assert_true(profile_put_runs(&sheet, gpu, runs_all, NULL) &&
-                profile_put_workspaces(&sheet, gpu, idle_workspace, &idle.base));
+                profile_put_workspaces(&sheet, gpu, idle_workspace, &idle.far.base));
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         for (int32_t rows = 1; rows <= 1024; rows *= 8) {
             struct oato_op op;
             struct op_size size = {.rows = rows, .seqs = 1, .kv_positions = rows};
             assert_true(oato_op_parse(keys[i], &op, &(struct op_size){.rows = 0}));
             const uint64_t bound = workspace_of(c, gpu, &op, rows);
-            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.base, &op, &size);
+            const uint64_t takes = cuda_device_ops.workspace_bytes(&idle.far.base, &op, &size);
             if (bound < takes || bound > 3 * takes + (64 << 10))
                 fail_msg("%s, %d rows: bound of %llu bytes for %llu", keys[i], rows,
                          (unsigned long long)bound, (unsigned long long)takes);
