@@ -50,14 +50,16 @@ static void move_run(struct stand_run *run, const void *state)
             stand_set(run, &op->to, i, stand_get(run, &op->from, i));
 }
 
-/* from (rows x columns, transposed) in every type and back: what fits in all of them survives. */
+/* from (2 x rows x columns, transposed) in every type and back: what fits in all of them survives.
+ */
 static void every_type_is_read_and_written_through_strides(void **state)
 {
     (void)state;
-    enum { ROWS = 3, COLUMNS = 5, N = ROWS * COLUMNS };
+    enum { ROWS = 3, COLUMNS = 5, N = 2 * ROWS * COLUMNS };
     static const aclDataType types[] = {ACL_FLOAT, ACL_FLOAT16, ACL_BF16,  ACL_INT8,  ACL_INT4,
                                         ACL_INT16, ACL_INT32,   ACL_INT64, ACL_DOUBLE};
-    static const int64_t dims[2] = {ROWS, COLUMNS}, transposed[2] = {1, ROWS}, all = 2 * N;
+    static const int64_t dims[3] = {2, ROWS, COLUMNS}, transposed[3] = {1, 2, 2 * ROWS};
+    static const int64_t all = 2 * N;
     start(NULL);
     struct client c = client_open();
     int64_t values[N], back[N];
@@ -69,9 +71,9 @@ static void every_type_is_read_and_written_through_strides(void **state)
             OK(aclrtMemcpy(c.x, BYTES, values, sizeof values, ACL_MEMCPY_HOST_TO_DEVICE));
             for (int step = 0; step < 2; step++) {
                 aclTensor *wide =
-                    aclCreateTensor(dims, 2, ACL_INT64, NULL, 0, ACL_FORMAT_ND, dims, 2, c.x);
+                    aclCreateTensor(dims, 3, ACL_INT64, NULL, 0, ACL_FORMAT_ND, dims, 3, c.x);
                 aclTensor *strided =
-                    aclCreateTensor(dims, 2, types[t], transposed, 3, ACL_FORMAT_ND, &all, 1, c.y);
+                    aclCreateTensor(dims, 3, types[t], transposed, 3, ACL_FORMAT_ND, &all, 1, c.y);
                 uint64_t bytes;
                 aclOpExecutor *executor;
                 struct stand_call *call = stand_begin("move", &bytes, &executor);
