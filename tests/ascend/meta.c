@@ -111,7 +111,7 @@ static void *new_array(enum stand_kind kind, size_t head, const void *from, uint
     if (!code) {
         array = stand_object_new(kind, head + n * each);
         *values = (uint8_t *)array + head;
-        if (n)
+        if (n && from)
             memcpy(*values, from, n * each);
     }
     stand_leave(code);
@@ -171,7 +171,7 @@ aclnnStatus aclDestroyBoolArray(const aclBoolArray *array)
 aclTensorList *aclCreateTensorList(const aclTensor *const *value, uint64_t size)
 {
     void *values;
-    aclTensorList *list = new_array(KIND_TENSOR_LIST, sizeof *list, value, size, sizeof *value,
+    aclTensorList *list = new_array(KIND_TENSOR_LIST, sizeof *list, value, size, sizeof(void *),
                                     &values, "aclCreateTensorList");
     if (list)
         *list = (struct aclTensorList){size, values};
@@ -221,7 +221,7 @@ aclnnStatus aclGetIntArraySize(const aclIntArray *array, uint64_t *size)
 aclnnStatus aclGetViewShape(const aclTensor *tensor, int64_t **viewDims, uint64_t *viewDimsNum)
 {
     int code = ask(tensor, KIND_TENSOR, viewDims ? (void *)viewDimsNum : NULL, "aclGetViewShape");
-    if (!code) {
+    if (!code && viewDims) {
         *viewDims = malloc(sizeof tensor->view.dims);
         if (!*viewDims)
             abort();

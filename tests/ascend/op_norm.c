@@ -257,7 +257,7 @@ static void run_softmax(struct stand_run *run, const void *state)
             most = isnan(row[j]) || row[j] > most ? row[j] : most;
         for (int64_t j = 0; j < n; j++)
             sum += exp(row[j] - most);
-        double log_sum = most + log(sum);
+        double log_sum = most + (sum > 0 ? log(sum) : 0);
         for (int64_t j = 0; j < n; j++) {
             double value = row[j] - log_sum;
             losses[i] -= labels && labels[i * n + j] != 0 ? labels[i * n + j] * value : 0;
