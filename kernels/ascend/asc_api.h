@@ -36,8 +36,8 @@ enum { ASC_FORMAT_ND = 2 };
 enum { ASC_TO_DEVICE = 1, ASC_TO_HOST = 2, ASC_INSIDE = 3 }; /* aclrtMemcpyKind */
 enum { ASC_HUGE_FIRST = 0 };
 enum { ASC_DDR = 0, ASC_HBM = 1 };
-/* Of events: only those for streams that wait are few on some chips. */
-enum { ASC_EVENT_SYNC = 1, ASC_EVENT_PROGRESS = 2, ASC_EVENT_TIMED = 8 };
+/* Of events. None is for streams that wait (1), of which some chips have few. */
+enum { ASC_EVENT_PROGRESS = 2, ASC_EVENT_TIMED = 8 };
 enum { ASC_EVENT_COMPLETE = 1 }; /* of aclrtQueryEventStatus; 0: not yet */
 enum { ASC_CAPTURE_THREAD = 1, ASC_CAPTURE_RELAXED = 2 };
 enum asc_error {
@@ -71,15 +71,12 @@ enum asc_error {
     X(int, rtCreateEventWithFlag, (asc_event *out, uint32_t flags))                                \
     X(int, rtDestroyEvent, (asc_event event))                                                      \
     X(int, rtRecordEvent, (asc_event event, asc_stream stream))                                    \
-    X(int, rtStreamWaitEvent, (asc_stream stream, asc_event event))                                \
     X(int, rtQueryEventStatus, (asc_event event, int *status))                                     \
     X(int, rtEventElapsedTime, (float *ms, asc_event begin, asc_event end))
 
 /* What newer releases add; NULL where it is missing. */
 #define ASC_RUNTIME_NEWER(X)                                                                       \
     X(int, rtSynchronizeStreamWithTimeout, (asc_stream stream, int32_t ms))                        \
-    X(int, rtDeviceCanAccessPeer, (int32_t *can, int32_t device, int32_t other))                   \
-    X(int, rtDeviceEnablePeerAccess, (int32_t other, uint32_t flags))                              \
     X(int, rtReserveMemAddress, (void **out, size_t bytes, size_t align, void *wanted, uint64_t flags)) \
     X(int, rtReleaseMemAddress, (void *p))                                                         \
     X(int, rtMallocPhysical, (void **handle, size_t bytes, const void *property, uint64_t flags))  \

@@ -57,7 +57,12 @@ static int ascend_probe(void)
 
 static void ascend_absence(char line[320])
 {
-    if (asc_libraries_found(NULL))
+    const char *own = getenv("OATO_ASCEND");
+    const bool found = asc_libraries_found(NULL);
+    struct oato_error why;
+    if (found && own && *own && !asc_api_open(&why)) /* probe has tried */
+        snprintf(line, 320, "%.319s", why.text);
+    else if (found)
         snprintf(line, 320, "CANN is here, but no NPU (/dev/davinci0; docs/npu.md; %s)",
                  unverified);
     else
@@ -201,6 +206,8 @@ static void ascend_close(struct oato_device *base)
     asc_queue_close(d);
     asc_measure_close(d);
     weights_close(base);
+    if (d->has_crew)
+        crew_close(&d->crew);
     asc_spares_free(d);
     asc_area_free(d, &d->rooms);
     asc_area_free(d, &d->workspace);
@@ -292,6 +299,7 @@ const struct device_ops ascend_device_ops = {
     .convert = asc_convert,
     .place = far_place,
     .unplace = far_free,
+    .together = asc_together,
     .planes = asc_planes,
     .weight_align = ASC_ALIGN,
     .kv_create = asc_kv_create,

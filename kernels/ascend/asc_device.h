@@ -320,6 +320,8 @@ struct asc_device {
     int8_t tried[OP_KIND_COUNT][DT_COUNT]; /* 0: not yet, 1: CANN takes it, -1: it does not */
     struct compiled *programs;
     struct asc_measure measure;
+    struct crew crew; /* converts weights; opened with the first one */
+    bool has_crew;
     uint64_t limit_ns; /* for which it may be at the same work; 0: for ever */
     _Atomic bool hung; /* it is no longer waited for, nor asked anything, */
     struct oato_error why_hung;

@@ -113,6 +113,16 @@ static bool may_hold(struct asc_emit *e)
     return !e->failed;
 }
 
+/* What is only tried needs addresses of the device, of the same alignment: temporaries that are not
+ * there yet, and without a program everything, begin where the area does. */
+static void *address_of(const struct asc_emit *e, const void *address)
+{
+    uint8_t *p = (uint8_t *)(uintptr_t)address, *base = e->d->rooms.base;
+    const bool made_up =
+        !e->c || ((uintptr_t)p >= (uintptr_t)base && (uintptr_t)p - (uintptr_t)base < e->room_most);
+    return e->dry && made_up ? base + (uintptr_t)p % ASC_ALIGN : p;
+}
+
 asc_tensor *asc_view_at(struct asc_emit *e, enum asc_type type, const void *address, int n,
                         const int64_t *dims, const int64_t *strides)
 {
@@ -123,7 +133,7 @@ asc_tensor *asc_view_at(struct asc_emit *e, enum asc_type type, const void *addr
         extent += (dims[i] - 1) * strides[i];
     return hold(e,
                 e->api->CreateTensor(dims, (uint64_t)n, type, strides, 0, ASC_FORMAT_ND, &extent, 1,
-                                     (void *)(uintptr_t)address),
+                                     address_of(e, address)),
                 HELD_TENSOR);
 }
 
@@ -137,7 +147,7 @@ asc_tensor *asc_tensor_at(struct asc_emit *e, enum asc_type type, const void *ad
         strides[i] = step;
     return hold(e,
                 e->api->CreateTensor(dims, (uint64_t)n, type, strides, 0, ASC_FORMAT_ND, dims,
-                                     (uint64_t)n, (void *)(uintptr_t)address),
+                                     (uint64_t)n, address_of(e, address)),
                 HELD_TENSOR);
 }
 

@@ -41,6 +41,7 @@ void asc_convert(const struct oato_device *base, const struct weight_source *sou
                  int64_t end, void *to);
 bool asc_planes(const struct oato_device *base, const struct weight_source *source,
                 struct weight_plane plane[WEIGHT_PLANES]);
+void asc_together(struct oato_device *base, void (*share)(void *arg, int threads), void *arg);
 /* Rows in the GGUF's own format again, exactly; from: prepared bytes on the host, of all the
  * source's rows. False: the form has lost bits. */
 bool asc_restore(const struct weight_source *source, enum asc_form form, const void *from,

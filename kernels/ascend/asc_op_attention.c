@@ -1,8 +1,7 @@
 /*
- * asc_op_attention.c - the records that touch the pages of KV. Storing writes rows that an array
- * names. Attention gathers the pages of each sequence, as many as the step's longest one has, and
- * lets distances mask what a token does not see: D = its position - that of a column is negative
- * for what comes later, and larger than its reach before a window.
+ * asc_op_attention.c - attention over pages of KV. The pages of each sequence are gathered, as many
+ * as the step's longest one has, and distances mask what a token does not see: D = its position -
+ * that of a column is negative for what comes later, and larger than its reach before a window.
  *
  * Where the chip has it there is one call for the rest; what that cannot do (caps, slopes, sinks,
  * other widths of V) is put together: products, softmax in float32, products. Sequences with
@@ -26,16 +25,6 @@ enum {
 #define FAR         1e30f              /* what a step too far away takes off a score */
 #define LARGEST     3e38f
 
-/* -------------------------------------------------------------------------------- support - */
-
-bool asc_supports_kv(const struct asc_device *d, const struct oato_op *op)
-{
-    const int64_t v = op->v_in_k ? 0 : op_v_dim(op);
-    (void)d;
-    return op->dtype == DT_F16 && (int64_t)op->kv_heads * op->head_dim % 16 == 0 &&
-           op->kv_heads * v % 16 == 0;
-}
-
 bool asc_supports_attention(const struct asc_device *d, const struct oato_op *op)
 {
     return asc_supports_kv(d, op) && (int64_t)op->heads * op->head_dim % 16 == 0 &&
@@ -48,147 +37,6 @@ static int64_t first_seen(const struct oato_op *op, int64_t position)
     if (!op->window)
         return 0;
     return op->chunked ? position / op->window * op->window : max_i64(0, position - op->window + 1);
-}
-
-/* Units of all pages of the record's layer, K's from the first on. */
-static struct asc_part layer_units(struct asc_emit *e, const struct asc_kv_shape *s, int64_t each)
-{
-    const struct kv_cache *kv = e->c ? e->c->program->kv : NULL;
-    const int64_t width = s->kv_heads * s->unit, units = asc_kv_page_units(s);
-    int64_t pages = 1;
-    uint8_t *at = asc_array_address(e, 0);
-    if (kv) {
-        const struct kv_layer_shape *layer = &kv->layers[e->r->kv_layer];
-        pages = layer->pages ? layer->pages : kv->pages;
-        at = kv->data + kv->layer_offset[e->r->kv_layer];
-    }
-    return asc_part(ASC_F16, at, ASC_DIMS(pages * units / each, each * width));
-}
-
-/* ---------------------------------------------------------------------------------- store - */
-
-static uint64_t k_slots_bytes(const struct compiled *c, const struct program_record *r,
-                              int32_t kv_pages)
-{
-    const struct asc_kv_shape s = asc_kv_shape(&r->op);
-    (void)kv_pages;
-    return (uint64_t)(c->program->max_tokens * s.k_units) * sizeof(int32_t);
-}
-
-static uint64_t v_slots_bytes(const struct compiled *c, const struct program_record *r,
-                              int32_t kv_pages)
-{
-    const struct asc_kv_shape s = asc_kv_shape(&r->op);
-    (void)kv_pages;
-    return (uint64_t)(c->program->max_tokens * s.v_units) * sizeof(int32_t);
-}
-
-/* The units of each token of the step, of K or of V. */
-static uint64_t slots_fill(const struct compiled *c, const struct program_record *r,
-                           const struct step *step, bool v, int32_t *slot)
-{
-    const struct asc_kv_shape s = asc_kv_shape(&r->op);
-    const int64_t each = v ? s.v_units : s.k_units, page = asc_kv_page_units(&s);
-    const int64_t begin = v ? KV_PAGE_POSITIONS * s.k_units : 0;
-    for (int32_t t = 0; t < step->n_tokens; t++) {
-        const int32_t *table =
-            kv_table(c->program->kv, r->kv_layer, &step->seq[step->token_seq[t]]);
-        const int64_t at = step->token_position[t];
-        const int64_t first =
-            table[at / KV_PAGE_POSITIONS] * page + begin + at % KV_PAGE_POSITIONS * each;
-        for (int64_t i = 0; i < each; i++)
-            *slot++ = (int32_t)(first + i);
-    }
-    return (uint64_t)(step->n_tokens * each) * sizeof *slot;
-}
-
-static uint64_t k_slots_fill(const struct compiled *c, const struct program_record *r,
-                             const struct step *step, int32_t kv_pages, void *to)
-{
-    (void)kv_pages;
-    return slots_fill(c, r, step, false, to);
-}
-
-static uint64_t v_slots_fill(const struct compiled *c, const struct program_record *r,
-                             const struct step *step, int32_t kv_pages, void *to)
-{
-    (void)kv_pages;
-    return slots_fill(c, r, step, true, to);
-}
-
-/* The same units in a page, and the same block table. */
-static bool units_same(const struct program_record *a, const struct program_record *b)
-{
-    const struct asc_kv_shape x = asc_kv_shape(&a->op), y = asc_kv_shape(&b->op);
-    return x.k_units == y.k_units && x.v_units == y.v_units &&
-           (a->op.window > 0) == (b->op.window > 0);
-}
-
-static const struct asc_array_kind k_slots = {k_slots_bytes, k_slots_fill, units_same},
-                                   v_slots = {v_slots_bytes, v_slots_fill, units_same};
-
-oato_status asc_prepare_store(struct compiled *c, uint32_t index, struct oato_error *err)
-{
-    const struct oato_op *op = &c->program->records[index].op;
-    struct asc_record *r = &c->records[index];
-    if (asc_need_array(c, index, &k_slots, &r->array[0], err))
-        return err->status;
-    return op->v_in_k ? OATO_OK : asc_need_array(c, index, &v_slots, &r->array[1], err);
-}
-
-static void store(struct asc_emit *e, const struct asc_kv_shape *s, int array, int64_t each,
-                  struct asc_part from)
-{
-    const struct asc_mark mark = asc_mark(e);
-    const int64_t units = e->rows * each;
-    ASC_CALL(e, InplaceIndexCopy, asc_t(e, layer_units(e, s, 1)), 0,
-             asc_t(e, asc_part(ASC_I32, asc_array_address(e, array), ASC_DIMS(units))),
-             asc_t(e, asc_shaped(from, ASC_DIMS(units, s->kv_heads * s->unit))));
-    asc_rewind(e, mark);
-}
-
-void asc_emit_store(struct asc_emit *e)
-{
-    const struct oato_op *op = &e->r->op;
-    const struct asc_kv_shape s = asc_kv_shape(op);
-    const int64_t T = e->rows, g = s.kv_heads, d = s.k_dim, own = d - op->k_tail;
-    struct asc_part k = asc_part_in(e, 0), v = asc_part_in(e, 1);
-    if (op->k_tail) { /* in heads: the rest of k, then v; the tail is the same for all */
-        const struct asc_part in = asc_shaped(k, ASC_DIMS(T, g, own + s.v_dim));
-        const struct asc_part tail = asc_shaped(v, ASC_DIMS(T, 1, op->k_tail));
-        struct asc_part piece[2] = {asc_part_new(e, ASC_F16, ASC_DIMS(T, g, own)),
-                                    asc_part_new(e, ASC_F16, ASC_DIMS(T, g, op->k_tail))};
-        k = asc_part_new(e, ASC_F16, ASC_DIMS(T, g, d));
-        asc_slice(e, in, 2, 0, piece[0]);
-        asc_copy(e, tail, piece[1]);
-        asc_cat(e, 2, piece, 2, k);
-        if (s.v_dim) {
-            v = asc_part_new(e, ASC_F16, ASC_DIMS(T, g, s.v_dim));
-            asc_slice(e, in, 2, own, v);
-        }
-    }
-    store(e, &s, 0, s.k_units, k);
-    if (s.v_dim)
-        store(e, &s, 1, s.v_units, v);
-}
-
-void asc_emit_kv_copy(struct asc_emit *e)
-{
-    const struct kv_cache *kv = e->c ? e->c->program->kv : NULL;
-    for (int32_t l = 0; kv && e->step && l < kv->n_layers; l++) {
-        const struct kv_layer_shape *s = &kv->layers[l];
-        const uint64_t page = kv_page_bytes(kv, l);
-        for (int32_t i = 0; !s->state && !s->staged && i < e->step->n_page_copies; i++) {
-            const struct step_page_copy *copy = &e->step->page_copy[i];
-            if (copy->window == (s->window > 0))
-                asc_move(e, kv_block(kv, l, copy->to, 0, 0), kv_block(kv, l, copy->from, 0, 0),
-                         page);
-        }
-        for (int32_t i = 0; s->state && i < e->step->n_state_copies; i++)
-            asc_move(e, kv_state(kv, l, e->step->state_copy[i].to),
-                     kv_state(kv, l, e->step->state_copy[i].from),
-                     (uint64_t)s->state * sizeof(float));
-    }
 }
 
 /* ------------------------------------------------------------------------ what a step sees - */
@@ -273,7 +121,7 @@ static uint64_t v_pages_fill(const struct compiled *c, const struct program_reco
 
 static bool seen_same(const struct program_record *a, const struct program_record *b)
 {
-    return units_same(a, b) && a->op.window == b->op.window && a->op.chunked == b->op.chunked;
+    return asc_kv_same(a, b) && a->op.window == b->op.window && a->op.chunked == b->op.chunked;
 }
 
 /* Positions of the columns: of each sequence, or without a window once for all. */
@@ -368,7 +216,7 @@ static struct asc_part gathered(struct batch *b, int array, int64_t each, int64_
     int32_t *index = asc_array_address(e, array);
     if (!e->dry)
         index += b->seq * blocks;
-    asc_select(e, layer_units(e, &s, KV_PAGE_POSITIONS), 0,
+    asc_select(e, asc_kv_units(e, &s, KV_PAGE_POSITIONS), 0,
                asc_part(ASC_I32, index, ASC_DIMS(b->S * blocks)),
                asc_shaped(made, ASC_DIMS(b->S * blocks, KV_PAGE_POSITIONS * s.kv_heads * s.unit)));
     return made;
@@ -428,7 +276,7 @@ static void attend_fused(struct batch *b)
     const struct oato_op *op = b->op;
     const int64_t width = (int64_t)op->kv_heads * op->head_dim, all = INT32_MAX;
     char layout[] = "BSH";
-    struct asc_part distance, beyond;
+    struct asc_part distance, beyond = {0};
     distances(b, &distance, &beyond);
     const struct asc_part hidden = asc_as(e, mask(b, &distance, &beyond, 1, -1), ASC_BOOL);
     asc_tensor *k = asc_t(e, asc_shaped(b->k, ASC_DIMS(b->S, b->L, width)));
@@ -459,7 +307,7 @@ static struct asc_part scores(struct batch *b)
     const int64_t each = heads / g, d = op->head_dim;
     const enum asc_type type = e->d->chip->f32 ? ASC_F32 : ASC_F16;
     const int64_t dims[] = {S, heads, q, L};
-    struct asc_part distance, beyond;
+    struct asc_part distance, beyond = {0};
     struct asc_part made = asc_part_new(e, ASC_F32, 4, dims),
                     other = asc_part_new(e, ASC_F32, 4, dims);
     const struct asc_part in = asc_part_new(e, type, ASC_DIMS(S, heads, q, d));
@@ -537,7 +385,8 @@ static void attend(struct batch *b)
     const struct asc_kv_shape s = asc_kv_shape(b->op);
     const struct asc_mark mark = asc_mark(e);
     const int64_t d = b->op->head_dim, v_dim = op_v_dim(b->op), heads = b->op->heads, q = b->q;
-    const int64_t first = b->token, row = b->S > 1 ? q : max_i64(1, SCORES_MOST / heads / b->L);
+    const int64_t rows_each = is_fused(e) ? 1 : heads; /* that are made of a query */
+    const int64_t first = b->token, row = b->S > 1 ? q : max_i64(1, SCORES_MOST / rows_each / b->L);
     b->k = gathered(b, 0, s.k_units, d);
     b->v = s.v_dim ? gathered(b, 3, s.v_units, v_dim) : b->k;
     for (int64_t at = 0; at < q && !e->failed; at += row) {
@@ -568,9 +417,9 @@ static void attend_seqs(struct asc_emit *e, int64_t seq, int64_t token, int64_t 
 {
     const struct oato_op *op = &e->r->op;
     const int64_t stored = (int64_t)op->kv_heads * (op->head_dim + op_v_dim(op));
-    const int64_t both = S * L;
+    const int64_t both = S * L, rows_each = is_fused(e) ? 1 : op->heads;
     const bool fits =
-        S == 1 || (both * op->heads * q <= SCORES_MOST && both * stored <= PAGES_MOST);
+        S == 1 || (both * rows_each * q <= SCORES_MOST && both * stored <= PAGES_MOST);
     const int64_t some = fits ? S : 1;
     for (int64_t i = 0; i < S; i += some) {
         struct batch b = {.e = e, .op = op, .seq = seq + i, .token = token + i * q, .S = some};

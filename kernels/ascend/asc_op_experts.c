@@ -1,7 +1,8 @@
 /*
  * asc_op_experts.c - mixture of experts, without the host knowing who was chosen: ids become
  * indices on the device, by which the matrices of a token's experts are gathered and multiplied.
- * What is gathered is read and written once more than it would have to be.
+ * With about as many pairs of tokens and experts as there are experts, all are multiplied with all
+ * tokens, and the pairs' rows are gathered instead.
  *
  * Where the device holds only some experts, ids outside are led to one inside; an output row of
  * theirs keeps what it had (GATE_UP), or they weigh nothing (DOWN).
@@ -14,9 +15,10 @@ enum {
     ALIGNED = 8,     /* indices from one token, or expert, to the next: 32 bytes */
     ALIGNED_ROW = 16 /* elements of F16 */
 };
-#define LEAST_SUM 0x1p-14f /* that weights of a choice are divided by */
-#define FAR       1e30f    /* what a group that is not chosen loses */
-#define LARGEST   3e38f
+#define DENSE_MOST ((int64_t)1 << 25) /* elements of all experts' rows at once: 64 MB */
+#define LEAST_SUM  0x1p-14f           /* that weights of a choice are divided by */
+#define FAR        1e30f              /* what a group that is not chosen loses */
+#define LARGEST    3e38f
 
 /* ---------------------------------------------------------------------------------- route -- */
 
@@ -26,16 +28,17 @@ bool asc_supports_route(const struct asc_device *d, const struct oato_op *op)
     return !op->route_share;
 }
 
-/* What the rows of scores begin at, and the order of experts: as F32 and I32. */
-oato_status asc_prepare_route(struct compiled *c, uint32_t index, struct oato_error *err)
+/* What rows of scores begin at, or the numbers of rows. */
+oato_status asc_prepare_choice(struct compiled *c, uint32_t index, struct oato_error *err)
 {
     const struct program_record *r = &c->program->records[index];
     const int32_t rows = program_rows(c->program, r->rows);
+    const float each = r->op.kind == OP_ROUTE ? (float)r->op.k : 1;
     float *begin = malloc((size_t)rows * sizeof *begin);
     if (!begin)
-        return oato_fail_memory(err, (uint64_t)rows * sizeof *begin, "rows of a router");
+        return oato_fail_memory(err, (uint64_t)rows * sizeof *begin, "rows of experts");
     for (int32_t i = 0; i < rows; i++)
-        begin[i] = (float)i * (float)r->op.k;
+        begin[i] = (float)i * each;
     const oato_status status = asc_constant(c, index, begin, (uint64_t)rows * sizeof *begin, err);
     free(begin);
     return status;
@@ -174,6 +177,7 @@ struct choice {
     int64_t T, used;
     bool partial;            /* not all experts are here */
     struct asc_part ids;     /* [T * used] of all experts, I32 */
+    struct asc_part place;   /* [T, used] among the experts that are here, F32 */
     struct asc_part held;    /* [T, used, ALIGNED]: the first of each is its place here, I32 */
     struct asc_part weights; /* [T, used, 1] F32 */
     struct asc_part present; /* [T, used, 1] F32: 1, or 0 where the expert is elsewhere */
@@ -210,6 +214,7 @@ static void choice_read(struct asc_emit *e, struct choice *c)
         asc_rewind(e, (struct asc_mark){.room = e->room, .held = held});
         c->present = asc_shaped(c->present, ASC_DIMS(T, used, 1));
     }
+    c->place = place;
     c->held = asc_part_new(e, ASC_I32, ASC_DIMS(T, used, ALIGNED));
     asc_copy(e, asc_shaped(place, ASC_DIMS(T, used, 1)), asc_cut(c->held, 2, 0, 1));
 }
@@ -250,12 +255,57 @@ static struct asc_matrix expert_gathered(struct asc_emit *e, const struct expert
     return out;
 }
 
+/* Whether all experts are multiplied with all tokens: more arithmetic than pairs need, but a call
+ * for each expert instead of three for each pair, and no matrix is copied. */
+static bool is_dense(const struct choice *c, const struct experts *x)
+{
+    return c->T * c->used >= x->m.rows / x->rows && x->n % ALIGNED_ROW == 0 &&
+           x->n * x->m.k % (ASC_GROUP * ALIGNED_ROW) == 0;
+}
+
+/* Tokens [begin, begin + T): each expert's rows of all of them, of which pairs take theirs. */
+static void all_multiply(struct asc_emit *e, const struct choice *c, const struct experts *x,
+                         struct asc_part in, int64_t begin, int64_t T, struct asc_part out)
+{
+    const int64_t n = x->n, k = x->m.k, pairs = T * c->used, experts = x->m.rows / x->rows;
+    const struct asc_mark mark = asc_mark(e);
+    const struct asc_part by = asc_part_new(e, ASC_F32, ASC_DIMS(T, c->used));
+    const struct asc_part flat = alike(e, by);
+    const struct asc_part y = asc_part_new(e, ASC_F16, ASC_DIMS(experts, T, n));
+    struct asc_part own = asc_cut(in, 0, begin, T);
+    asc_scale(e, asc_cut(c->place, 0, begin, T), (float)T, by);
+    asc_add(e, by, asc_part(ASC_F32, asc_constant_address(e), ASC_DIMS(T, 1)), flat);
+    const struct asc_part index = asc_shaped(asc_as(e, flat, ASC_I32), ASC_DIMS(pairs));
+    const bool apart = in.dims[1] > 1; /* each pair has a row: to its expert's rows */
+    if (apart) {
+        const struct asc_part spread = asc_part_new(e, ASC_F16, ASC_DIMS(experts, T, k));
+        const int held = e->n_held;
+        ASC_CALL(e, InplaceIndexCopy, asc_t(e, asc_shaped(spread, ASC_DIMS(experts * T, k))), 0,
+                 asc_t(e, index), asc_t(e, asc_shaped(own, ASC_DIMS(pairs, k))));
+        asc_rewind(e, (struct asc_mark){.room = e->room, .held = held});
+        own = spread;
+    }
+    for (int64_t i = 0; i < experts && !e->failed; i++)
+        asc_product(e, asc_shaped(apart ? asc_cut(own, 0, i, 1) : own, ASC_DIMS(T, k)), &x->m,
+                    i * x->rows + x->row, asc_shaped(asc_cut(y, 0, i, 1), ASC_DIMS(T, n)));
+    asc_select(e, asc_shaped(y, ASC_DIMS(experts * T, n)), 0, index,
+               asc_shaped(asc_cut(out, 0, begin, T), ASC_DIMS(pairs, n)));
+    asc_rewind(e, mark);
+}
+
 /* Rows of F16 of all pairs, [T, used, n], with room that aligns each. in: [T, 1 or used, k]. */
 static struct asc_part pairs_multiply(struct asc_emit *e, const struct choice *c,
                                       const struct experts *x, struct asc_part in)
 {
     const int64_t room = (x->n + ALIGNED_ROW - 1) / ALIGNED_ROW * ALIGNED_ROW;
     const struct asc_part all = asc_part_new(e, ASC_F16, ASC_DIMS(c->T, c->used, room));
+    if (is_dense(c, x)) {
+        const int64_t width = (x->n + x->m.k) * (x->m.rows / x->rows);
+        const int64_t some = max_i64(1, DENSE_MOST / width / ALIGNED) * ALIGNED;
+        for (int64_t t = 0; t < c->T; t += some)
+            all_multiply(e, c, x, in, t, min_i64(some, c->T - t), all);
+        return all;
+    }
     for (int64_t t = 0; t < c->T && !e->failed; t++)
         for (int64_t i = 0; i < c->used; i++) {
             const struct asc_mark mark = asc_mark(e);

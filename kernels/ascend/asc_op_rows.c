@@ -65,7 +65,7 @@ static void norm(struct asc_emit *e, struct asc_part in, struct asc_part out)
     const int32_t how = e->r->op.norm;
     const struct asc_mark mark = asc_mark(e);
     const int64_t n = in.dims[in.n - 1], heads = e->r->op.heads;
-    struct asc_part gamma, bias, own, made = out;
+    struct asc_part gamma = {0}, bias = {0}, own, made = out;
     const bool heads_own = how & (NORM_OWN_HEADS | NORM_HEAD_GAINS);
     const bool gains = !heads_own && asc_weight_part(e, 0, ASC_DIMS(n), &gamma);
     const bool biased = how & NORM_BIASED && asc_weight_part(e, 1, ASC_DIMS(n), &bias);
@@ -135,7 +135,7 @@ void asc_emit_add(struct asc_emit *e)
 void asc_emit_sum(struct asc_emit *e)
 {
     const struct asc_part out = asc_part_out(e, 0);
-    struct asc_part sum = asc_part_in(e, 0), between[2];
+    struct asc_part sum = asc_part_in(e, 0), between[2] = {{0}};
     if (e->r->n_in == 1)
         asc_copy(e, sum, out);
     for (int i = 0; i < 2 && e->r->n_in > 2; i++)

@@ -49,13 +49,20 @@ bool asc_multiplies(const struct asc_device *d, oato_dtype dtype, int64_t n, int
 void asc_emit_rope(struct asc_emit *e);
 oato_status asc_prepare_rope(struct compiled *c, uint32_t index, struct oato_error *err);
 
-/* asc_op_attention.c */
+/* asc_op_kv.c */
+struct asc_kv_shape;
 void asc_emit_store(struct asc_emit *e);
-void asc_emit_attention(struct asc_emit *e);
 void asc_emit_kv_copy(struct asc_emit *e);
 bool asc_supports_kv(const struct asc_device *d, const struct oato_op *op);
-bool asc_supports_attention(const struct asc_device *d, const struct oato_op *op);
 oato_status asc_prepare_store(struct compiled *c, uint32_t index, struct oato_error *err);
+/* Rows of `each` units of the pages of the record's layer. */
+struct asc_part asc_kv_units(struct asc_emit *e, const struct asc_kv_shape *s, int64_t each);
+/* Whether two records have the same units in a page, and the same block tables. */
+bool asc_kv_same(const struct program_record *a, const struct program_record *b);
+
+/* asc_op_attention.c */
+void asc_emit_attention(struct asc_emit *e);
+bool asc_supports_attention(const struct asc_device *d, const struct oato_op *op);
 oato_status asc_prepare_attention(struct compiled *c, uint32_t index, struct oato_error *err);
 
 /* asc_op_conv.c */
@@ -69,6 +76,6 @@ void asc_emit_expert_gate_up(struct asc_emit *e);
 void asc_emit_expert_down(struct asc_emit *e);
 bool asc_supports_route(const struct asc_device *d, const struct oato_op *op);
 bool asc_supports_experts(const struct asc_device *d, const struct oato_op *op);
-oato_status asc_prepare_route(struct compiled *c, uint32_t index, struct oato_error *err);
+oato_status asc_prepare_choice(struct compiled *c, uint32_t index, struct oato_error *err);
 
 #endif

@@ -89,7 +89,10 @@ bool asc_supports(const struct oato_device *base, const struct oato_op *op)
         const bool any = op_example((enum op_kind)op->kind, (oato_dtype)op->dtype, &example) &&
                          row_fits(d, &example);
         const struct program_record r = record_of(d, any ? &example : op);
-        *tried = try_record(d, NULL, &r, &size, 1, &e, &why) ? -1 : 1;
+        const oato_status status = try_record(d, NULL, &r, &size, 1, &e, &why);
+        if (status == OATO_EFIT) /* says nothing of the operator */
+            return true;
+        *tried = status ? -1 : 1;
     }
     return *tried >= 0;
 }

@@ -152,13 +152,14 @@ static bool signal_here(struct asc_device *d, uint64_t value)
     return true;
 }
 
-/* Behind records that signal nothing: so that a long step shows that it goes on, and the stream is
- * not filled with more than it holds, for which a call would wait. */
-static bool mark_here(struct asc_device *d, uint32_t records)
+/* Behind records: a long step shows that it goes on though nothing signals, the stream is not
+ * filled with more than it holds, for which a call would wait, and there is room for the next
+ * arrival. */
+static bool mark_here(struct asc_device *d, uint32_t records, bool signals)
 {
     struct asc_queue *q = &d->queue;
-    q->unmarked += records;
-    const bool full = q->sent - q->arrived >= ASC_ARRIVALS - 1;
+    const bool full = q->sent - q->arrived == ASC_ARRIVALS;
+    q->unmarked += signals ? 0 : records;
     if (q->unmarked < MARK_RECORDS && !full)
         return true;
     return signal_here(d, 0) && pump_until(d, full ? 0 : MARKS_AHEAD);
@@ -249,8 +250,9 @@ static bool run_step(struct asc_device *d, struct compiled *c, const struct step
         if (!run_records(d, c, i, step, &e, &n))
             return false;
         const struct program_record *r = &p->records[i + n - 1]; /* the one that may signal */
-        if (r->signal ? !signal_here(d, step->timeline_base[c->self] + r->signal)
-                      : !mark_here(d, n))
+        if (r->signal && !signal_here(d, step->timeline_base[c->self] + r->signal))
+            return false;
+        if (!mark_here(d, n, r->signal))
             return false;
         if (!pump(d)) /* others wait for signals while what follows them is queued */
             return false;

@@ -207,6 +207,15 @@ void asc_convert(const struct oato_device *base, const struct weight_source *s, 
     pthread_mutex_unlock(&d->pools.lock);
 }
 
+void asc_together(struct oato_device *base, void (*share)(void *arg, int threads), void *arg)
+{
+    struct asc_device *d = asc_of(base);
+    if (!d->has_crew)
+        crew_open(&d->crew);
+    d->has_crew = true;
+    crew_run(&d->crew, share, arg);
+}
+
 bool asc_restore(const struct weight_source *s, enum asc_form form, const void *from, int64_t begin,
                  int64_t end, void *to)
 {

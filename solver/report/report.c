@@ -254,6 +254,10 @@ static void text_solver(const struct plan *p, struct text *out)
                     "%d of %d operators were never measured in their shape: their times are "
                     "estimates\n",
                     operators_of(p, true), operators_of(p, false));
+    for (int32_t d = 0; d < p->n_devices; d++)
+        if (is_stand_in(p->devices[d].model))
+            text_printf(out, "%s is a %s: its times are no hardware's\n", device_name(p, d).text,
+                        p->devices[d].model);
 }
 
 /* The same size in all layers, unless the host decodes fewer experts. */

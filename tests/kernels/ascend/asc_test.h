@@ -74,4 +74,23 @@ static inline void one_line(const struct oato_error *err, oato_status status, co
         fail_msg("not one line about '%s': %s", what, err->text);
 }
 
+#define SPEC "ascend:0"
+
+static inline struct oato_device *opened(const char *setting, uint64_t budget)
+{
+    const struct device_options options = {.budget_bytes = budget};
+    struct oato_device *d;
+    struct oato_error err;
+    stand_anew(setting);
+    if (device_open(SPEC, 0, &options, &d, &err))
+        fail_msg("%s", err.text);
+    return d;
+}
+
+static inline void closed(struct oato_device *d)
+{
+    d->ops->close(d);
+    stand_content();
+}
+
 #endif

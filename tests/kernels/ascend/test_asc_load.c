@@ -289,8 +289,12 @@ static void a_missing_operator_is_not_supported(void **state)
 
 static void starting_fails(void)
 {
+    char line[320];
     setenv("STAND_FAIL", "aclInit:1:507899", 1);
     is_refused("starting CANN");
+    CHECK(ascend_device_ops.probe() == asc_nodes(""));
+    ascend_device_ops.absence(line);
+    CHECK(strstr(line, "starting CANN"));
 }
 
 static void started_twice(void)
