@@ -32,8 +32,8 @@ struct client {
 static inline void start(const char *const *settings)
 {
     static const char *const names[] = {
-        "STAND_CHIP",     "STAND_DEVICES", "STAND_MEMORY", "STAND_ORDER", "STAND_SEED",
-        "STAND_PAGEABLE", "STAND_FAIL",    "STAND_DIE",    "STAND_HANG",  "STAND_RULES"};
+        "STAND_RULES", "STAND_CHIP",     "STAND_DEVICES", "STAND_MEMORY", "STAND_ORDER",
+        "STAND_SEED",  "STAND_PAGEABLE", "STAND_FAIL",    "STAND_DIE",    "STAND_HANG"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
     for (; settings && *settings; settings++) {

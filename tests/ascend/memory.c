@@ -53,12 +53,12 @@ static void insert(struct stand_region *region)
 {
     if (n_regions == room) {
         room = room ? 2 * room : 64;
-        regions = realloc(regions, room * sizeof(*regions));
+        regions = realloc(regions, room * sizeof(void *));
         if (!regions)
             abort();
     }
     size_t at = after(region->base);
-    memmove(regions + at + 1, regions + at, (n_regions - at) * sizeof *regions);
+    memmove(regions + at + 1, regions + at, (n_regions - at) * sizeof(void *));
     regions[at] = region;
     n_regions++;
 }
@@ -66,7 +66,7 @@ static void insert(struct stand_region *region)
 static void erase(size_t at)
 {
     free(regions[at]);
-    memmove(regions + at, regions + at + 1, (n_regions - at - 1) * sizeof *regions);
+    memmove(regions + at, regions + at + 1, (n_regions - at - 1) * sizeof(void *));
     n_regions--;
 }
 

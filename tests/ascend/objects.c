@@ -112,7 +112,7 @@ int stand_object_end(const void *at, enum stand_kind kind, const char *symbol)
                                               : ACLNN_ERR_PARAM_INVALID,
                            "%s: the %s was destroyed before", symbol, names[kind]);
     int code = stand_object_check(at, kind, symbol);
-    if (code)
+    if (code || !object)
         return code;
     object->live = false;
     live[kind]--;

@@ -105,7 +105,7 @@ void report(const char *format, ...)
         fclose(file);
 }
 
-int stand_break(enum stand_rule rule, int code, const char *format, ...)
+int stand_count_broken(enum stand_rule rule, int code, const char *format, ...)
 {
     char what[400];
     va_list args;
@@ -119,7 +119,7 @@ int stand_break(enum stand_rule rule, int code, const char *format, ...)
     return code;
 }
 
-int stand_error(int code, const char *format, ...)
+int stand_keep_error(int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -245,7 +245,7 @@ static int injected(struct injections *from, const char *name)
     int code = 0;
     for (int i = 0; i < from->n; i++) {
         struct injection *one = &from->list[i];
-        if (strcmp(one->name, name) && strcmp(one->name, "*"))
+        if (strcmp(one->name, name) != 0 && strcmp(one->name, "*") != 0)
             continue;
         one->seen++;
         if (one->at == 0 || one->seen == one->at)

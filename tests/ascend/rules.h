@@ -67,12 +67,22 @@ enum {
  * that of an injected error or of a need not met. Nested calls are allowed. */
 STAND_API int stand_enter(const char *symbol, unsigned needs);
 STAND_API int stand_leave(int code);
-/* Counts, reports and keeps the text; returns the code. */
-STAND_API int stand_break(enum stand_rule rule, int code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Counts a broken rule, reports it and keeps the text; the code, which a reader of the caller sees.
+ */
+#define stand_break(rule, code, ...) stand_code(stand_count_broken(rule, code, __VA_ARGS__), code)
 /* An error that is no mistake of the client (out of memory, injected): text and code, not counted.
  */
-STAND_API int stand_error(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define stand_error(code, ...) stand_code(stand_keep_error(code, __VA_ARGS__), code)
+STAND_API int stand_count_broken(enum stand_rule rule, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+STAND_API int stand_keep_error(int code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static inline int stand_code(int told, int code)
+{
+    (void)told;
+    return code;
+}
 
 /* The injected end of a task that is about to run: 0, a code, or INJECTED_HANG. */
 enum { INJECTED_HANG = -1 };

@@ -268,11 +268,11 @@ int stream_put(struct stream *stream, struct task *task)
         event->users++;
     if (task->graph)
         task->graph->runs++;
-    if (task->kind == TASK_WAIT && event->capture)
+    if (event && task->kind == TASK_WAIT && event->capture)
         capture_follow(stream, event);
     task->number = ++stream->numbers;
     numbers[stream->slot] = task->number;
-    if (task->kind == TASK_WAIT) {
+    if (event && task->kind == TASK_WAIT) {
         clock_join(&stream->clock, &event->clock);
         task->record = event->records;
     }
@@ -285,7 +285,7 @@ int stream_put(struct stream *stream, struct task *task)
                         task_name(task));
     }
     stream->clock.seen[stream->slot] = task->number;
-    if (task->kind == TASK_RECORD) {
+    if (event && task->kind == TASK_RECORD) {
         task->record = ++event->records;
         event->clock = stream->clock;
         event->capture = stream->capture;
