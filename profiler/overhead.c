@@ -113,10 +113,10 @@ uint64_t rss_bytes(void)
 
 oato_status library_measure(struct rig *r, uint64_t before, struct oato_error *err)
 {
-    struct rig_times ignored;
+    double ignored;
     if (r->info.is_host || r->declared)
         return OATO_OK;
-    const oato_status status = time_small(r, 2, 1, 1, &ignored, err);
+    const oato_status status = device_rates(r, true, &ignored, &ignored, err);
     const uint64_t after = rss_bytes();
     r->library_bytes = after > before ? after - before : 0;
     return status;

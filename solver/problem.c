@@ -71,6 +71,40 @@ static uint64_t kv_bytes(const struct problem *p, const struct graph_op *op)
            (uint64_t)request_kv_positions(&p->request, window);
 }
 
+/* Whether a device that compiles spans has functions for this operator alone. */
+static bool is_singular(const struct problem *p, int32_t d, int32_t index)
+{
+    const struct graph *g = &p->graph;
+    if (!cost_device(p->cost, p->device[d]).spans || !op_spans(&g->ops[index].op))
+        return false;
+    for (int32_t i = 0; i < g->n_ops; i++)
+        if (i != index && oato_op_same(&g->ops[i].op, &g->ops[index].op))
+            return false;
+    return true;
+}
+
+/* What the operator takes beside weights in a step of that size or, where functions are compiled
+ * for numbers of rows, in all of these that such steps need, with buffers of what a span with it
+ * reads and leaves: residuals and its own. */
+static uint64_t op_workspace(const struct problem *p, int32_t d, int32_t index)
+{
+    const struct cost_device own = cost_device(p->cost, p->device[d]);
+    const struct oato_op *op = &p->graph.ops[index].op;
+    const int32_t tokens = request_max_tokens(&p->request);
+    struct op_size size = graph_op_size(&p->graph, index, tokens, p->request.batch, 1,
+                                        (int64_t)tokens * p->request.context);
+    const int32_t most = size.rows;
+    uint64_t sum = 0;
+    if (!own.spans || !own.rows[0] || !op_spans(op))
+        return cost_workspace_bytes(p->cost, p->device[d], op, &size);
+    for (int i = 0; i < DEVICE_ROWS && own.rows[i] && (!i || own.rows[i - 1] < most); i++) {
+        size.rows = own.rows[i];
+        sum += cost_workspace_bytes(p->cost, p->device[d], op, &size) +
+               (uint64_t)size.rows * (2 * (uint64_t)op->k + (uint64_t)op->n) * sizeof(float);
+    }
+    return sum;
+}
+
 static oato_status price_operators(struct problem *p, struct oato_error *err)
 {
     const struct graph *g = &p->graph;
@@ -85,6 +119,8 @@ static oato_status price_operators(struct problem *p, struct oato_error *err)
             *price = request_op(p, g, i, op, d);
             uint64_t bytes =
                 cost_prepared_bytes(p->cost, p->device[d], op, problem_file_bytes(&g->ops[i]));
+            if (is_singular(p, d, i))
+                bytes += op_workspace(p, d, i);
             price->weight_bytes = least_bytes(bytes, BYTES_MAX);
             price->kv_bytes = least_bytes(kv_bytes(p, &g->ops[i]), BYTES_MAX);
             if (!problem_counts(p, i)) /* it is elsewhere, and exchanges values with the host */
@@ -317,18 +353,17 @@ static oato_status activation_bytes(struct problem *p, uint64_t *most, struct oa
     return OATO_OK;
 }
 
+/* A run of layers has a function for the span that it begins with, one for those between layers and
+ * one for its last; where it begins and ends amid a layer, there are functions of one operator. */
 static uint64_t workspace_bytes(const struct problem *p, int32_t d)
 {
-    const int32_t tokens = request_max_tokens(&p->request);
+    const uint64_t functions = cost_device(p->cost, p->device[d]).spans ? 4 : 1;
     uint64_t most = 0;
     for (int32_t i = 0; i < p->graph.n_ops; i++) {
-        const struct op_size size = graph_op_size(&p->graph, i, tokens, p->request.batch, 1,
-                                                  (int64_t)tokens * p->request.context);
-        const uint64_t bytes =
-            cost_workspace_bytes(p->cost, p->device[d], &p->graph.ops[i].op, &size);
+        const uint64_t bytes = is_singular(p, d, i) ? 0 : op_workspace(p, d, i);
         most = bytes > most ? bytes : most;
     }
-    return least_bytes(most, BYTES_MAX);
+    return least_bytes(most, BYTES_MAX / 4) * functions;
 }
 
 /* A device that is used at all needs an arena and workspace; an eighth more, because lowering

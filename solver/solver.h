@@ -279,8 +279,8 @@ void planner_options_init(struct planner_options *o);
 
 struct op_price { /* of one operator of the fused graph on one device */
     bool supported, estimate;
-    int64_t prefill_ns, decode_ns; /* whole prompts; one step */
-    uint64_t weight_bytes, kv_bytes;
+    int64_t prefill_ns, decode_ns;   /* whole prompts; one step */
+    uint64_t weight_bytes, kv_bytes; /* weights: and functions that it alone needs */
     const char *numerics[PHASE_COUNT];
 };
 

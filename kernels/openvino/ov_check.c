@@ -1,7 +1,8 @@
 /*
- * ov_check.c - every function runs once before anything depends on it: on made-up values and
- * weights, beside the reference kernels of the CPU, which get the same weights as float32. What a
- * compiler or a driver drops or rounds is found when a model is loaded, and not in its answers.
+ * ov_check.c - every function runs once before anything depends on it: on made-up values and the
+ * weights of its first layer, or made-up ones, beside the reference kernels of the CPU, which get
+ * the same weights as float32. What a compiler or a driver drops or rounds is found when a model is
+ * loaded, and not in its answers.
  *
  * Rows are computed independently of each other, so the reference computes the first and the last.
  * A matrix is made float32 some rows at a time: that of a vocabulary would not fit.
@@ -31,8 +32,9 @@ struct checking {
     const struct ov_weight_use *uses;
     int n_uses, rows, n_values; /* rows: that the reference computes */
     uint64_t random;
-    void **weight;     /* prepared, made up; n_uses */
-    float **in, **out; /* of the function */
+    const void *const *given; /* prepared; NULL: they are made up */
+    void **weight;            /* prepared, n_uses */
+    float **in, **out;        /* of the function */
     struct known_value value[MOST_VALUES];
 };
 
@@ -294,10 +296,11 @@ static bool make_up(struct checking *c, int32_t rows)
     for (int u = 0; u < c->n_uses; u++) {
         const struct ov_weight_use *use = &c->uses[u];
         const bool vector = op_weight_use_at(&s->records[use->record].op, use->i) == WEIGHT_VECTOR;
-        c->weight[u] = pages_alloc(use->planes.bytes);
+        c->weight[u] = c->given ? (void *)(uintptr_t)c->given[u] : pages_alloc(use->planes.bytes);
         if (!c->weight[u])
             return false;
-        weight_make_up(c, &use->planes, vector, c->weight[u]);
+        if (!c->given)
+            weight_make_up(c, &use->planes, vector, c->weight[u]);
     }
     for (int i = 0; i < s->n_in + s->n_out; i++) {
         const struct span_value *v = &s->values[i];
@@ -346,7 +349,7 @@ static void checking_free(struct checking *c, int32_t rows)
     const struct ov_span *s = c->span;
     for (int i = 0; i < c->n_values; i++)
         free(c->value[i].rows);
-    for (int u = 0; u < c->n_uses; u++)
+    for (int u = 0; u < c->n_uses && !c->given; u++)
         pages_free(c->weight[u], c->uses[u].planes.bytes);
     for (int i = 0; i < s->n_in + s->n_out; i++)
         pages_free(c->in[i], value_bytes(&s->values[i], rows)); /* out follows */
@@ -356,8 +359,8 @@ static void checking_free(struct checking *c, int32_t rows)
 }
 
 oato_status ov_check(struct ov_function *f, const struct ov_span *span,
-                     const struct ov_weight_use *uses, int n, int32_t rows, double *nmse,
-                     struct oato_error *err)
+                     const struct ov_weight_use *uses, int n, int32_t rows,
+                     const void *const *weights, double *nmse, struct oato_error *err)
 {
     struct checking *c = calloc(1, sizeof *c);
     void **weight = calloc((size_t)n + 1, sizeof *weight);
@@ -368,7 +371,7 @@ oato_status ov_check(struct ov_function *f, const struct ov_span *span,
         free(in);
         return oato_fail_memory(err, sizeof *c, "the check of a function");
     }
-    *c = (struct checking){.span = span, .uses = uses, .n_uses = n, .random = 1};
+    *c = (struct checking){.span = span, .uses = uses, .n_uses = n, .random = 1, .given = weights};
     c->rows = rows < CHECK_ROWS ? rows : CHECK_ROWS;
     c->weight = weight;
     c->in = in;

@@ -331,14 +331,15 @@ static bool function_same(const struct ov_function *a, const struct ov_function 
 
 /* The check, which says what the function is worth. */
 static oato_status function_check(struct ov_function *f, const struct ov_span *span,
-                                  struct oato_error *err)
+                                  const void *const *weights, struct oato_error *err)
 {
     char key[OP_KEY_SIZE];
     const uint64_t begin = now_ns();
-    if (ov_check(f, span, f->weight, f->n_weights, f->info.rows, &f->info.nmse, err))
+    if (ov_check(f, span, f->weight, f->n_weights, f->info.rows, weights, &f->info.nmse, err))
         return err->status;
     f->info.check_seconds = (double)(now_ns() - begin) * 1e-9;
-    request_drop(f); /* its weights are no more */
+    if (!weights)
+        request_drop(f); /* its weights are no more */
     if (f->info.nmse <= f->runtime->nmse)
         return OATO_OK;
     return oato_fail(err, OATO_EDEVICE,
@@ -362,7 +363,8 @@ uint64_t ov_temporary_bytes(const struct oato_op *op, int32_t rows)
 }
 
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
-                             struct ov_function **out, struct oato_error *err)
+                             const void *const *weights, struct ov_function **out,
+                             struct oato_error *err)
 {
     struct ov_function *f = calloc(1, sizeof *f);
     struct writer *w = calloc(1, sizeof *w);
@@ -399,7 +401,7 @@ oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, 
         f->info.temporary_bytes =
             (uint64_t)max_i64((int64_t)f->info.temporary_bytes,
                               (int64_t)ov_temporary_bytes(&span->records[i].op, rows));
-    if (function_compile(f, err) || function_check(f, span, err))
+    if (function_compile(f, err) || function_check(f, span, weights, err))
         goto failed;
     f->next = rt->functions;
     *out = rt->functions = f;

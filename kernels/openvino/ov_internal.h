@@ -90,10 +90,12 @@ struct ov_function_info {
     double nmse;              /* of the check */
 };
 /* The function of that span for so many rows: compiled and checked, or, if an equal one was, that
- * one. oato_status OATO_EDEVICE, one line: the compiler refuses it, or it computes something else.
+ * one. weights: as ov_function_run has them, to check it with; NULL: made-up ones. oato_status
+ * OATO_EDEVICE, one line: the compiler refuses it, or it computes something else.
  */
 oato_status ov_function_open(struct ov_runtime *rt, const struct ov_span *span, int32_t rows,
-                             struct ov_function **out, struct oato_error *err);
+                             const void *const *weights, struct ov_function **out,
+                             struct oato_error *err);
 /* The last one who has it open frees it. NULL: nothing. */
 void ov_function_close(struct ov_function *f);
 struct ov_function_info ov_function_info(const struct ov_function *f);

@@ -92,10 +92,12 @@ struct ov_weight_use {
     int i;
     struct ov_planes planes;
 };
-/* Runs the function once on made-up data and compares rows of it with the reference kernels:
- * sets *nmse. Fails only where memory is short, or the run fails. */
+/* Runs the function once on made-up values and these weights (NULL: made-up ones), and compares
+ * rows of it with the reference kernels: sets *nmse. Fails only where memory is short, or the run
+ * fails.
+ */
 oato_status ov_check(struct ov_function *f, const struct ov_span *span,
-                     const struct ov_weight_use *weights, int n, int32_t rows, double *nmse,
-                     struct oato_error *err);
+                     const struct ov_weight_use *uses, int n, int32_t rows,
+                     const void *const *weights, double *nmse, struct oato_error *err);
 
 #endif

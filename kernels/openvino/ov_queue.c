@@ -82,11 +82,20 @@ static oato_status check_step(const struct ov_device *d, const struct ov_step *s
     return OATO_OK;
 }
 
-/* The functions that a step may need, and bytes of the room. */
-static oato_status compile_step(struct ov_device *d, const struct program *p, struct ov_step *s,
+static void weights_of(const struct compiled *c, const struct ov_step *s,
+                       const void *out[OV_SPAN_WEIGHTS])
+{
+    for (int i = 0; i < s->n_weights; i++)
+        out[i] = weight_real(c->program->weights[s->weight[i]])->data;
+}
+
+/* The functions that a step may need, with its weights, for steps allocate nothing; and bytes of
+ * the room. */
+static oato_status compile_step(struct ov_device *d, const struct compiled *c, struct ov_step *s,
                                 uint64_t *room, struct oato_error *err)
 {
-    const int32_t most = program_rows(p, s->span.records[0].rows);
+    const int32_t most = program_rows(c->program, s->span.records[0].rows);
+    const void *weights[OV_SPAN_WEIGHTS];
     if (!s->copies)
         s->n_weights = ov_span_weights(&s->span, s->weight);
     if (check_step(d, s, err))
@@ -98,34 +107,11 @@ static oato_status compile_step(struct ov_device *d, const struct program *p, st
     for (int i = 0; i < s->span.n_out && s->overwrites; i++)
         bytes += value_bytes(&s->span.values[s->span.n_in + i], most);
     *room = bytes > *room ? bytes : *room;
+    weights_of(c, s, weights);
     for (int b = 0; b <= ov_bucket(most); b++)
-        if (ov_function_open(d->runtime, &s->span, ov_rows[b], &s->function[b], err))
+        if (ov_function_open(d->runtime, &s->span, ov_rows[b], weights, &s->function[b], err) ||
+            ov_function_bind(s->function[b], weights, err))
             return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
-    return OATO_OK;
-}
-
-static void weights_of(const struct compiled *c, const struct ov_step *s,
-                       const void *out[OV_SPAN_WEIGHTS])
-{
-    for (int i = 0; i < s->n_weights; i++)
-        out[i] = weight_real(c->program->weights[s->weight[i]])->data;
-}
-
-/* Steps allocate nothing: what functions keep of each layer is made now. */
-static oato_status bind_weights(struct ov_device *d, const struct compiled *c,
-                                struct oato_error *err)
-{
-    const void *weights[OV_SPAN_WEIGHTS];
-    if (job_queue_drain(&d->far.queue, err))
-        return err->status;
-    for (uint32_t i = 0; i < c->n_steps; i++) {
-        const struct ov_step *s = &c->steps[i];
-        if (!s->copies)
-            weights_of(c, s, weights);
-        for (int b = 0; b < OV_BUCKETS && s->function[b]; b++)
-            if (ov_function_bind(s->function[b], weights, err))
-                return oato_fail_at(err, "%s: record %" PRIu32, d->far.id, s->first);
-    }
     return OATO_OK;
 }
 
@@ -158,12 +144,13 @@ oato_status ov_compile(struct oato_device *base, const struct program *p, int se
         oato_fail_memory(err, records * sizeof *c->steps, "a program");
         goto fail;
     }
+    if (job_queue_drain(&d->far.queue, err)) /* functions of other programs may be these */
+        goto fail;
     cut(c);
     for (uint32_t i = 0; i < c->n_steps; i++)
-        if (compile_step(d, p, &c->steps[i], &room, err))
+        if (compile_step(d, c, &c->steps[i], &room, err))
             goto fail;
-    if (bind_weights(d, c, err) ||
-        far_memory_grow(&d->far.memory, &d->room, room, "workspace", err))
+    if (far_memory_grow(&d->far.memory, &d->room, room, "workspace", err))
         goto fail;
 #if defined(__GLIBC__)
     malloc_trim(0); /* what compilers and checks have freed */

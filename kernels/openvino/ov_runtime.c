@@ -256,7 +256,7 @@ static void operator_try(struct ov_runtime *rt, struct ov_trial *t)
     }
     r.n_weights = (uint8_t)op_weight_least(&r.op);
     const struct ov_span span = ov_span_of_record(&r, values);
-    t->runs = !ov_function_open(rt, &span, TRIAL_ROWS, &f, &t->why);
+    t->runs = !ov_function_open(rt, &span, TRIAL_ROWS, NULL, &f, &t->why);
     ov_function_close(f);
 }
 

@@ -190,15 +190,15 @@ static void run_grouped(struct stand_run *run, const void *state)
         struct stand_view x = part->x, y = part->y;
         if (list) {
             int64_t n = op->counts ? list[i] : list[i] - at;
-            if (n < 0 || at + n > op->x.dims[0]) {
+            int64_t end = at + n;
+            if (n < 0 || end > op->x.dims[0]) {
                 stand_fail(run, "groupList gives group %lld the rows %lld to %lld of %lld",
-                           (long long)i, (long long)at, (long long)(at + n),
-                           (long long)op->x.dims[0]);
+                           (long long)i, (long long)at, (long long)end, (long long)op->x.dims[0]);
                 return;
             }
             x = stand_slice(op->x, 0, at, n);
             y = stand_slice(op->y, 0, at, n);
-            at += n;
+            at = end;
         }
         run_group(run, x, group_of(op->weight, part->weight, i),
                   group_of(op->scale, part->scale, i), group_of(op->bias, part->bias, i), y);

@@ -172,7 +172,7 @@ static UNUSED double ov_test_run(struct ov_runtime *rt, const struct ov_test *t,
         values[i] = (struct span_value){ov_test_offset(v), t->width[v], ROWS_TOKENS, DT_F32};
     }
     const struct ov_span span = {t->record, t->n, values, (uint16_t)n_in, (uint16_t)n_out};
-    if (ov_function_open(rt, &span, bucket, &f, &err))
+    if (ov_function_open(rt, &span, bucket, NULL, &f, &err))
         fail_msg("%s", err.text);
     for (int i = 0; i < n_in; i++) {
         random_floats(floats(arena + values[i].offset), (int64_t)rows * values[i].width);

@@ -104,7 +104,7 @@ static void layers_of_a_shape_share_a_function(void **state)
     for (int i = 0; i < 2; i++) {
         put_ffn(&layer[i], "Q8_0");
         const struct ov_span span = span_of(&layer[i], values);
-        assert_int_equal(ov_function_open(rt, &span, 16, &f[i], &err), OATO_OK);
+        assert_int_equal(ov_function_open(rt, &span, 16, NULL, &f[i], &err), OATO_OK);
     }
     assert_ptr_equal(f[0], f[1]);
     run(f[0], &layer[0], in, first);
@@ -120,7 +120,7 @@ static void layers_of_a_shape_share_a_function(void **state)
     assert_true(info.temporary_bytes >= 768 * 256 * sizeof(float));
     layer[0].record[0].op.eps = 1; /* is in the function */
     const struct ov_span span = span_of(&layer[0], values);
-    assert_int_equal(ov_function_open(rt, &span, 16, &other, &err), OATO_OK);
+    assert_int_equal(ov_function_open(rt, &span, 16, NULL, &other, &err), OATO_OK);
     assert_ptr_not_equal(other, f[0]);
     ov_function_close(other);
     for (int i = 0; i < 2; i++) {
@@ -140,25 +140,25 @@ static void what_cannot_be_compiled_is_refused(void **state)
     put_ffn(&t, "F32");
     struct ov_span span = span_of(&t, values);
     values[0].offset = ov_test_offset(9); /* nobody writes what the first record reads */
-    assert_int_equal(ov_function_open(rt, &span, 1, &f, &err), OATO_EUSAGE);
+    assert_int_equal(ov_function_open(rt, &span, 1, NULL, &f, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "input 0 of rms_norm"));
     values[0].offset = ov_test_offset(0);
     values[1].offset = ov_test_offset(9);
-    assert_int_equal(ov_function_open(rt, &span, 1, &f, &err), OATO_EUSAGE);
+    assert_int_equal(ov_function_open(rt, &span, 1, NULL, &f, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "output 0"));
     values[1].offset = ov_test_offset(4);
     rt->nmse = 0; /* nothing computes as exactly: refused as if it were wrong */
-    assert_int_equal(ov_function_open(rt, &span, 1, &f, &err), OATO_EDEVICE);
+    assert_int_equal(ov_function_open(rt, &span, 1, NULL, &f, &err), OATO_EDEVICE);
     assert_non_null(strstr(err.text, "than the reference"));
     assert_null(strchr(err.text, '\n'));
     rt->nmse = 1e-9;
     snprintf(rt->streams, sizeof rt->streams, "x"); /* the library's own words */
-    assert_int_equal(ov_function_open(rt, &span, 1, &f, &err), OATO_EDEVICE);
+    assert_int_equal(ov_function_open(rt, &span, 1, NULL, &f, &err), OATO_EDEVICE);
     if (!strstr(err.text, "CPU: compiling a function: ") || strchr(err.text, '\n'))
         fail_msg("%s", err.text);
     snprintf(rt->streams, sizeof rt->streams, "0");
     t.record[0].op.kind = OP_ROPE;
-    assert_int_equal(ov_function_open(rt, &span, 1, &f, &err), OATO_EUSAGE);
+    assert_int_equal(ov_function_open(rt, &span, 1, NULL, &f, &err), OATO_EUSAGE);
     assert_non_null(strstr(err.text, "rope cannot be compiled"));
     assert_null(rt->functions);
     ov_test_free(&t);
