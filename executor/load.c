@@ -265,8 +265,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
         facts.id[to] = e->device[to].info.id;
         facts.values[to] = device_values(e->device[to].device);
         facts.streams[to] = e->device[to].device->ops->streams;
-        facts.spans[to] = e->device[to].info.spans;
-        facts.rows[to] = e->device[to].info.rows;
+        facts.rows[to] = e->device[to].info.spans ? e->device[to].info.rows : NULL;
         facts.caches[to] = caches_possible(e, &e->device[to]);
         for (int from = 0; from < e->n_devices; from++)
             facts.reaches[to][from] = e->device[to].peers[from].device;

@@ -144,9 +144,8 @@ struct lowering_facts {
     const char *id[DEVICES_MAX]; /* for messages; borrowed */
     bool reaches[DEVICES_MAX][DEVICES_MAX]; /* [to][from]: `to` can copy directly from that arena */
     bool streams[DEVICES_MAX];              /* can stream weights from host memory during a step */
-    bool spans[DEVICES_MAX];                /* compiles spans: as in struct device_info */
-    /* The numbers of rows that it compiles them for, as in struct device_info. NULL: for each
-     * step's. Borrowed. */
+    /* The numbers of rows that it compiles spans for, as in struct device_info. NULL: it compiles
+     * none. Borrowed. */
     const int32_t *rows[DEVICES_MAX];
     bool caches[DEVICES_MAX]; /* can replace experts beside steps; else there is no cache there */
     /* The types of the values in each device's arena, [OP_KIND_COUNT]; NULL: float32, as the host's

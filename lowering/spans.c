@@ -87,7 +87,7 @@ void spans_cut(struct lowering *l)
     for (int32_t d = 0; d < l->out->n_devices && !failed(l); d++) {
         const struct queue *q = &l->queue[d];
         struct lowered_program *p = &l->out->device[d].phase[l->phase];
-        if (!l->in->facts->spans[d] || q->n < 1)
+        if (!l->in->facts->rows[d] || q->n < 1)
             continue;
         size_t values = 0;
         for (int32_t i = 0; i < q->n; i++)

@@ -6,6 +6,7 @@
 #ifndef OATO_EXPORTER_INTERNAL_H
 #define OATO_EXPORTER_INTERNAL_H
 
+#include "planfmt/export.h"
 #include "planfmt/planfmt_internal.h"
 
 enum { NOWHERE = -1 };

@@ -124,8 +124,7 @@ oato_status rank_facts(const struct plan *plan, const struct profile *profile,
         device[n] = at;
         facts->id[n] = own->id;
         facts->streams[n] = true;
-        facts->spans[n] = own->spans;
-        facts->rows[n] = own->rows;
+        facts->rows[n] = own->spans ? own->rows : NULL;
         facts->caches[n] = !own->is_host;
         facts->values[n] = cost_device(cost, at).values;
         facts->host = facts->host < 0 && own->is_host ? n : facts->host;

@@ -11,6 +11,7 @@
 #ifndef OATO_SOLVER_H
 #define OATO_SOLVER_H
 
+#include "planfmt/export.h"
 #include "planfmt/planfmt.h"
 
 enum { SOLVER_DEVICES = DEVICES_MAX };

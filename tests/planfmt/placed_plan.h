@@ -5,6 +5,7 @@
 #ifndef OATO_PLACED_PLAN_H
 #define OATO_PLACED_PLAN_H
 
+#include "planfmt/export.h"
 #include "random_planfmt.h"
 
 enum { PLACED_LAYERS = 12, PLACED_DEVICES = 3, PLACED_CPU = 1 }; /* cuda:0, cpu:0, cuda:1 */
