@@ -162,8 +162,9 @@ oato_status asc_memory_take(struct asc_device *d, uint64_t bytes, const char *wh
 {
     const uint64_t room = size_align(bytes ? bytes : 1, ASC_ALIGN);
     pthread_mutex_lock(&d->pools.lock);
-    const oato_status status = room < LARGE_BYTES ? small_take(d, room, what, out, err)
-                                                  : memory_get(d, room, what, out, err);
+    oato_status status = room < LARGE_BYTES ? small_take(d, room, what, out, err) : OATO_EFIT;
+    if (status) /* also where there is no room for a chunk */
+        status = memory_get(d, room, what, out, err);
     pthread_mutex_unlock(&d->pools.lock);
     return status;
 }

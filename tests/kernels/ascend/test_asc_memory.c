@@ -96,6 +96,11 @@ static void its_real_memory_has_an_end(void **state)
     d->ops->free(d, p, 40 << 20);
     assert_int_equal(d->ops->alloc(d, 30 << 20, &q, &err), OATO_OK);
     closed(d);
+    /* no room for a chunk, but for what is asked */
+    d = opened("STAND_FAIL=aclrtMalloc:1:207001", 0);
+    assert_int_equal(d->ops->alloc(d, 1000, &p, &err), OATO_OK);
+    d->ops->free(d, p, 1000);
+    closed(d);
     d = opened("STAND_FAIL=aclrtMalloc:1:207001", 0); /* another program has it */
     assert_int_equal(d->ops->alloc(d, 1 << 20, &p, &err), OATO_EFIT);
     one_line(&err, OATO_EFIT, "of the NPU's");
