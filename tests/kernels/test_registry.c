@@ -115,6 +115,7 @@ static void the_index_of_the_spec_wins(void **state)
     assert_ptr_equal(device_kind("cuda,cpu"), &cuda_device_ops);
     assert_null(device_kind("gpu:0"));
     assert_true(device_keeps_core("cuda:1") && !device_keeps_core("npu"));
+    assert_true(device_keeps_core("openvino:device=CPU") && !device_keeps_core("openvino"));
     check_id("sim", 0, "sim:0");
     check_id("sim", 3, "sim:3");
     check_id("sim:2", 0, "sim:2");

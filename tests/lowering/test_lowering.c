@@ -385,6 +385,31 @@ static void spans_good(const struct lowered_program *p, const struct lowered_pro
     assert_true(!host->n_spans && !host->spans);
 }
 
+static uint64_t a_thousand_a_row(const void *user, int32_t device, const struct oato_op *op,
+                                 const struct op_size *size)
+{
+    (void)user, (void)op;
+    return device == DEVICE ? 1000 * (uint64_t)size->rows : 0;
+}
+
+/* Each of its functions keeps buffers and what its operators take: for 1 and 2 rows, 3 together. */
+static void check_functions_memory(const struct lowered *out)
+{
+    const struct lowered_program *p = out->device[DEVICE].phase;
+    const struct device_memory m =
+        lowered_memory(out, DEVICE, &(struct memory_limits){.host = HOST});
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->n_spans; i++) {
+        const struct program_span *s = &p->spans[i];
+        const uint64_t rows = 3;
+        for (uint32_t v = 0; v < (uint32_t)s->n_in + s->n_out; v++)
+            bytes += rows * (uint64_t)p->span_values[s->value + v].width * sizeof(float);
+        bytes += rows * 1000;
+    }
+    assert_int_equal(m.functions, p->n_spans); /* decode has the same */
+    assert_int_equal(m.workspace, bytes);
+}
+
 static void spans_are_maximal_and_name_what_they_read_and_leave(void **state)
 {
     (void)state;
@@ -396,7 +421,13 @@ static void spans_are_maximal_and_name_what_they_read_and_leave(void **state)
     const int32_t any_rows[DEVICE_ROWS] = {0};
     assert_int_equal(graph_fuse_all(&m->graph, NULL, NULL, &g, &err), OATO_OK);
     struct placements p = on_the_host(&g);
+<<<<<<< HEAD
     facts.rows[DEVICE] = any_rows;
+=======
+    facts.spans[DEVICE] = true;
+    facts.rows[DEVICE] = (const int32_t[DEVICE_ROWS]){1, 2};
+    facts.workspace_bytes = a_thousand_a_row;
+>>>>>>> ovfig
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         for (int32_t i = 0; i < g.n_ops; i++)
             if (op_spans(&g.ops[i].op))
@@ -413,6 +444,7 @@ static void spans_are_maximal_and_name_what_they_read_and_leave(void **state)
         assert_int_equal(middle->n_out, 4); /* q, k, v, and the residual */
         assert_true(middle->end - middle->begin >= 6);
     }
+    check_functions_memory(&out);
     lowered_free(&out);
     placements_free(&p);
     graph_free(&g);
