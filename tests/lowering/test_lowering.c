@@ -418,10 +418,9 @@ static void spans_are_maximal_and_name_what_they_read_and_leave(void **state)
     struct oato_error err;
     struct lowered out;
     struct lowering_facts facts = two_devices;
-    const int32_t rows[DEVICE_ROWS] = {1, 2};
     assert_int_equal(graph_fuse_all(&m->graph, NULL, NULL, &g, &err), OATO_OK);
     struct placements p = on_the_host(&g);
-    facts.rows[DEVICE] = rows;
+    facts.rows[DEVICE] = (const int32_t[DEVICE_ROWS]){1, 2};
     facts.workspace_bytes = a_thousand_a_row;
     for (int phase = 0; phase < PHASE_COUNT; phase++)
         for (int32_t i = 0; i < g.n_ops; i++)
