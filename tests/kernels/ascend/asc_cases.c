@@ -160,6 +160,7 @@ const struct asc_case asc_cases[] = {
     {OP_HEAD_MUL_MAT, "k64/n48/h4/d96", 0, NULL, false},
     {OP_HEAD_MUL_MAT, "k64/n32/h3/d64", 0, NULL, false},
     {OP_HEAD_MUL_MAT, "k128/n16/h2/d192", 0, NULL, false},
+    {OP_HEAD_MUL_MAT, "k96/n20/h4/d96", 0, NULL, false},
     {OP_MUL_MAT_T, "k70/n64", 0, NULL, false},
     {OP_MUL_MAT_T, "k16/n96", 0, NULL, false},
     {OP_EMBED, "k64/n300", 3, vary_embed, false},
