@@ -110,26 +110,21 @@ void asc_emit_route(struct asc_emit *e)
 {
     const struct oato_op *op = &e->r->op;
     const int64_t T = e->rows, used = op->experts_used, k = op->k;
-    struct asc_part logits = asc_part_in(e, 0), bias, order;
-    bool biased = asc_weight_part(e, 0, ASC_DIMS(1, k), &bias);
-    if (asc_weight_part(e, 1, ASC_DIMS(k), &order)) { /* experts by their places */
-        const struct asc_part at = asc_as(e, order, ASC_I32), placed = alike(e, logits);
-        asc_select(e, logits, 1, at, placed);
-        logits = placed;
-        if (biased) {
-            const struct asc_part moved = alike(e, bias);
-            asc_select(e, bias, 1, at, moved);
-            bias = moved;
-        }
-    }
-    const struct asc_part scores = route_scores(e, logits);
-    struct asc_part choosing = scores;
-    if (biased) {
+    struct asc_part scores = route_scores(e, asc_part_in(e, 0)), choosing = scores, bias, order;
+    if (asc_weight_part(e, 0, ASC_DIMS(1, k), &bias)) {
         choosing = alike(e, scores);
         asc_add(e, scores, bias, choosing);
     }
     if (op->route_groups)
         choosing = in_groups(e, choosing);
+    if (asc_weight_part(e, 1, ASC_DIMS(k), &order)) { /* groups are of ids, choices are of places */
+        const struct asc_part id = asc_as(e, order, ASC_I32);
+        const struct asc_part placed[2] = {alike(e, scores), alike(e, scores)};
+        asc_select(e, scores, 1, id, placed[0]);
+        asc_select(e, choosing, 1, id, placed[1]);
+        scores = placed[0];
+        choosing = placed[1];
+    }
     const struct asc_part best = asc_part_new(e, ASC_F32, ASC_DIMS(T, used));
     const struct asc_part at = asc_part_new(e, ASC_I64, ASC_DIMS(T, used));
     const struct asc_part ids = alike(e, best), flat = alike(e, best);

@@ -6,8 +6,9 @@
 #include "kernels/ascend/asc_ops.h"
 
 enum {
-    QUANT_MOST = 65535, /* k and n of aclnnWeightQuantBatchMatmulV2 */
-    QUANT_PIECE = 65472 /* the most rows at once: a multiple of 64 below that */
+    QUANT_MOST = 65535,  /* k and n of aclnnWeightQuantBatchMatmulV2 */
+    QUANT_PIECE = 65472, /* the most rows at once: a multiple of 64 below that */
+    ALIGNED_SCALES = 16  /* scales, of F16, in 32 bytes */
 };
 
 enum cube { CUBE_KEEP = 0, CUBE_LOWER = 1 }; /* cubeMathType */
@@ -89,6 +90,10 @@ bool asc_supports_products(const struct asc_device *d, const struct oato_op *op)
 {
     if (op->sparse)
         return false;
+    if (op->kind == OP_HEAD_MUL_MAT &&
+        is_quantised(asc_form_of(d, op_weight_dtype(op, 0), WEIGHT_MATRIX)) &&
+        (int64_t)op->n * op->k % (ASC_GROUP * ALIGNED_SCALES))
+        return false; /* where each head's scales begin */
     for (int i = 0; i < op_weight_least(op); i++) {
         int64_t n, k;
         if (!op_weight_shape(op, i, &n, &k) || !asc_multiplies(d, op_weight_dtype(op, i), n, k))
