@@ -30,7 +30,7 @@ struct far_ops {
 /* The owner sets queue, capacity, more and ops. */
 struct far_memory {
     struct job_queue *queue;   /* of the device: copies; what is freed may be in use until it is
-                                  empty.   Its id begins messages */
+                                  empty. Its id begins messages */
     uint64_t capacity, used;   /* bytes; counts requested sizes only */
     int64_t fail_after;        /* injected: allocations until one fails; 0 = never */
     const char *more;          /* how the device gets more memory, for messages */
