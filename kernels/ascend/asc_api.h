@@ -64,7 +64,6 @@ enum asc_error {
     X(int, rtMemcpy, (void *to, size_t room, const void *from, size_t bytes, int kind))            \
     X(int, rtMemcpyAsync, (void *to, size_t room, const void *from, size_t bytes, int kind, asc_stream stream)) \
     X(int, rtMemset, (void *to, size_t room, int32_t value, size_t bytes))                         \
-    X(int, rtMemsetAsync, (void *to, size_t room, int32_t value, size_t bytes, asc_stream stream)) \
     X(int, rtCreateStream, (asc_stream *out))                                                      \
     X(int, rtDestroyStream, (asc_stream stream))                                                   \
     X(int, rtSynchronizeStream, (asc_stream stream))                                               \

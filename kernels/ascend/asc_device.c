@@ -60,16 +60,23 @@ static void ascend_absence(char line[320])
     const char *own = getenv("OATO_ASCEND");
     const bool found = asc_libraries_found(NULL);
     struct oato_error why;
-    if (found && own && *own && !asc_api_open(&why)) /* probe has tried */
-        snprintf(line, 320, "%.319s", why.text);
-    else if (found)
+    if (found && own && *own && !asc_api_open(&why)) { /* probe has tried */
+        const char id[] = "ascend: ";                  /* with which the line begins anyway */
+        snprintf(line, 320, "%.319s",
+                 why.text + (strncmp(why.text, id, strlen(id)) ? 0 : strlen(id)));
+    } else if (found) {
         snprintf(line, 320, "CANN is here, but no NPU (/dev/davinci0; docs/npu.md; %s)",
                  unverified);
-    else
+    } else if (own && *own) {
+        snprintf(line, 320,
+                 "OATO_ASCEND is '%.160s', which has no libascendcl.so (docs/npu.md; %s)", own,
+                 unverified);
+    } else {
         snprintf(line, 320,
                  "CANN is not here: source its set_env.sh, or set OATO_ASCEND to the folder of its "
                  "libraries (docs/npu.md; %s)",
                  unverified);
+    }
 }
 
 struct seer {

@@ -183,18 +183,16 @@ asc_tensor *asc_out(struct asc_emit *e, int i);
 /* The record's i-th weight; false: it has none. */
 bool asc_weight(struct asc_emit *e, int i, struct asc_matrix *out);
 /* Rows [begin, begin + n) as tensors: values k x n of strides 1, k; scales k / 32 x n of strides
- * 1, k / 32; a vector: its k numbers. */
+ * 1, k / 32. */
 asc_tensor *asc_matrix_values(struct asc_emit *e, const struct asc_matrix *m, int64_t begin,
                               int64_t n);
 asc_tensor *asc_matrix_scales(struct asc_emit *e, const struct asc_matrix *m, int64_t begin,
                               int64_t n);
-asc_tensor *asc_vector(struct asc_emit *e, const struct asc_matrix *m);
 /* The record's array number i (records[].array[i]), and its constant. */
 void *asc_array_address(struct asc_emit *e, int i);
 void *asc_constant_address(struct asc_emit *e);
-/* Copies bytes inside the device's memory, or clears them, in the stream's order. */
+/* Copies bytes inside the device's memory, in the stream's order. */
 void asc_move(struct asc_emit *e, void *to, const void *from, uint64_t bytes);
-void asc_clear(struct asc_emit *e, void *to, uint64_t bytes);
 void asc_give_up(struct asc_emit *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ASC_CALL(e, Mm, a, b, out, 1); calls aclnnMm. */

@@ -254,15 +254,6 @@ void asc_move(struct asc_emit *e, void *to, const void *from, uint64_t bytes)
         failed(e, error, "copying");
 }
 
-void asc_clear(struct asc_emit *e, void *to, uint64_t bytes)
-{
-    if (e->failed || e->dry || !bytes)
-        return;
-    const int error = e->api->rtMemsetAsync(to, bytes, 0, bytes, e->stream);
-    if (error)
-        failed(e, error, "clearing");
-}
-
 /* ---------------------------------------------------------------------------------- calls - */
 
 bool asc_callable(struct asc_emit *e, enum asc_operator op)
@@ -368,12 +359,6 @@ asc_tensor *asc_matrix_scales(struct asc_emit *e, const struct asc_matrix *m, in
     const int64_t groups = m->k / ASC_GROUP, dims[] = {groups, n}, strides[] = {1, groups};
     return asc_view_at(e, ASC_F16, m->scales + (uint64_t)(begin * groups) * sizeof(uint16_t), 2,
                        dims, strides);
-}
-
-asc_tensor *asc_vector(struct asc_emit *e, const struct asc_matrix *m)
-{
-    const int64_t n = m->rows * m->k;
-    return asc_tensor_at(e, asc_form_type(m->form), m->values, 1, &n);
 }
 
 void *asc_array_address(struct asc_emit *e, int i)

@@ -20,9 +20,7 @@
     X(Add, (const asc_tensor *a, const asc_tensor *b, const asc_scalar *alpha, asc_tensor *out, ASC_LAST)) \
     X(Mul, (const asc_tensor *a, const asc_tensor *b, asc_tensor *out, ASC_LAST))                  \
     X(Muls, (const asc_tensor *a, const asc_scalar *b, asc_tensor *out, ASC_LAST))                 \
-    X(Cast, (const asc_tensor *x, int type, asc_tensor *out, ASC_LAST))                            \
     X(InplaceCopy, (asc_tensor *to, const asc_tensor *from, ASC_LAST))                             \
-    X(GatherV2, (const asc_tensor *x, int64_t dim, const asc_tensor *index, asc_tensor *out, ASC_LAST)) \
     X(IndexSelect, (const asc_tensor *x, int64_t dim, const asc_tensor *index, asc_tensor *out, ASC_LAST)) \
     X(Matmul, (const asc_tensor *a, const asc_tensor *b, asc_tensor *out, int8_t cube, ASC_LAST))  \
     X(LayerNorm, (const asc_tensor *x, const asc_ints *shape, const asc_tensor *weight, const asc_tensor *bias, double eps, asc_tensor *out, asc_tensor *mean, asc_tensor *rstd, ASC_LAST)) \

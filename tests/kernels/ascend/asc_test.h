@@ -21,7 +21,8 @@ static inline void *stand_function(const char *name)
     void *library = dlopen(OATO_STAND_IN "/libascendcl.so", RTLD_NOW | RTLD_NOLOAD);
     void *p = library ? dlsym(library, name) : NULL;
     assert_non_null(p);
-    dlclose(library);
+    if (library)
+        dlclose(library);
     return p;
 }
 
