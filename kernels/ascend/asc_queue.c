@@ -5,7 +5,7 @@
  * that a signal is seen while it waits for the answer to it. Events are a ring and used again: some
  * chips have few.
  *
- * Nothing waits inside CANN, which may never return: whoever waits looks, again and again, and
+ * No step waits inside CANN, which may never return: whoever waits looks, again and again, and
  * gives up when nothing has come for the limit. Then the device has failed, and nothing is asked of
  * it any more. The limit counts from the last thing that came; it is shorter once the user has
  * interrupted the program.
@@ -204,10 +204,12 @@ oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const cha
         else
             nanosleep(&nap, NULL);
     }
-    if (!error)
-        error = stream_check(d, stream);
+    /* also where there was no event: the caller gives back memory that the stream may use */
+    const int waited = stream_check(d, stream);
     if (event)
         d->api->rtDestroyEvent(event);
+    if (!error)
+        error = waited;
     return error ? asc_fail(d->api, error, d->far.id, doing, err) : OATO_OK;
 }
 
