@@ -236,8 +236,8 @@ typedef void symbol_fn(void *user, const char *library, const char *symbol, bool
 /* All functions are called from one thread at a time unless said otherwise. */
 struct device_ops {
     const char *kind;
-    bool simulated;  /* no hardware: it is there only if it is asked for */
-    bool if_named;   /* it is hardware, but used only if it is asked for, too */
+    bool simulated; /* no hardware: it is there only if it is asked for */
+    bool if_named;  /* it is hardware, but used only if it is asked for, too */
     /* Whether a thread of the device that device_open opens so keeps a core of the host busy while
      * a step runs. NULL: no. */
     bool (*keeps_core)(const char *spec);

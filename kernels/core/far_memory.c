@@ -117,8 +117,9 @@ oato_status far_memory_give(struct far_memory *m, uint64_t bytes, const char *wh
                             struct oato_error *err)
 {
     struct far_block *b = NULL;
-    if (far_memory_alloc(m, bytes, what, &b, err))
-        return err->status;
+    const oato_status status = far_memory_alloc(m, bytes, what, &b, err);
+    if (status || !b)
+        return status;
     if (m->ops && m->ops->clear(m, b->address, bytes ? bytes : 1, err)) {
         free_block(m, b);
         return err->status;

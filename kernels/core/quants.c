@@ -224,7 +224,7 @@ PART(NVFP4, 16)
     {                                                                                              \
         struct quants_codes c;                                                                     \
         quants_codes_read(DT_##type, p, &c);                                                       \
-        quants_codes_integers(DT_##type, &c, n *sub, n, q, scale);                                 \
+        quants_codes_integers(DT_##type, &c, PART_##type *sub, PART_##type, q, scale);             \
     }
 CODES_PART(IQ1_S, 32)
 CODES_PART(IQ1_M, 16)

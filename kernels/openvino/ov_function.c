@@ -244,7 +244,7 @@ static oato_status buffers_make(struct ov_function *f, struct oato_error *err)
     return OATO_OK;
 }
 
-static oato_status request_make(struct ov_function *f, struct oato_error *err)
+static oato_status request_make(struct ov_function *f, struct request **out, struct oato_error *err)
 {
     struct ov_runtime *rt = f->runtime;
     struct request *q = calloc(1, sizeof *q + (size_t)f->n_weights * sizeof q->bound[0]);
@@ -262,6 +262,7 @@ static oato_status request_make(struct ov_function *f, struct oato_error *err)
         if (bind(f, q, f->in[i].node, OV_F32, 2, dims, f->in[i].buffer, err))
             return err->status;
     }
+    *out = q;
     return OATO_OK;
 }
 
@@ -285,13 +286,15 @@ static oato_status request_for(struct ov_function *f, const void *const *weights
             *out = q;
             return OATO_OK;
         }
-    if ((!f->requests || f->n_requests < MOST_REQUESTS) && request_make(f, err))
-        return err->status;
-    struct request *q = *out = f->requests;
-    for (int i = 0; i < f->n_weights; i++)
-        if (q->bound[i] != weights[i] && weight_bind(f, q, i, weights[i], err))
-            return err->status;
-    return OATO_OK;
+    struct request *q = f->requests;
+    oato_status status = OATO_OK;
+    if (!q || f->n_requests < MOST_REQUESTS)
+        status = request_make(f, &q, err);
+    for (int i = 0; i < f->n_weights && !status && q; i++)
+        if (q->bound[i] != weights[i])
+            status = weight_bind(f, q, i, weights[i], err);
+    *out = q;
+    return status;
 }
 
 static oato_status function_compile(struct ov_function *f, struct oato_error *err)
@@ -443,9 +446,10 @@ oato_status ov_function_run(struct ov_function *f, int32_t rows, const float *co
                             const void *const *weights, float *const *out, struct oato_error *err)
 {
     const struct ov_library *l = f->runtime->library;
-    struct request *q;
-    if (request_for(f, weights, &q, err))
-        return err->status;
+    struct request *q = NULL;
+    const oato_status bound = request_for(f, weights, &q, err);
+    if (bound || !q)
+        return bound;
     for (int i = 0; i < f->n_in; i++) {
         const size_t floats = (size_t)rows * (size_t)f->in[i].width;
         memcpy(f->in[i].buffer, in[i], floats * sizeof(float));

@@ -125,7 +125,7 @@ static void decode_is_captured(void **state)
  */
 static void values_go_between_devices_by_events(void **state)
 {
-    float in[2 * WIDTH], out[2 * WIDTH], expected[2 * WIDTH];
+    float in[2 * WIDTH], out[2 * WIDTH], expected[2 * WIDTH] = {0};
     const struct step step = step_of(2);
     (void)state;
     stand_anew("");
