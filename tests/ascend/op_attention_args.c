@@ -45,11 +45,13 @@ struct attention_args {
 
 static void set_layout(struct stand_call *call, struct attention_op *op, const char *name)
 {
+    const struct layout *found = NULL;
     for (size_t i = 0; name && i < sizeof layouts / sizeof layouts[0]; i++)
         if (!strcmp(layouts[i].name, name))
-            op->layout = &layouts[i];
-    stand_require(call, op->layout != NULL, "inputLayout '%s' is not in this stand-in",
+            found = &layouts[i];
+    stand_require(call, found != NULL, "inputLayout '%s' is not in this stand-in",
                   name ? name : "");
+    op->layout = found ? found : &layouts[0];
 }
 
 static void set_query(struct stand_call *call, struct attention_op *op)
