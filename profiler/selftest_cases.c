@@ -8,21 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-struct recipe {
-    enum op_kind kind;
-    const char *shape; /* what follows kind and type in the key */
-    int variants;      /* 0: just the one */
-    void (*vary)(struct trial *t, int variant);
-    bool few_types; /* with some types only: what varies does not depend on them */
-};
-
-static void vary_embed(struct trial *t, int variant)
+void vary_embed(struct trial *t, int variant)
 {
     t->op.scale = variant == 1 ? 3.5f : 0;
     t->op.by_position = variant == 2 ? 3 : 0;
 }
 
-static void vary_norm(struct trial *t, int variant)
+void vary_norm(struct trial *t, int variant)
 {
     static const int32_t flags[] = {0,           NORM_CENTRED,
                                     NORM_PLAIN,  NORM_CENTRED | NORM_BIASED,
@@ -36,7 +28,7 @@ static void vary_head_norm(struct trial *t, int variant)
     t->op.norm = flags[variant];
 }
 
-static void vary_scale(struct trial *t, int variant)
+void vary_scale(struct trial *t, int variant)
 {
     t->op.scale = 0.3f;
     t->absent[0] = variant == 0 || variant == 3;
@@ -48,7 +40,7 @@ static void vary_scale(struct trial *t, int variant)
     }
 }
 
-static void vary_rope(struct trial *t, int variant)
+void vary_rope(struct trial *t, int variant)
 {
     t->absent[0] = variant != 1;
     t->op.rope_scale = variant ? 0.25f : 1;
@@ -59,14 +51,14 @@ static void vary_rope(struct trial *t, int variant)
     }
 }
 
-static void vary_activation(struct trial *t, int variant)
+void vary_activation(struct trial *t, int variant)
 {
     /* of a single input this one means nothing */
     t->op.activation = t->op.kind == OP_ACTIVATE && variant == ACT_CLAMPED ? ACT_SILU : variant;
     t->op.scale = 3;
 }
 
-static void vary_attention(struct trial *t, int variant)
+void vary_attention(struct trial *t, int variant)
 {
     t->op.scale = 1 / sqrtf((float)t->op.head_dim);
     t->absent[0] = variant != 4;
@@ -272,26 +264,37 @@ static oato_status run_sizes(struct selftest *s, struct trial *t, const struct t
     return oato_interrupted ? oato_fail(err, OATO_NEGATIVE, "interrupted") : OATO_OK;
 }
 
+bool recipe_trial(const struct recipe *r, oato_dtype dtype, int variant, struct trial *t)
+{
+    struct oato_op example;
+    struct op_size size;
+    char key[OP_KEY_SIZE];
+    const bool typed = op_example(r->kind, DT_F16, &example);
+    *t = (struct trial){.numerics = NUMERICS_DECODE, .variant = variant};
+    snprintf(key, sizeof key, "%s/%s%s%s", op_kind_name(r->kind), typed ? dtype_name(dtype) : "",
+             typed ? "/" : "", r->shape);
+    if (!oato_op_parse(key, &t->op, &size))
+        return false; /* rows that are no whole blocks of the type */
+    t->op.eps = 1e-5f;
+    t->op.rope_base = 10000;
+    t->op.rope_scale = 1;
+    for (int i = op_weight_least(&t->op); i < RECORD_WEIGHTS; i++)
+        t->absent[i] = true;
+    if (r->vary)
+        r->vary(t, variant);
+    for (int i = 0; i < op_weight_least(&t->op); i++)
+        t->absent[i] = false;
+    trial_shape(t);
+    return op_valid(&t->op);
+}
+
 /* One variant of a recipe with one type. */
-static oato_status run_variant(struct selftest *s, const struct recipe *r, const char *key,
+static oato_status run_variant(struct selftest *s, const struct recipe *r, oato_dtype dtype,
                                int variant, struct oato_error *err)
 {
-    struct trial t = {.numerics = NUMERICS_DECODE, .variant = variant};
-    struct op_size size;
+    struct trial t;
     struct trial_pair pair;
-    if (!oato_op_parse(key, &t.op, &size))
-        return OATO_OK; /* rows that are no whole blocks of the type */
-    t.op.eps = 1e-5f;
-    t.op.rope_base = 10000;
-    t.op.rope_scale = 1;
-    for (int i = op_weight_least(&t.op); i < RECORD_WEIGHTS; i++)
-        t.absent[i] = true;
-    if (r->vary)
-        r->vary(&t, variant);
-    for (int i = 0; i < op_weight_least(&t.op); i++)
-        t.absent[i] = false;
-    trial_shape(&t);
-    if (!op_valid(&t.op))
+    if (!recipe_trial(r, dtype, variant, &t))
         return OATO_OK;
     if (!s->rig.device->ops->supports(s->rig.device, &t.op) ||
         !s->reference.device->ops->supports(s->reference.device, &t.op)) {
@@ -314,15 +317,11 @@ static oato_status run_recipe(struct selftest *s, const struct recipe *r, oato_d
                               struct oato_error *err)
 {
     struct oato_op example;
-    char key[OP_KEY_SIZE];
     oato_status status = OATO_OK;
     if (!op_example(r->kind, dtype, &example) || (r->few_types && !selftest_few_types(dtype)))
         return OATO_OK;
-    const bool typed = op_example(r->kind, DT_F16, &example);
-    snprintf(key, sizeof key, "%s/%s%s%s", op_kind_name(r->kind), typed ? dtype_name(dtype) : "",
-             typed ? "/" : "", r->shape);
     for (int v = 0; v < (r->variants ? r->variants : 1) && !status; v++)
-        status = run_variant(s, r, key, v, err);
+        status = run_variant(s, r, dtype, v, err);
     return status;
 }
 

@@ -53,6 +53,25 @@ void trial_halve(const struct program_record *r, int32_t rows, uint8_t *image);
 void trial_widen(const struct program_record *r, int32_t rows, const uint8_t *image,
                  const uint8_t *sent, uint8_t *got);
 
+/* Operators of one kind and shape, which may vary in what the key does not say. */
+struct recipe {
+    enum op_kind kind;
+    const char *shape;                          /* what follows kind and type in the key */
+    int variants;                               /* 0: just the one */
+    void (*vary)(struct trial *t, int variant); /* NULL: nothing varies */
+    bool few_types; /* with some types only: what varies does not depend on them */
+};
+/* The variant with that type of weights, where the kind has one. False: the type has no such
+ * shape, or the operator means nothing. */
+bool recipe_trial(const struct recipe *r, oato_dtype dtype, int variant, struct trial *t);
+/* `vary` of kinds whose variants other tests try, too. */
+void vary_embed(struct trial *t, int variant);
+void vary_norm(struct trial *t, int variant);
+void vary_scale(struct trial *t, int variant);
+void vary_rope(struct trial *t, int variant);
+void vary_activation(struct trial *t, int variant);
+void vary_attention(struct trial *t, int variant);
+
 /* ----------------------------------------------------------------------------------- a run - */
 
 enum { SELFTEST_CLASSES = 24 };

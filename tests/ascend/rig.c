@@ -62,6 +62,34 @@ void rig_end(void)
     assert_int_equal(aclFinalize(), 0);
 }
 
+int rig_on_910b(void **state)
+{
+    (void)state;
+    rig_begin("910B4");
+    return 0;
+}
+
+int rig_on_310p(void **state)
+{
+    (void)state;
+    rig_begin("310P3");
+    return 0;
+}
+
+int rig_on_310b(void **state)
+{
+    (void)state;
+    rig_begin("310B1");
+    return 0;
+}
+
+int rig_off(void **state)
+{
+    (void)state;
+    rig_end();
+    return 0;
+}
+
 static size_t bytes_of(aclDataType type, int64_t n)
 {
     return type == ACL_INT4 ? (size_t)(n + 1) / 2 : (size_t)n * aclDataTypeSize(type);

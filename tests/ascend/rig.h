@@ -28,6 +28,9 @@ typedef aclnnStatus rig_launch(void *workspace, uint64_t bytes, aclOpExecutor *e
 void rig_begin(const char *chip);
 /* Asserts that nothing is left over and no rule was broken. */
 void rig_end(void);
+/* The same, as cmocka calls them before and after a test. */
+int rig_on_910b(void **state), rig_on_310p(void **state), rig_on_310b(void **state);
+int rig_off(void **state);
 
 /* A dense tensor; values NULL: all 7, what no result is. Freed by rig_end. */
 struct cell *rig_tensor(aclDataType type, int rank, const int64_t *dims, const double *values);

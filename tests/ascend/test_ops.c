@@ -13,20 +13,6 @@
 
 static const aclDataType floats[] = {ACL_FLOAT, ACL_FLOAT16, ACL_BF16};
 
-static int begin(void **state)
-{
-    (void)state;
-    rig_begin("910B4");
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    rig_end();
-    return 0;
-}
-
 /* Values that Python's math gives. */
 static const double unary_x[] = {-3, -1, -0.5, 0, 0.5, 1, 2.5};
 static const double positive_x[] = {0.25, 0.5, 1, 2, 4, 9, 16};
@@ -455,7 +441,7 @@ static void every_operator_has_both_phases_and_rejects_nothing_at_all(void **sta
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define T(f) cmocka_unit_test_setup_teardown(f, rig_on_910b, rig_off)
     const struct CMUnitTest tests[] = {
         T(unary_operators_give_known_values_in_every_float_type),
         T(unary_operators_refuse_null_shapes_and_types),

@@ -11,27 +11,6 @@
 
 enum { B = 2, H = 4, KVH = 2, D = 16, KEYS = 20, ROWS = 3, MOST = B * H * ROWS * D };
 
-static int begin(void **state)
-{
-    (void)state;
-    rig_begin("910B4");
-    return 0;
-}
-
-static int begin_310p(void **state)
-{
-    (void)state;
-    rig_begin("310P3");
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    rig_end();
-    return 0;
-}
-
 /* One problem in B, N, S, D order. hidden(b, i, j): key j is masked for row i. */
 struct problem {
     int rows, lengths[B];
@@ -425,7 +404,7 @@ static void the_310p_has_attention_of_single_rows_only(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define T(f) cmocka_unit_test_setup_teardown(f, rig_on_910b, rig_off)
     const struct CMUnitTest tests[] = {
         T(every_layout_gives_the_definition),
         T(masks_biases_and_lengths_choose_the_keys),
@@ -436,8 +415,8 @@ int main(void)
         T(a_list_has_a_tensor_for_each_batch),
         T(a_prompt_has_one_tensor_of_keys),
         T(wrong_heads_types_and_layouts_are_refused),
-        cmocka_unit_test_setup_teardown(the_310p_has_attention_of_single_rows_only, begin_310p,
-                                        end),
+        cmocka_unit_test_setup_teardown(the_310p_has_attention_of_single_rows_only, rig_on_310p,
+                                        rig_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,34 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-static int begin(void **state)
-{
-    (void)state;
-    rig_begin("910B4");
-    return 0;
-}
-
-static int begin_310p(void **state)
-{
-    (void)state;
-    rig_begin("310P3");
-    return 0;
-}
-
-static int begin_310b(void **state)
-{
-    (void)state;
-    rig_begin("310B1");
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    rig_end();
-    return 0;
-}
-
 static double f16(double v)
 {
     return (double)stand_from_f16(stand_to_f16(v));
@@ -452,15 +424,15 @@ static void triangles_are_solved(void **state)
 
 int main(void)
 {
-#define T(f)     cmocka_unit_test_setup_teardown(f, begin, end)
-#define T_310(f) cmocka_unit_test_setup_teardown(f, begin_310p, end)
+#define T(f)     cmocka_unit_test_setup_teardown(f, rig_on_910b, rig_off)
+#define T_310(f) cmocka_unit_test_setup_teardown(f, rig_on_310p, rig_off)
     const struct CMUnitTest tests[] = {
         T(products_keep_f32_and_round_f16),
         T(products_of_f32_lose_bits_only_if_allowed),
         T(weights_may_be_transposed_batched_and_broadcast),
         T(a_weight_in_its_own_format_multiplies_the_same),
         T_310(the_310p_multiplies_f16_only),
-        cmocka_unit_test_setup_teardown(the_310b_has_no_such_kernels, begin_310b, end),
+        cmocka_unit_test_setup_teardown(the_310b_has_no_such_kernels, rig_on_310b, rig_off),
         T(quantised_weights_are_scaled_by_group),
         T(quantised_weights_of_one_scale_a_column),
         T_310(the_310p_has_no_quantised_products),

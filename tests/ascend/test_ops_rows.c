@@ -11,27 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-static int begin(void **state)
-{
-    (void)state;
-    rig_begin("910B4");
-    return 0;
-}
-
-static int begin_310p(void **state)
-{
-    (void)state;
-    rig_begin("310P3");
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    rig_end();
-    return 0;
-}
-
 static const double rows[] = {1, 2, 3, 4, -1, 0.5, 2, -2};
 
 static void rms_norm_gives_known_values(void **state)
@@ -291,8 +270,8 @@ static void windows_become_columns_and_pools(void **state)
 
 int main(void)
 {
-#define T(f)     cmocka_unit_test_setup_teardown(f, begin, end)
-#define T_310(f) cmocka_unit_test_setup_teardown(f, begin_310p, end)
+#define T(f)     cmocka_unit_test_setup_teardown(f, rig_on_910b, rig_off)
+#define T_310(f) cmocka_unit_test_setup_teardown(f, rig_on_310p, rig_off)
     const struct CMUnitTest tests[] = {
         T(rms_norm_gives_known_values),
         T_310(the_310p_wants_gamma_in_the_type_of_x_and_32_bytes),

@@ -4,22 +4,6 @@
  */
 #include "tests/kernels/ascend/asc_cases.h"
 
-#include <math.h>
-
-static void vary_embed(struct trial *t, int variant)
-{
-    t->op.scale = variant == 1 ? 3.5f : 0;
-    t->op.by_position = variant == 2 ? 3 : 0;
-}
-
-static void vary_norm(struct trial *t, int variant)
-{
-    static const int32_t flags[] = {0,           NORM_CENTRED,
-                                    NORM_PLAIN,  NORM_CENTRED | NORM_BIASED,
-                                    NORM_BIASED, NORM_CENTRED | NORM_PLAIN};
-    t->op.norm = flags[variant];
-}
-
 static void vary_head_norm(struct trial *t, int variant)
 {
     static const int32_t flags[] = {0,
@@ -33,37 +17,19 @@ static void vary_head_norm(struct trial *t, int variant)
     t->op.norm = flags[variant];
 }
 
-static void vary_scale(struct trial *t, int variant)
+static void vary_asc_scale(struct trial *t, int variant)
 {
-    t->op.scale = 0.3f;
-    t->absent[0] = variant == 0 || variant == 3;
-    t->op.divides = variant == 2;
-    if (variant == 3) {
-        t->op.temperature = 0.1f;
+    vary_scale(t, variant);
+    if (variant == 3)
         t->op.temperature_step = 2;
-        t->op.temperature_offset = 1;
-    }
 }
 
-/* Plain, with divisors, YaRN, and from a later dimension on. */
-static void vary_rope(struct trial *t, int variant)
+/* One more: from a later dimension on. */
+static void vary_asc_rope(struct trial *t, int variant)
 {
-    t->absent[0] = variant != 1;
-    t->op.rope_scale = variant ? 0.25f : 1;
-    if (variant == 2) {
-        t->op.rope_low = 2;
-        t->op.rope_high = 7.5f;
-        t->op.rope_magnitude = 1.2f;
-    }
+    vary_rope(t, variant);
     if (variant == 3)
         t->op.first = t->op.head_dim - t->op.rope_dims;
-}
-
-static void vary_activation(struct trial *t, int variant)
-{
-    /* of a single input this one means nothing */
-    t->op.activation = t->op.kind == OP_ACTIVATE && variant == ACT_CLAMPED ? ACT_SILU : variant;
-    t->op.scale = 3;
 }
 
 static void vary_gate(struct trial *t, int variant)
@@ -73,17 +39,12 @@ static void vary_gate(struct trial *t, int variant)
         t->op.activation = ACT_RELU;
 }
 
-static void vary_attention(struct trial *t, int variant)
+/* One more: a window of less than a page. */
+static void vary_asc_attention(struct trial *t, int variant)
 {
-    t->op.scale = 1 / sqrtf((float)t->op.head_dim);
-    t->absent[0] = variant != 4;
-    t->op.window = variant == 1 ? 40 : variant == 2 ? 64 : variant == 6 ? 9 : 0;
-    t->op.chunked = variant == 2;
-    t->op.soft_cap = variant == 3 ? 2 : 0;
-    if (variant == 5) {
-        t->op.alibi = 8;
-        t->op.alibi_heads = t->op.heads;
-    }
+    vary_attention(t, variant);
+    if (variant == 6)
+        t->op.window = 9;
 }
 
 static void vary_route(struct trial *t, int variant)
@@ -141,7 +102,7 @@ static void vary_top_k(struct trial *t, int variant)
     t->op.first = variant ? 1000 : 0;
 }
 
-const struct asc_case asc_cases[] = {
+const struct recipe asc_cases[] = {
     {OP_MUL_MAT, "k64/n64", 0, NULL, false},
     {OP_MUL_MAT, "k64/n33", 0, NULL, false},
     {OP_MUL_MAT, "k96/n50", 0, NULL, false},
@@ -181,15 +142,15 @@ const struct asc_case asc_cases[] = {
     {OP_ADD, "k333", 0, NULL, false},
     {OP_ADD, "k64", 0, NULL, false},
     {OP_ADD, "k1025", 0, NULL, false},
-    {OP_SCALE, "k333", 4, vary_scale, false},
-    {OP_SCALE, "k64", 4, vary_scale, false},
-    {OP_ROPE, "h3/d64/r64/p0", 3, vary_rope, false},
-    {OP_ROPE, "h5/d64/r64/p1", 3, vary_rope, false},
-    {OP_ROPE, "h2/d80/r20/p1", 4, vary_rope, false},
-    {OP_ROPE, "h2/d80/r20/p0", 4, vary_rope, false},
-    {OP_ROPE, "h4/d32/r32/p1", 3, vary_rope, false},
-    {OP_ROPE, "h1/d128/r64/p1", 4, vary_rope, false},
-    {OP_ROPE, "h2/d192/r64/p0", 4, vary_rope, false},
+    {OP_SCALE, "k333", 4, vary_asc_scale, false},
+    {OP_SCALE, "k64", 4, vary_asc_scale, false},
+    {OP_ROPE, "h3/d64/r64/p0", 3, vary_asc_rope, false},
+    {OP_ROPE, "h5/d64/r64/p1", 3, vary_asc_rope, false},
+    {OP_ROPE, "h2/d80/r20/p1", 4, vary_asc_rope, false},
+    {OP_ROPE, "h2/d80/r20/p0", 4, vary_asc_rope, false},
+    {OP_ROPE, "h4/d32/r32/p1", 3, vary_asc_rope, false},
+    {OP_ROPE, "h1/d128/r64/p1", 4, vary_asc_rope, false},
+    {OP_ROPE, "h2/d192/r64/p0", 4, vary_asc_rope, false},
     {OP_SWIGLU, "k333", ACT_COUNT, vary_activation, false},
     {OP_SWIGLU, "k64", ACT_COUNT, vary_activation, false},
     {OP_ACTIVATE, "k333", ACT_COUNT, vary_activation, false},
@@ -219,10 +180,10 @@ const struct asc_case asc_cases[] = {
     {OP_CONV, "k96/s3", 0, NULL, false},
     {OP_CONV, "k64/s1", 0, NULL, false},
     {OP_CONV, "k8/s7", 0, NULL, false},
-    {OP_ATTENTION, "h4/g2/d64", 7, vary_attention, false}, /* of what KV_STORE stored */
-    {OP_ATTENTION, "h7/g1/d16", 7, vary_attention, false},
-    {OP_ATTENTION, "h3/g3/d96", 7, vary_attention, false},
-    {OP_ATTENTION, "h8/g2/d32/v64", 7, vary_attention, false},
-    {OP_ATTENTION, "h4/g1/d96/c64", 7, vary_attention, false},
+    {OP_ATTENTION, "h4/g2/d64", 7, vary_asc_attention, false}, /* of what KV_STORE stored */
+    {OP_ATTENTION, "h7/g1/d16", 7, vary_asc_attention, false},
+    {OP_ATTENTION, "h3/g3/d96", 7, vary_asc_attention, false},
+    {OP_ATTENTION, "h8/g2/d32/v64", 7, vary_asc_attention, false},
+    {OP_ATTENTION, "h4/g1/d96/c64", 7, vary_asc_attention, false},
 };
 const int asc_case_count = ARRAY_LEN(asc_cases);

@@ -8,14 +8,8 @@
 
 #include "profiler/selftest_internal.h"
 
-struct asc_case {
-    enum op_kind kind;
-    const char *shape;                          /* what follows kind and type in the key */
-    int variants;                               /* 0: one */
-    void (*vary)(struct trial *t, int variant); /* NULL: nothing varies */
-    bool few_types;                             /* F16 and Q4_0 only */
-};
-extern const struct asc_case asc_cases[];
+/* few_types: F16 and Q4_0 only. */
+extern const struct recipe asc_cases[];
 extern const int asc_case_count;
 
 #endif

@@ -77,42 +77,18 @@ static void run_trial(const struct trial_pair *pair, const struct trial *t, int 
         tell(t, variant, "more than 1e-6 off");
 }
 
-/* The row's operator; false: the type has no such shape. */
-static bool trial_of(const struct asc_case *c, oato_dtype dtype, int variant, struct trial *t)
-{
-    struct op_size size;
-    char key[OP_KEY_SIZE];
-    const bool typed = is_typed(c->kind);
-    *t = (struct trial){.numerics = NUMERICS_DECODE, .variant = variant};
-    snprintf(key, sizeof key, "%s/%s%s%s", op_kind_name(c->kind), typed ? dtype_name(dtype) : "",
-             typed ? "/" : "", c->shape);
-    if (!oato_op_parse(key, &t->op, &size))
-        return false;
-    t->op.eps = 1e-5f;
-    t->op.rope_base = 10000;
-    t->op.rope_scale = 1;
-    for (int i = op_weight_least(&t->op); i < RECORD_WEIGHTS; i++)
-        t->absent[i] = true;
-    if (c->vary)
-        c->vary(t, variant);
-    for (int i = 0; i < op_weight_least(&t->op); i++)
-        t->absent[i] = false;
-    trial_shape(t);
-    return op_valid(&t->op);
-}
-
 static bool device_supports(const struct oato_op *op)
 {
     return tested.device->ops->supports(tested.device, op);
 }
 
-static void run_case(const struct asc_case *c, oato_dtype dtype, int variant)
+static void run_case(const struct recipe *c, oato_dtype dtype, int variant)
 {
     static size_t turn;
     struct trial t;
     struct trial_pair pair;
     struct oato_error err = {0};
-    if (!trial_of(c, dtype, variant, &t))
+    if (!recipe_trial(c, dtype, variant, &t))
         return;
     if (!device_supports(&t.op)) {
         refused++;
@@ -143,7 +119,7 @@ static void operators_are_the_references(void **state)
 {
     (void)state;
     for (int i = 0; i < asc_case_count; i++) {
-        const struct asc_case *c = &asc_cases[i];
+        const struct recipe *c = &asc_cases[i];
         for (size_t t = 0; t < ARRAY_LEN(types); t++) {
             if ((t && !is_typed(c->kind)) ||
                 (c->few_types && types[t] != DT_F16 && types[t] != DT_Q4_0))
