@@ -185,7 +185,7 @@ static oato_status ascend_open(int index, const char *spec, const struct device_
     for (int k = 0; k < OP_KIND_COUNT; k++)
         d->values[k] = asc_kinds[k].values;
     npu_take(d);
-    if (asc_limit_read(d, err) || chip_find(d, err))
+    if (patience_limit("OATO_ASCEND_STEP_LIMIT", &d->limit_ns, err) || chip_find(d, err))
         goto fail;
     d->far.memory.capacity = d->memory_bytes;
     if (options && options->budget_bytes && options->budget_bytes < d->memory_bytes)

@@ -20,6 +20,7 @@
 
 #include "kernels/ascend/asc_api.h"
 #include "kernels/core/far_device.h"
+#include "kernels/core/patience.h"
 #include "kernels/core/weights.h"
 
 struct asc_device;
@@ -263,12 +264,6 @@ struct asc_area {
 
 enum { ASC_SIGNALS = 64, ASC_ARRIVALS = 256, ASC_MARKS = 256 };
 
-/* How long something has been owed; zeros: nothing yet. */
-struct asc_patience {
-    uint64_t since_ns, progress;
-    bool interrupted;
-};
-
 /* asc_queue.c. The stream that the queue's thread feeds, which raises the timeline when the stream
  * has passed the events of records that signal. */
 struct asc_queue {
@@ -285,7 +280,7 @@ struct asc_queue {
     } arrival[ASC_ARRIVALS];
     uint64_t sent, arrived;
     int spins;
-    struct asc_patience patience;
+    struct patience patience;
 };
 
 /* asc_measure.c. While a profiler measures, each signal of a step gets a timed event. */

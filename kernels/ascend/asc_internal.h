@@ -80,10 +80,8 @@ void asc_queue_arrives(struct asc_device *d, void *to, const void *from, uint64_
 /* Waits, within the limit, until the stream is idle. Queue's thread, or while that is idle. */
 oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const char *doing,
                               struct oato_error *err);
-/* The limit of steps, from the environment. OATO_EUSAGE: no number. */
-oato_status asc_limit_read(struct asc_device *d, struct oato_error *err);
 /* Called again and again by who waits. True: nothing has come for too long, and why_hung is set. */
-bool asc_hangs(struct asc_device *d, struct asc_patience *p, uint64_t progress);
+bool asc_hangs(struct asc_device *d, struct patience *p, uint64_t progress);
 
 /* asc_graph.c. All on the queue's thread but create and free. begin starts a step; run runs records
  * from index on as one graph and returns how many (0: run this one by itself). */

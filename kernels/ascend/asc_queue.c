@@ -6,26 +6,19 @@
  * chips have few.
  *
  * No step waits inside CANN, which may never return: whoever waits looks, again and again, and
- * gives up when nothing has come for the limit. Then the device has failed, and nothing is asked of
- * it any more. The limit counts from the last thing that came; it is shorter once the user has
- * interrupted the program.
+ * gives up when nothing has come for the limit (core/patience.h). Then the device has failed, and
+ * nothing is asked of it any more.
  */
 #include "kernels/ascend/asc_internal.h"
 
 #include <inttypes.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     SPINS = 64,        /* looks before another thread is given the core */
     MARK_RECORDS = 32, /* records without a signal, after which the stream is marked */
     MARKS_AHEAD = 8,
-    LIMIT_S = 120, /* of a step: as for other accelerators */
-    LEAVE_S = 5,
-    LOOKS = 2000, /* before each further one is preceded by a nap */
-    NAP_NS = 20000,
 };
 #define SPIN_NS 500000 /* a token is sampled and said meanwhile */
 
@@ -36,31 +29,13 @@ static struct asc_device *device_of(struct job_queue *q)
 
 /* --------------------------------------------------------------------------------- limit -- */
 
-oato_status asc_limit_read(struct asc_device *d, struct oato_error *err)
+bool asc_hangs(struct asc_device *d, struct patience *p, uint64_t progress)
 {
-    const char *text = getenv("OATO_ASCEND_STEP_LIMIT");
-    char *end;
-    const double s = text && *text ? strtod(text, &end) : LIMIT_S;
-    if (text && *text && (*end || !(s >= 0 && s <= 1e6)))
-        return oato_fail(err, OATO_EUSAGE,
-                         "OATO_ASCEND_STEP_LIMIT is '%.40s'; it can be a number of seconds up to a "
-                         "million, or 0 for no limit",
-                         text);
-    d->limit_ns = (uint64_t)(s * 1e9);
-    return OATO_OK;
-}
-
-bool asc_hangs(struct asc_device *d, struct asc_patience *p, uint64_t progress)
-{
-    const uint64_t now = now_ns(), leave_ns = LEAVE_S * UINT64_C(1000000000);
-    const bool interrupted = oato_interrupted;
-    if (!p->since_ns || p->progress != progress || p->interrupted != interrupted)
-        *p = (struct asc_patience){now, progress, interrupted};
-    const bool leaves = interrupted && (!d->limit_ns || leave_ns < d->limit_ns);
-    const uint64_t limit = leaves ? leave_ns : d->limit_ns;
+    bool leaves;
     if (d->hung)
         return true;
-    if (!limit || now - p->since_ns <= limit)
+    const uint64_t limit = patience_ends(p, progress, d->limit_ns, &leaves);
+    if (!limit)
         return false;
     oato_fail(&d->why_hung, OATO_EDEVICE,
               "%s: the NPU has been at the same work for %.3g s and is left as it is; look for its "
@@ -180,8 +155,7 @@ static int stream_check(const struct asc_device *d, asc_stream stream)
 oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const char *doing,
                               struct oato_error *err)
 {
-    const struct timespec nap = {.tv_nsec = NAP_NS};
-    struct asc_patience p = {0};
+    struct patience p = {0};
     asc_event event = NULL;
     int status = 0;
     if (d->hung) {
@@ -199,10 +173,7 @@ oato_status asc_stream_finish(struct asc_device *d, asc_stream stream, const cha
             *err = d->why_hung;
             return err->status;
         }
-        if (looks < LOOKS)
-            sched_yield();
-        else
-            nanosleep(&nap, NULL);
+        patience_pause(looks);
     }
     /* also where there was no event: the caller gives back memory that the stream may use */
     const int waited = stream_check(d, stream);

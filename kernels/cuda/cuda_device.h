@@ -8,6 +8,7 @@
 #define OATO_CUDA_DEVICE_H
 
 #include "kernels/core/far_device.h"
+#include "kernels/core/patience.h"
 #include "kernels/core/weights.h"
 #include "kernels/cuda/cuda_blas.h"
 #include "kernels/cuda/cuda_driver.h"
@@ -30,12 +31,6 @@ enum cuda_chain {
     CHAIN_FOLLOWS /* yes: the last thing in the stream is a kernel of the same span */
 };
 
-/* cuda_hang.c. How long something has been owed; zeros: nothing yet. */
-struct cuda_patience {
-    uint64_t since_ns, progress;
-    bool interrupted;
-};
-
 /* The GPU's stream and the thread that feeds it: the thread launches queued jobs in order, and
  * raises the device's timeline when the stream has passed the records that signal. */
 struct cuda_queue {
@@ -52,7 +47,7 @@ struct cuda_queue {
     int spins;         /* waits for another thread or for the GPU so far */
     uint32_t unmarked; /* launches since the last signal */
     bool owed;         /* the GPU must do something else before the thread goes on */
-    struct cuda_patience patience;
+    struct patience patience;
     cu_event event[CUDA_SIGNALS];
     enum cuda_chain chain; /* of the next launch */
 };
@@ -141,12 +136,11 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
 void cuda_close(struct oato_device *base);
 /* cuda_sight.c: see struct device_ops. */
 void cuda_sight(const char *root, struct device_sight *out);
-/* cuda_hang.c. The limit for steps, from the environment; for closing. OATO_EUSAGE: no number. */
-oato_status cuda_limit_read(struct cuda_device *d, struct oato_error *err);
+/* cuda_hang.c. The limit becomes that for closing. */
 void cuda_limit_close(struct cuda_device *d);
 /* Called again and again by who waits for the GPU. True: `progress` has been the same for too long.
  * Then why_hung tells it, and the driver is not called any more. */
-bool cuda_hangs(struct cuda_device *d, struct cuda_patience *p, uint64_t progress);
+bool cuda_hangs(struct cuda_device *d, struct patience *p, uint64_t progress);
 /* In place of the driver's own function, which may never return. */
 cu_result cuda_stream_finish(struct cuda_device *d, cu_stream stream);
 /* cuda_unpack.c: see struct lane_ops. The rooms are made when they are first asked for. */

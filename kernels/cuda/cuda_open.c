@@ -130,7 +130,7 @@ oato_status cuda_open(int index, const char *spec, const struct device_options *
     d->cu = cu;
     d->index = index;
     d->budget_bytes = options ? options->budget_bytes : 0;
-    if (cuda_limit_read(d, err) || look_at(d, err))
+    if (patience_limit("OATO_CUDA_STEP_LIMIT", &d->limit_ns, err) || look_at(d, err))
         goto no_context;
     cu_result result = cu->context_retain(&d->context, d->ordinal);
     if (result) {
