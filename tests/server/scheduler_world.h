@@ -1,6 +1,7 @@
 /*
- * scheduler_world.h - the scheduler on a machine that is only numbers: discrete events, a step of the
- * engine each. What the engine does with a schedule (executor/batch.h) is done here to counters.
+ * scheduler_world.h - the scheduler on a machine that is only numbers: discrete events, a step of
+ * the engine each. What the engine does with a schedule (executor/batch.h) is done here to
+ * counters.
  */
 #ifndef OATO_SCHEDULER_WORLD_H
 #define OATO_SCHEDULER_WORLD_H
