@@ -253,6 +253,8 @@ oato_status engine_lower(struct engine *e, struct oato_error *err);
  * both. */
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
+/* What KV and arenas take, once all else is known; then they are allocated. */
+void engine_size(struct engine *e);
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
 /* seq_save.c: what engine_seq_size needs to know of the layers. */

@@ -6,7 +6,7 @@
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H
 
-#include "server/instance.h"
+#include "server/models.h"
 
 enum { HOSTS_MAX = 8 };
 
@@ -48,7 +48,8 @@ struct preparation {
 struct server {
     const struct server_options *options;
     struct list keys, hosts, origins;
-    struct instance *instance;
+    struct models models;
+    atomic_bool ending; /* no new requests */
     time_t started;
     atomic_int exchanges;     /* requests whose answers are not sent yet */
     atomic_size_t held_bytes; /* of bodies */
@@ -65,7 +66,9 @@ void list_free(struct list *l);
 /* One request and its answer. */
 struct exchange {
     struct server *server;
-    struct instance *instance; /* that answers */
+    struct instance *instance; /* that answers; the first one until it is known */
+    bool taken;                /* it stays loaded for this request: models_take */
+    uint64_t awaits_ns;        /* since when it waits for a model */
     struct MHD_Connection *connection;
     const struct route *route;
     struct text body;
@@ -92,6 +95,10 @@ struct exchange {
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
+/* By whoever has a request that was prepared, or waited for a model: it is answered or, without a
+ * result, given up; or goes back to its lane. */
+void prepare_end(struct exchange *x, enum MHD_Result result);
+void prepare_again(struct exchange *x);
 /* What waits is answered with 503, what runs is given up. */
 void prepare_close(struct server *s);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, has closed it.
@@ -134,8 +141,10 @@ enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
 
-/* The request as a JSON object; NULL, and err says why. Borrowed from x. */
+/* The request as a JSON object; NULL, and err says why. Borrowed from x, whose body goes then;
+ * body_parse leaves it there. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+json_t *body_parse(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 

@@ -7,44 +7,12 @@ static enum MHD_Result health(struct exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
     const int state = atomic_load(&x->instance->state);
-    if (state == INSTANCE_LOADING)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state != INSTANCE_READY)
+    const bool alone = x->server->models.alone;
+    if (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY))
         return reply_ending(x);
+    if (alone && state < INSTANCE_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
-}
-
-static void list_add(struct text *t, const char *key, const struct list *l)
-{
-    json_open(t, key, '[');
-    for (int32_t i = 0; l->item && l->item[i]; i++)
-        json_add(t, JSON(NULL, l->item[i]));
-    json_close(t, ']');
-}
-
-static enum MHD_Result models(struct exchange *x)
-{
-    const struct instance *m = x->instance;
-    const bool ready = atomic_load(&m->state) == INSTANCE_READY;
-    struct text t;
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("object", "list"));
-    json_open(&t, "data", '[');
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("id", (const char *)m->name), JSON("object", "model"),
-             JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
-    list_add(&t, "aliases", &m->aliases);
-    list_add(&t, "tags", &m->tags);
-    if (ready) {
-        const struct model_shape *shape = &m->session.model->shape;
-        json_add_object(&t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
-                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
-    }
-    json_close(&t, '}');
-    json_close(&t, ']');
-    json_close(&t, '}');
-    return reply_json(x, &t);
 }
 
 static enum MHD_Result complete(struct exchange *x)
@@ -81,8 +49,10 @@ const struct route routes[] = {
     {"/openapi.json", false, true, true, route_openapi, NULL},
     {"/health", false, true, true, health, NULL},
     {"/v1/health", false, true, true, health, NULL},
-    {"/models", false, true, true, models, NULL},
-    {"/v1/models", false, true, true, models, NULL},
+    {"/models", false, true, true, route_models, NULL},
+    {"/v1/models", false, true, true, route_models, NULL},
+    {"/models/load", true, false, true, route_load, NULL},
+    {"/models/unload", true, false, true, route_unload, NULL},
     {"/completion", true, false, false, complete, &dialect_native},
     {"/completions", true, false, false, complete, &dialect_native},
     {"/v1/completions", true, false, false, complete, &dialect_text},

@@ -6,6 +6,20 @@
 
 #include "executor/session.h"
 
+enum { MODELS_MOST = 256, MODELS_DEVICES = 1 + DEVICES_MAX };
+
+/* One of several models, by a name that no other one has. */
+struct server_model {
+    const char *name, *path;
+    void *make_user; /* of session.make_plan */
+};
+
+/* What the models may use of an accelerator together. */
+struct server_device {
+    char id[16];
+    uint64_t bytes;
+};
+
 /* Texts are borrowed until server_run returns. */
 struct server_options {
     struct session_args session; /* engine.seqs: answers computed at the same time */
@@ -31,6 +45,15 @@ struct server_options {
     bool verbose;                       /* answers tell their prompt */
     bool split;       /* engine.context is divided by engine.seqs: no answer has more positions */
     int32_t body_kib; /* of a request */
+    /* Several models, loaded when they are asked for; NULL: session.model alone */
+    const struct server_model *models;
+    int32_t n_models;
+    struct server_device devices[DEVICES_MAX];
+    int32_t n_devices;
+    uint64_t memory_bytes; /* of the host, for all models and the server together */
+    int32_t models_max;    /* loaded at the same time; 0: as memory allows */
+    int32_t models_wait_s; /* of a request, for memory that other models use */
+    bool no_autoload;      /* only /models/load loads one */
 };
 
 /* Serves until SIGINT or SIGTERM (interrupt_catch), then lets running answers end. Returns what
