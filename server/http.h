@@ -74,6 +74,7 @@ struct exchange {
     bool too_large;
     size_t n_prompt;  /* tokens of a prompt that does not fit */
     int32_t client;   /* number of its key */
+    char id[24];      /* told as dialect.id_header says; "": not made yet */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
     struct job *job;
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
@@ -131,6 +132,8 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t);
 /* {"error": ..}, as OpenAI has it. */
 enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The client names the version of Anthropic's interface that it knows. */
+bool asks_anthropic(const struct exchange *x);
 /* 503: the server is ending. */
 enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */

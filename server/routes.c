@@ -109,6 +109,8 @@ const struct route routes[] = {
     {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
     {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
     {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
     {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
