@@ -328,9 +328,12 @@ void chat_reader_push(struct chat_reader *r, const char *text, size_t n)
     text_add(&r->held, text, n);
     while (r->held.len && !r->held.failed) {
         size_t at = 0;
-        if (r->calling && !call_ends(r))
-            return;
-        const int mark = r->held.len ? mark_find(r, &at) : -1;
+        if (r->calling) {
+            if (!call_ends(r))
+                return;
+            continue;
+        }
+        const int mark = mark_find(r, &at);
         if (mark < 0)
             break;
         const size_t said = without_space(&r->held, at);

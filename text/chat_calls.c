@@ -55,7 +55,8 @@ static void call_close(struct chat_calls *k, bool whole)
 static void call_open(struct chat_calls *k, const char *name, size_t n)
 {
     static const char space[] = "functions.";
-    const size_t skip = n > strlen(space) && !memcmp(name, space, strlen(space)) ? strlen(space) : 0;
+    const size_t skip =
+        n > strlen(space) && !memcmp(name, space, strlen(space)) ? strlen(space) : 0;
     char *text = strndup(name + skip, n - skip);
     if (!text) {
         k->piece.failed = true;
@@ -223,7 +224,8 @@ static void key_end(struct chat_calls *k)
 static void between_end(struct chat_calls *k)
 {
     const struct gguf_string held = {k->held.data, k->held.len};
-    k->string = gguf_string_has(held, "string=\"true\"") || gguf_string_has(held, "type=\"string\"");
+    k->string =
+        gguf_string_has(held, "string=\"true\"") || gguf_string_has(held, "type=\"string\"");
     k->held.len = 0;
     k->now = CALLS_VALUE;
 }
@@ -316,9 +318,7 @@ static void feed(struct chat_calls *k, char c)
             start_over(k);
         }
         break;
-    case CALLS_NEXT:
-        next_go(k, c);
-        break;
+    case CALLS_NEXT: next_go(k, c); break;
     case CALLS_NAME:
         if (chat_name_char(c)) {
             text_add(&k->held, &c, 1);
@@ -327,18 +327,10 @@ static void feed(struct chat_calls *k, char c)
         k->now = CALLS_NAMED;
         named_go(k, c);
         break;
-    case CALLS_NAMED:
-        named_go(k, c);
-        break;
-    case CALLS_SEEK:
-        seek_go(k, c);
-        break;
-    case CALLS_OBJECT:
-        object_go(k, c);
-        break;
-    case CALLS_ARGUMENTS:
-        arguments_go(k, c);
-        break;
+    case CALLS_NAMED: named_go(k, c); break;
+    case CALLS_SEEK: seek_go(k, c); break;
+    case CALLS_OBJECT: object_go(k, c); break;
+    case CALLS_ARGUMENTS: arguments_go(k, c); break;
     case CALLS_TAG:
         if (meets(&k->marked, k->f->key, c))
             k->now = CALLS_KEY;
@@ -356,8 +348,7 @@ static void feed(struct chat_calls *k, char c)
             tagged_tell(k, k->held.len);
         break;
     case CALLS_OVER:
-    case CALLS_NONE:
-        break;
+    case CALLS_NONE: break;
     }
 }
 

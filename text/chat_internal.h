@@ -108,10 +108,10 @@ struct chat_calls {
         CALLS_NONE, /* it cannot be read */
     } now;
     struct loose json;
-    struct text raw;    /* all of it, until a call was told */
-    struct text held;   /* a name or what is between tags, so far */
-    struct text object; /* of CALLS_OBJECT, without arguments that were told; or a key */
-    struct text piece;  /* arguments that are not told yet */
+    struct text raw;             /* all of it, until a call was told */
+    struct text held;            /* a name or what is between tags, so far */
+    struct text object;          /* of CALLS_OBJECT, without arguments that were told; or a key */
+    struct text piece;           /* arguments that are not told yet */
     struct span name, arguments; /* in `object` */
     size_t marked, ended;        /* bytes of the mark that is awaited, of `end` */
     int32_t told;                /* calls that were */

@@ -323,12 +323,8 @@ void loose_put(struct loose *l, char c)
 {
     const bool counts = c && strchr("+-.eE0123456789", c);
     switch (l->now) {
-    case LOOSE_STRING:
-        string_go(l, c);
-        break;
-    case LOOSE_ESCAPE:
-        escape_go(l, c);
-        break;
+    case LOOSE_STRING: string_go(l, c); break;
+    case LOOSE_ESCAPE: escape_go(l, c); break;
     case LOOSE_QUOTE:
         if (c != token_quote[l->matched])
             bad(l, c);
@@ -343,15 +339,11 @@ void loose_put(struct loose *l, char c)
         else
             word_end(l, c);
         break;
-    case LOOSE_BAD:
-        emit(l, c);
-        break;
+    case LOOSE_BAD: emit(l, c); break;
     case LOOSE_VALUE:
     case LOOSE_KEY:
     case LOOSE_COLON:
     case LOOSE_NEXT:
-    case LOOSE_DONE:
-        between_go(l, c);
-        break;
+    case LOOSE_DONE: between_go(l, c); break;
     }
 }

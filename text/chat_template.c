@@ -196,9 +196,9 @@ bool chat_template_mentions(const struct chat_template *c, const char *word)
     return gguf_string_has((struct gguf_string){c->source.data, c->source.len}, word);
 }
 
-oato_status chat_reader_open(const struct chat_template *c, enum chat_form form,
-                             const char *prompt, size_t n, const struct chat_sink *sink,
-                             struct chat_reader **out, struct oato_error *err)
+oato_status chat_reader_open(const struct chat_template *c, enum chat_form form, const char *prompt,
+                             size_t n, const struct chat_sink *sink, struct chat_reader **out,
+                             struct oato_error *err)
 {
     const struct gguf_string source = {c->source.data, c->source.len};
     return chat_reader_of(source, form, (struct gguf_string){prompt, n}, sink, out, err);

@@ -154,9 +154,9 @@ enum chat_form {
 struct chat_reader;
 /* prompt: the text that chat_template_apply made for the answer, whose end may open the reasoning.
  * The reader keeps none of the arguments but *sink. */
-oato_status chat_reader_open(const struct chat_template *c, enum chat_form form,
-                             const char *prompt, size_t n, const struct chat_sink *sink,
-                             struct chat_reader **out, struct oato_error *err);
+oato_status chat_reader_open(const struct chat_template *c, enum chat_form form, const char *prompt,
+                             size_t n, const struct chat_sink *sink, struct chat_reader **out,
+                             struct oato_error *err);
 /* Does the text so far end in reasoning, and the marks around that; NULL: the model has none. */
 bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const char **end);
 /* The next piece of the answer's text, control tokens included. */
