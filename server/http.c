@@ -310,40 +310,76 @@ static enum MHD_Result preflight(struct exchange *x)
     return respond(x, MHD_HTTP_OK, "text/html", r);
 }
 
-static const struct route *route_find(const char *path, bool *known, bool post)
+/* Whether a path is one of the pattern, in which a * stands for any text but an empty one: *rest
+ * and *n are it. */
+static bool path_matches(const char *pattern, const char *path, const char **rest, size_t *n)
 {
-    const struct route *found = NULL;
-    *known = false;
+    const size_t before = strcspn(pattern, "*"), length = strlen(path);
+    const size_t after = pattern[before] ? strlen(pattern + before + 1) : 0;
+    *rest = path + before;
+    *n = length - before - after;
+    return pattern[before] ? length > before + after && !strncmp(path, pattern, before) &&
+                                 !strcmp(path + length - after, pattern + before + 1)
+                           : !strcmp(path, pattern);
+}
+
+/* The first one of the path and method, and the methods of all that have the path. */
+static const struct route *route_find(struct exchange *x, const char *path, unsigned *methods)
+{
+    const char *rest;
+    size_t n;
+    *methods = 0;
     for (const struct route *r = routes; r->path; r++) {
-        if (strcmp(r->path, path) != 0)
+        if (!path_matches(r->path, path, &rest, &n))
             continue;
-        *known = true;
-        if (r->post == post)
-            found = r;
+        *methods |= r->methods;
+        if (!(r->methods & x->method))
+            continue;
+        x->rest = strchr(r->path, '*') ? strndup(rest, n) : NULL;
+        return r;
     }
-    return found;
+    return NULL;
+}
+
+static const char *const method_names[] = {"GET", "POST", "DELETE"};
+
+static unsigned method_of(const char *name)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (!strcmp(name, method_names[i]))
+            return 1u << i;
+    return strcmp(name, "HEAD") != 0 ? 0 : METHOD_GET;
+}
+
+static enum MHD_Result reply_wrong_method(struct exchange *x, const char *path, unsigned methods)
+{
+    char names[40] = "";
+    size_t n = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (methods >> i & 1)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
+                                  method_names[i]);
+    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path, names);
 }
 
 static enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
 {
-    const bool post = !strcmp(method, "POST");
-    const bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     const int state = atomic_load(&x->instance->state);
-    bool known;
+    unsigned methods;
     if (!strcmp(method, "OPTIONS"))
         return preflight(x);
-    x->route = route_find(path, &known, post);
+    x->method = method_of(method);
+    x->route = route_find(x, path, &methods);
     if (!may_ask(x))
         return reply_error(x, MHD_HTTP_UNAUTHORIZED,
                            "Invalid API Key: send a valid one as \"Authorization: Bearer KEY\"");
-    if (!known)
+    if (!methods)
         return reply_error(x, MHD_HTTP_NOT_FOUND,
                            "there is no %.80s here; /health, /v1/models, "
                            "/v1/completions, /v1/chat/completions and others are",
                            path);
-    if (!x->route || !(post || get))
-        return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path,
-                           post ? "GET" : "POST");
+    if (!x->route)
+        return reply_wrong_method(x, path, methods);
     if (x->too_large)
         return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
                            "the request is larger than %d KiB; --body-limit KIB allows more",
@@ -351,13 +387,13 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
     if (x->crowded)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
                            "other large requests wait; try again later");
-    if (x->body.failed)
+    if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     if (state == INSTANCE_LOADING && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
-    return post ? prepare_later(x) : x->route->answer(x);
+    return x->method == METHOD_GET ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)
@@ -447,6 +483,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
     json_decref(x->json);
     json_decref(x->fields);
     json_decref(x->kept);
+    free(x->rest);
     free(x);
     *context = NULL;
     atomic_fetch_sub(&s->exchanges, 1);

@@ -68,6 +68,8 @@ struct exchange {
     struct instance *instance; /* that answers */
     struct MHD_Connection *connection;
     const struct route *route;
+    unsigned method; /* METHOD_ of it; 0: another */
+    char *rest;      /* of the path: what stands at the * of the route's, decoded; or NULL */
     struct text body;
     bool too_large;
     size_t n_prompt;  /* tokens of a prompt that does not fit */
@@ -139,15 +141,18 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
+/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
+
 struct route {
-    const char *path;
-    bool post;
+    const char *path; /* a * in it stands for any text but an empty one: exchange.rest */
+    unsigned methods;
     bool open;    /* without a key */
     bool loading; /* also before the model is there */
     enum MHD_Result (*answer)(struct exchange *x);
     const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
 };
-/* NULL-terminated by path. */
+/* NULL-terminated by path; the first one that fits a request answers it. */
 extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
