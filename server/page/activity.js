@@ -7,7 +7,8 @@ const colours = ["#4c8dff", "#f0883e", "#3fb950", "#a371f7", "#db61a2", "#d4a72c
 const rates = []; // decoded tokens per second, one a look
 let last = null;
 
-function parse(text) {
+/** The numbers of /metrics by their names. */
+export function parse(text) {
   const m = {};
   for (const line of text.split("\n")) {
     const at = line.lastIndexOf(" ");

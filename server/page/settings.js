@@ -99,7 +99,7 @@ export async function refresh(model) {
     const own = props.default_generation_settings?.params ?? {};
     for (const [name, , , there] of NUMBERS) {
       const value = own[there ?? name];
-      const none = (name === "max_tokens" && value < 0 && "no limit") || (name === "seed" && value < 0 && "random");
+      const none = (name === "max_tokens" && value < 0 && "no limit") || (name === "seed" && (value < 0 || value > 2 ** 63) && "random");
       inputs.get(name).placeholder = none || String(value === undefined ? "server's default" : Number(value.toPrecision(6)));
     }
   } catch (error) {
