@@ -78,6 +78,10 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
     if (origin)
         header(r, "Vary", "Origin");
     header(r, "Server", "oato-serve");
+    for (size_t i = 0; *x->etag && page_headers[i]; i += 2)
+        header(r, page_headers[i], page_headers[i + 1]);
+    if (*x->etag)
+        header(r, "ETag", x->etag);
 }
 
 /* By the connection's own thread. */
