@@ -56,7 +56,7 @@ static void on_call(void *user, const char *name, const char *arguments)
     t->right = t->right && !strcmp(name, "f") && !strcmp(arguments, "{}");
 }
 
-static oato_status form_try(const struct server *s, const struct call_form *f,
+static oato_status form_try(const struct instance *m, const struct call_form *f,
                             const struct text *prompt, bool *is, struct oato_error *err)
 {
     struct trial trial = {.right = true};
@@ -64,7 +64,7 @@ static oato_status form_try(const struct server *s, const struct call_form *f,
     struct chat_reader *reader;
     struct text call;
     const char *begin, *end;
-    if (chat_reader_open(s->template, or_empty(prompt->data), prompt->len, &sink, &reader, err))
+    if (chat_reader_open(m->template, or_empty(prompt->data), prompt->len, &sink, &reader, err))
         return err->status;
     text_init(&call);
     const bool thinks = chat_reader_thinks(reader, &begin, &end);
@@ -79,12 +79,12 @@ static oato_status form_try(const struct server *s, const struct call_form *f,
 }
 
 /* NULL, and err says why. */
-static const struct call_form *form_find(const struct server *s, const struct text *prompt,
+static const struct call_form *form_find(const struct instance *m, const struct text *prompt,
                                          struct oato_error *err)
 {
     for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
         bool is = false;
-        if (form_try(s, &forms[i], prompt, &is, err))
+        if (form_try(m, &forms[i], prompt, &is, err))
             return NULL;
         if (is)
             return &forms[i];
@@ -114,7 +114,7 @@ static bool piece_make(struct grammar_piece *p, const struct call_form *f, const
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
                             const struct text *prompt, struct oato_error *err)
 {
-    const struct call_form *form = form_find(j->server, prompt, err);
+    const struct call_form *form = form_find(j->instance, prompt, err);
     if (!form)
         return err->status;
     struct grammar_piece *pieces = calloc(json_array_size(tools) + 1, sizeof *pieces);

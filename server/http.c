@@ -128,7 +128,8 @@ enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     text_init(&t);
-    error_json(&t, status, message);
+    const struct dialect *d = x->route && x->route->dialect ? x->route->dialect : &dialect_chat;
+    d->error(&t, status, message);
     const enum MHD_Result result =
         t.failed ? MHD_NO : reply(x, status, "application/json; charset=utf-8", t.data, t.len);
     text_free(&t);
@@ -150,7 +151,7 @@ static enum MHD_Result reply_unfit(struct exchange *x, const struct oato_error *
     json_add_object(&t, "error", JSON("code", MHD_HTTP_BAD_REQUEST),
                     JSON("message", (const char *)err->text),
                     JSON("type", "exceed_context_size_error"), JSON("n_prompt_tokens", x->n_prompt),
-                    JSON("n_ctx", x->server->context));
+                    JSON("n_ctx", x->instance->context));
     json_close(&t, '}');
     const enum MHD_Result result =
         t.failed ? MHD_NO
@@ -166,7 +167,7 @@ enum MHD_Result reply_ending(struct exchange *x)
 
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
-    if (atomic_load(&x->server->now)) /* what is prepared has been cancelled */
+    if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
     if (err->status == OATO_EFIT && x->n_prompt)
         return reply_unfit(x, err);
@@ -180,13 +181,12 @@ static bool stream_fill(struct job *j)
 {
     j->out.len = j->out_sent = 0;
     const bool ended = j->n_ended == j->n_choices;
-    if (j->error.status && ended) {
-        answer_error(j, &j->out);
-    } else {
-        answer_events(j, &j->out);
-    }
-    if (ended && !j->error.status && j->ask.kind != ASK_NATIVE)
-        text_printf(&j->out, "data: [DONE]\n\n");
+    if (j->error.status && ended)
+        j->ask.dialect->failed(j, &j->out);
+    else
+        j->ask.dialect->events(j, &j->out);
+    if (ended && !j->error.status)
+        text_printf(&j->out, "%s", or_empty(j->ask.dialect->done));
     j->out_last = ended;
     return j->out.len > 0;
 }
@@ -221,7 +221,7 @@ static enum MHD_Result stream_begin(struct exchange *x)
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, stream_read, x->job, NULL);
     if (r)
         header(r, "Cache-Control", "no-cache");
-    return respond(x, MHD_HTTP_OK, "text/event-stream", r);
+    return respond(x, MHD_HTTP_OK, x->job->ask.dialect->stream_type, r);
 }
 
 /* Called with a new job, and again whenever its connection was let go on. A stream begins with its
@@ -253,7 +253,7 @@ static enum MHD_Result job_answer(struct exchange *x)
     if (j->ask.stream)
         return stream_begin(x);
     text_init(&whole);
-    answer_whole(j, &whole);
+    j->ask.dialect->whole(j, &whole);
     if (j->ask.kind == ASK_NATIVE)
         fields_pick(&whole, x->fields);
     return reply_json(x, &whole);
@@ -328,7 +328,7 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
 {
     const bool post = !strcmp(method, "POST");
     const bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
-    const int state = atomic_load(&x->server->state);
+    const int state = atomic_load(&x->instance->state);
     bool known;
     if (!strcmp(method, "OPTIONS"))
         return preflight(x);
@@ -353,9 +353,9 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
                            "other large requests wait; try again later");
     if (x->body.failed)
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    if (state == SERVER_LOADING && !x->route->loading)
+    if (state == INSTANCE_LOADING && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state > SERVER_READY && !x->route->loading)
+    if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
     return post ? prepare_later(x) : x->route->answer(x);
 }
@@ -367,6 +367,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
         return MHD_NO;
     *context = x;
     x->server = s;
+    x->instance = s->instance;
     x->connection = c;
     text_init(&x->body);
     atomic_fetch_add(&s->exchanges, 1);
@@ -445,6 +446,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
     body_release(x);
     json_decref(x->json);
     json_decref(x->fields);
+    json_decref(x->kept);
     free(x);
     *context = NULL;
     atomic_fetch_sub(&s->exchanges, 1);

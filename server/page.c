@@ -18,7 +18,7 @@ static enum MHD_Result file_reply(struct exchange *x, const struct embedded_file
 
 enum MHD_Result route_page(struct exchange *x)
 {
-    if (x->server->options->no_page)
+    if (x->instance->options->no_page)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "the server was started with --no-ui");
     return file_reply(x, &page_files[0], "text/html; charset=utf-8");
 }
@@ -57,9 +57,9 @@ json_t *openapi_make(const struct sampler_options *defaults)
 enum MHD_Result route_openapi(struct exchange *x)
 {
     /* the model's file decides, too, what options are when nobody asks for them */
-    if (atomic_load(&x->server->state) == SERVER_LOADING)
+    if (atomic_load(&x->instance->state) == INSTANCE_LOADING)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    json_t *api = openapi_make(&x->server->session.sampling);
+    json_t *api = openapi_make(&x->instance->session.sampling);
     char *text = api ? json_dumps(api, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     enum MHD_Result r = text ? reply(x, MHD_HTTP_OK, "application/json", text, strlen(text))
                              : reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "memory is short");
@@ -68,7 +68,7 @@ enum MHD_Result route_openapi(struct exchange *x)
     return r;
 }
 
-void seen_take(struct server *s, struct batch_view *v, int32_t n)
+void seen_take(struct instance *m, struct batch_view *v, int32_t n)
 {
     struct engine_stats stats;
     struct seen seen = {.n_running = 0};
@@ -76,12 +76,12 @@ void seen_take(struct server *s, struct batch_view *v, int32_t n)
     int32_t running = 0;
     for (int32_t i = 0; i < n; i++)
         running += v[i].state == BATCH_RUNNING;
-    if (n == s->n_seen && running == s->running_seen && now - s->seen_ns < SEEN_NS)
+    if (n == m->n_seen && running == m->running_seen && now - m->seen_ns < SEEN_NS)
         return;
-    s->n_seen = n;
-    s->running_seen = running;
-    s->seen_ns = now;
-    engine_get_stats(s->session.engine, &stats);
+    m->n_seen = n;
+    m->running_seen = running;
+    m->seen_ns = now;
+    engine_get_stats(m->session.engine, &stats);
     seen.pages = stats.pages;
     seen.pages_free = stats.pages_free;
     seen.pages_cached = stats.pages_cached;
@@ -95,27 +95,27 @@ void seen_take(struct server *s, struct batch_view *v, int32_t n)
         seen.running[seen.n_running++] =
             (struct seen_request){v[i].id, v[i].prompt, v[i].generated, v[i].pages};
     }
-    pthread_mutex_lock(&s->lock);
-    s->seen = seen;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&m->lock);
+    m->seen = seen;
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* Answers have no fixed place: as many slots are busy as answers are computed. */
 enum MHD_Result route_slots(struct exchange *x)
 {
-    struct server *s = x->server;
+    struct instance *m = x->instance;
     struct text t;
-    if (s->options->no_slots)
+    if (m->options->no_slots)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-slots");
-    pthread_mutex_lock(&s->lock);
-    const struct seen seen = s->seen;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&m->lock);
+    const struct seen seen = m->seen;
+    pthread_mutex_unlock(&m->lock);
     text_init(&t);
     json_open(&t, NULL, '[');
-    for (int32_t i = 0; i < s->options->session.engine.seqs; i++) {
+    for (int32_t i = 0; i < m->options->session.engine.seqs; i++) {
         const bool busy = i < seen.n_running;
         json_open(&t, NULL, '{');
-        json_add(&t, JSON("id", i), JSON("n_ctx", s->context), json_bool("speculative", false),
+        json_add(&t, JSON("id", i), JSON("n_ctx", m->context), json_bool("speculative", false),
                  json_bool("is_processing", busy));
         if (busy)
             json_add(&t, JSON("id_task", seen.running[i].id), JSON("state", "running"),

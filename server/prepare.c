@@ -44,7 +44,7 @@ static bool nobody_waits(void *user)
     if (now - x->looked_ns < LOOK_NS)
         return false;
     x->looked_ns = now;
-    return atomic_load(&x->server->now) || client_went(x->connection);
+    return atomic_load(&x->instance->now) || client_went(x->connection);
 }
 
 /* ------------------------------------------------------------------------------- JSON --------- */
