@@ -36,6 +36,7 @@ oato_status instance_create(struct server *s, const struct server_model *model,
         m->own.session.make_user = model->make_user;
     }
     m->incoming_end = &m->incoming;
+    text_init(&m->plan);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->vocab_lock, NULL);
     pthread_cond_init(&m->wake, NULL);
@@ -88,8 +89,8 @@ oato_status instance_measure(struct instance *m, struct oato_error *err)
         return err->status;
     const uint64_t vocab = (uint64_t)stats.vocab, seqs = (uint64_t)stats.seqs;
     pthread_mutex_lock(&all->lock);
-    m->need[0] = vocab * (TOKEN_BYTES + seqs * SAMPLER_BYTES) + OTHER_BYTES +
-                 ((uint64_t)o->swap_mib << 20);
+    m->need[0] =
+        vocab * (TOKEN_BYTES + seqs * SAMPLER_BYTES) + OTHER_BYTES + ((uint64_t)o->swap_mib << 20);
     for (int32_t i = 0; i < stats.n_devices; i++) {
         const struct engine_device_stats *d = &stats.device[i];
         m->need[device_of(all, &d->info)] += d->memory_bytes;
@@ -138,6 +139,8 @@ void instance_unload(struct instance *m)
     session_close(&m->session);
     chat_template_free(m->template);
     m->template = NULL;
+    text_free(&m->plan);
+    text_init(&m->plan);
     m->granted = false;
 }
 

@@ -36,9 +36,9 @@ static oato_status model_add(struct model_files *f, const char *name, const char
 {
     const char *part = strstr(name, first);
     const size_t n = strlen(name), end = strlen(suffix);
-    const size_t length = part                                              ? (size_t)(part - name)
+    const size_t length = part                                         ? (size_t)(part - name)
                           : n > end && !strcmp(name + n - end, suffix) ? n - end
-                                                                            : n;
+                                                                       : n;
     if (f->n == MODELS_MOST)
         return oato_fail(err, OATO_EUSAGE, "--models: more than %d models; name fewer",
                          MODELS_MOST);

@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    LOOK_NS = 50000000,            /* how often those who wait are looked at */
-    PATIENCE_NS = 1000000000,      /* of who waits for a busy model to go */
-    SERVER_BYTES = 48 << 20        /* of the host, for connections and their requests */
+    LOOK_NS = 50000000,       /* how often those who wait are looked at */
+    PATIENCE_NS = 1000000000, /* of who waits for a busy model to go */
+    SERVER_BYTES = 48 << 20   /* of the host, for connections and their requests */
 };
 #define RETRY_NS ((uint64_t)10 * 1000000000) /* between two tries to load a model that failed */
 
@@ -51,17 +51,24 @@ oato_status models_open(struct server *s, struct oato_error *err)
     return status;
 }
 
-struct instance *models_find(struct server *s, const char *name)
+static bool is_named(const struct instance *m, const char *name)
 {
     static const char *const ends[] = {"", ".gguf", ":latest"};
-    struct models *all = &s->models;
-    for (int32_t i = 0; i < all->n && !all->alone; i++)
-        for (size_t k = 0; k < ARRAY_LEN(ends); k++) {
-            const char *own = all->of[i]->name;
-            if (!strncmp(name, own, strlen(own)) && !strcmp(name + strlen(own), ends[k]))
-                return all->of[i];
-        }
-    return all->alone ? all->of[0] : NULL;
+    const size_t own = strlen(m->name);
+    bool is = false;
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+        is = is || (!strncmp(name, m->name, own) && !strcmp(name + own, ends[i]));
+    for (const char *const *alias = m->aliases.item; alias && *alias; alias++)
+        is = is || !strcmp(name, *alias);
+    return is;
+}
+
+struct instance *models_named(struct server *s, const char *name)
+{
+    for (int32_t i = 0; i < s->models.n; i++)
+        if (is_named(s->models.of[i], name))
+            return s->models.of[i];
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------------- requests --- */
@@ -110,7 +117,7 @@ static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
         const char *said = json_string_value(json_object_get(o, "model"));
         name = said ? said : name;
     }
-    struct instance *m = name ? models_find(x->server, name) : NULL;
+    struct instance *m = name ? models_named(x->server, name) : NULL;
     if (!name)
         *result = reply_error(x, MHD_HTTP_BAD_REQUEST,
                               "model name is missing from the request; /v1/models lists all");
@@ -130,7 +137,7 @@ enum models_take models_take(struct exchange *x, enum MHD_Result *result)
         return MODEL_REFUSED;
     const char *word = query(x, "autoload");
     const bool loads = word ? !strcmp(word, "true") || !strcmp(word, "1")
-                            : x->route->post && !x->server->options->no_autoload;
+                            : x->method != METHOD_GET && !x->server->options->no_autoload;
     enum models_take taking = MODEL_REFUSED;
     pthread_mutex_lock(&all->lock);
     const bool there = atomic_load(&m->state) != INSTANCE_UNLOADED || m->asked_ns;
@@ -142,8 +149,8 @@ enum models_take models_take(struct exchange *x, enum MHD_Result *result)
     } else if (failed_lately(m)) {
         *result = reply_failed(x, m);
     } else if (!loads && !there) {
-        *result = reply_error(x, MHD_HTTP_BAD_REQUEST,
-                              "model is not loaded; POST /models/load loads it");
+        *result =
+            reply_error(x, MHD_HTTP_BAD_REQUEST, "model is not loaded; POST /models/load loads it");
     } else if (all->n_waiting >= x->server->options->queue) {
         *result = reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
                               "too many requests wait for their models; try again later");
@@ -291,12 +298,11 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
     for (int32_t i = 0; i < all->n; i++) {
         const struct instance *v = all->of[i];
         const int state = atomic_load(&v->state);
-        view[i] = (struct room_model){state != INSTANCE_UNLOADED && v->granted, v->users > 0,
-                                      v->used_ns, {0}};
+        view[i] = (struct room_model){
+            state != INSTANCE_UNLOADED && v->granted, v->users > 0, v->used_ns, {0}};
         memcpy(view[i].need, v->need, sizeof v->need);
     }
-    const enum room room =
-        room_for(view, all->n, want, all->budget, s->options->models_max, goes);
+    const enum room room = room_for(view, all->n, want, all->budget, s->options->models_max, goes);
     if (room == ROOM_FREE) {
         instance_grant(m);
     } else if (room == ROOM_NEVER) {
@@ -313,8 +319,8 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
     }
 }
 
-/* The model that has been waited for longest: one at a time is loaded. */
-static void models_next(struct server *s)
+/* The model that has been waited for longest: one at a time is loaded. False: nobody waits. */
+static bool models_next(struct server *s)
 {
     struct models *all = &s->models;
     uint64_t first_ns = 0;
@@ -325,7 +331,8 @@ static void models_next(struct server *s)
         const int state = atomic_load(&m->state);
         const uint64_t ns = asked_ns(all, m);
         m->closed = false;
-        m->asked_ns = state == INSTANCE_READY ? 0 : m->asked_ns;
+        if (state == INSTANCE_READY)
+            m->asked_ns = m->failed_ns = 0;
         loading = loading || (state == INSTANCE_LOADING && m->granted);
         if ((state == INSTANCE_UNLOADED || state == INSTANCE_LOADING) && ns &&
             (first < 0 || ns < first_ns)) {
@@ -339,6 +346,7 @@ static void models_next(struct server *s)
     }
     if (first >= 0 && !loading)
         model_next(s, first, first_ns);
+    return first >= 0 || all->waiting;
 }
 
 static void *models_run(void *server)
@@ -349,13 +357,13 @@ static void *models_run(void *server)
     while (!all->stop) {
         models_reap(all);
         waiting_look(s);
-        models_next(s);
+        const bool waits = models_next(s);
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += LOOK_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        if (all->waiting)
+        if (waits)
             pthread_cond_timedwait(&all->wake, &all->lock, &until);
         else
             pthread_cond_wait(&all->wake, &all->lock);
@@ -385,8 +393,8 @@ bool models_idle(struct server *s)
 {
     bool idle = true;
     for (int32_t i = 0; i < s->models.n; i++)
-        idle = idle && (!s->models.of[i]->runs ||
-                        atomic_load(&s->models.of[i]->state) == INSTANCE_ENDED);
+        idle = idle &&
+               (!s->models.of[i]->runs || atomic_load(&s->models.of[i]->state) == INSTANCE_ENDED);
     return idle;
 }
 

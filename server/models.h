@@ -14,9 +14,9 @@ struct exchange;
 
 /* A model that is loaded, is being loaded, or is to be. */
 struct room_model {
-    bool there;                   /* it has memory, or was promised it */
-    bool busy;                    /* requests use it */
-    uint64_t used_ns;             /* when one did last */
+    bool there;                    /* it has memory, or was promised it */
+    bool busy;                     /* requests use it */
+    uint64_t used_ns;              /* when one did last */
     uint64_t need[MODELS_DEVICES]; /* bytes of each device */
 };
 
@@ -69,9 +69,9 @@ bool models_idle(struct server *s);
 oato_status models_join(struct server *s, struct oato_error *err);
 oato_status models_close(struct server *s, struct oato_error *err);
 
-/* The model that a request names: by its own name, an alias, or with ".gguf" or ":latest" behind;
- * where one is alone always that. NULL: there is none. */
-struct instance *models_find(struct server *s, const char *name);
+/* The model of that name: its own, which may have ".gguf" or ":latest" behind it, or an alias.
+ * NULL: there is none. */
+struct instance *models_named(struct server *s, const char *name);
 
 /* By a thread that prepares: finds the model of a request, which is x->instance then, and keeps it
  * loaded until models_leave. */
@@ -91,6 +91,7 @@ void turn_give(struct server *s);
 /* Appends one model as /v1/models lists it. */
 void model_write(struct text *t, struct instance *m);
 enum MHD_Result route_models(struct exchange *x);
+enum MHD_Result route_model(struct exchange *x);
 /* Where several are served: POST /models/load and /models/unload. */
 enum MHD_Result route_load(struct exchange *x);
 enum MHD_Result route_unload(struct exchange *x);

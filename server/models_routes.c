@@ -18,8 +18,8 @@ static void status_add(struct text *t, const struct instance *m, int state)
     const bool loading = state == INSTANCE_LOADING || (state == INSTANCE_UNLOADED && m->asked_ns);
     json_open(t, "status", '{');
     json_add(t, JSON("value", state == INSTANCE_READY ? "loaded"
-                              : loading              ? "loading"
-                                                     : "unloaded"));
+                              : loading               ? "loading"
+                                                      : "unloaded"));
     if (m->failed_ns)
         json_add(t, json_bool("failed", true), JSON("exit_code", (int)m->failure.status),
                  JSON("error", (const char *)m->failure.text));
@@ -66,6 +66,17 @@ enum MHD_Result route_models(struct exchange *x)
     return reply_json(x, &t);
 }
 
+enum MHD_Result route_model(struct exchange *x)
+{
+    struct instance *m = models_named(x->server, x->rest);
+    struct text t;
+    if (!m)
+        return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
+    text_init(&t);
+    model_write(&t, m);
+    return reply_json(x, &t);
+}
+
 static enum MHD_Result command(struct exchange *x, bool load)
 {
     struct models *all = &x->server->models;
@@ -74,7 +85,7 @@ static enum MHD_Result command(struct exchange *x, bool load)
     if (!o)
         return reply_failure(x, &err);
     const char *name = json_string_value(json_object_get(o, "model"));
-    struct instance *m = name ? models_find(x->server, name) : NULL;
+    struct instance *m = name ? models_named(x->server, name) : NULL;
     if (all->alone)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
                            "this server has one model; one started with --models loads others");
@@ -93,7 +104,8 @@ static enum MHD_Result command(struct exchange *x, bool load)
     }
     pthread_mutex_unlock(&all->lock);
     return there == load
-               ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s", load ? "already running" : "not running")
+               ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s",
+                             load ? "already running" : "not running")
                : reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", "{\"success\":true}", 16);
 }
 

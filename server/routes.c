@@ -3,6 +3,8 @@
  */
 #include "server/server_internal.h"
 
+#include <string.h>
+
 static enum MHD_Result health(struct exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
@@ -45,30 +47,35 @@ static enum MHD_Result complete(struct exchange *x)
 }
 
 const struct route routes[] = {
-    {"/", false, true, true, route_page, NULL},
-    {"/openapi.json", false, true, true, route_openapi, NULL},
-    {"/health", false, true, true, health, NULL},
-    {"/v1/health", false, true, true, health, NULL},
-    {"/models", false, true, true, route_models, NULL},
-    {"/v1/models", false, true, true, route_models, NULL},
-    {"/models/load", true, false, true, route_load, NULL},
-    {"/models/unload", true, false, true, route_unload, NULL},
-    {"/completion", true, false, false, complete, &dialect_native},
-    {"/completions", true, false, false, complete, &dialect_native},
-    {"/v1/completions", true, false, false, complete, &dialect_text},
-    {"/chat/completions", true, false, false, complete, &dialect_chat},
-    {"/v1/chat/completions", true, false, false, complete, &dialect_chat},
-    {"/chat/completions/input_tokens", true, false, false, route_count, NULL},
-    {"/v1/chat/completions/input_tokens", true, false, false, route_count, NULL},
-    {"/v1/embeddings", true, false, false, route_embeddings, &dialect_embeddings},
-    {"/embeddings", true, false, false, route_embeddings, &dialect_embeddings_native},
-    {"/embedding", true, false, false, route_embeddings, &dialect_embeddings_native},
-    {"/tokenize", true, false, false, route_tokenize, NULL},
-    {"/detokenize", true, false, false, route_detokenize, NULL},
-    {"/tokenizer_info", false, false, false, route_tokenizer, NULL},
-    {"/apply-template", true, false, false, route_template, NULL},
-    {"/props", false, false, false, route_props, NULL},
-    {"/slots", false, false, false, route_slots, NULL},
-    {"/metrics", false, false, false, route_metrics, NULL},
+    {"/", METHOD_GET, true, true, route_page, NULL},
+    {"/page/*", METHOD_GET, true, true, route_page, NULL},
+    {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
+    {"/health", METHOD_GET, true, true, health, NULL},
+    {"/v1/health", METHOD_GET, true, true, health, NULL},
+    {"/models", METHOD_GET, true, true, route_models, NULL},
+    {"/v1/models", METHOD_GET, true, true, route_models, NULL},
+    {"/v1/models/*", METHOD_GET, true, true, route_model, NULL},
+    {"/models/load", METHOD_POST, false, true, route_load, NULL},
+    {"/models/unload", METHOD_POST, false, true, route_unload, NULL},
+    {"/completion", METHOD_POST, false, false, complete, &dialect_native},
+    {"/completions", METHOD_POST, false, false, complete, &dialect_native},
+    {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
+    {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
+    {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
+    {"/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/tokenize", METHOD_POST, false, false, route_tokenize, NULL},
+    {"/detokenize", METHOD_POST, false, false, route_detokenize, NULL},
+    {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
+    {"/apply-template", METHOD_POST, false, false, route_template, NULL},
+    {"/props", METHOD_GET, false, false, route_props, NULL},
+    {"/plan", METHOD_GET, false, false, route_plan, NULL},
+    {"/slots", METHOD_GET, false, false, route_slots, NULL},
+    {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
 };
