@@ -302,7 +302,8 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
             state != INSTANCE_UNLOADED && v->granted, v->users > 0, v->used_ns, {0}};
         memcpy(view[i].need, v->need, sizeof v->need);
     }
-    const enum room room = room_for(view, all->n, want, all->budget, s->options->models_max, goes);
+    const enum room room =
+        models_room(view, all->n, want, all->budget, s->options->models_max, goes);
     if (room == ROOM_FREE) {
         instance_grant(m);
     } else if (room == ROOM_NEVER) {

@@ -29,8 +29,8 @@ enum room {
 /* Room for the model `want` of n, where each device has a budget and at most `most` models may be
  * there (0: any number). goes[n]: the least recently used idle ones, then busy ones, and of these
  * only those without which it does not fit. */
-enum room room_for(const struct room_model *v, int32_t n, int32_t want, const uint64_t *budget,
-                   int32_t most, bool *goes);
+enum room models_room(const struct room_model *v, int32_t n, int32_t want, const uint64_t *budget,
+                      int32_t most, bool *goes);
 
 /* ----------------------------------------------------------------------- models (models.c) --- */
 

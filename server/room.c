@@ -42,8 +42,8 @@ static int32_t next_of(const struct room_model *v, int32_t n, int32_t want, cons
     return best;
 }
 
-enum room room_for(const struct room_model *v, int32_t n, int32_t want, const uint64_t *budget,
-                   int32_t most, bool *goes)
+enum room models_room(const struct room_model *v, int32_t n, int32_t want, const uint64_t *budget,
+                      int32_t most, bool *goes)
 {
     bool seen[MODELS_MOST] = {false}, none[MODELS_MOST] = {false};
     memset(goes, 0, (size_t)n * sizeof *goes);
