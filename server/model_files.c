@@ -4,9 +4,11 @@
 #include "server/model_files.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char suffix[] = ".gguf";
 static const char first[] = "-00001-of-";
@@ -83,6 +85,8 @@ static oato_status list_take(struct model_files *f, const char *list, struct oat
         const char *slash = path ? strrchr(path, '/') : NULL;
         if (!path)
             status = oato_fail_memory(err, strlen(list), "the list of models");
+        else if (*path && access(path, R_OK))
+            status = oato_fail(err, OATO_EIO, "%s: %s", path, strerror(errno));
         else if (*path)
             status = model_add(f, slash ? slash + 1 : path, path, err);
     }

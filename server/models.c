@@ -24,7 +24,7 @@ static void budgets_set(struct server *s)
 {
     struct models *all = &s->models;
     const struct server_options *o = s->options;
-    const uint64_t own = peak_rss_bytes() + SERVER_BYTES;
+    const uint64_t own = (host_value("", "/proc/self/status", "VmRSS") << 10) + SERVER_BYTES;
     all->budget[0] = o->memory_bytes > own ? o->memory_bytes - own : 0;
     for (int32_t i = 0; i < o->n_devices; i++) {
         snprintf(all->device[i + 1], sizeof all->device[0], "%s", o->devices[i].id);
@@ -118,7 +118,9 @@ static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
         name = said ? said : name;
     }
     struct instance *m = name ? models_named(x->server, name) : NULL;
-    if (!name)
+    if (!name && x->route->answer == route_props)
+        *result = models_props(x);
+    else if (!name)
         *result = reply_error(x, MHD_HTTP_BAD_REQUEST,
                               "model name is missing from the request; /v1/models lists all");
     else if (!m)

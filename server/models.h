@@ -92,7 +92,9 @@ void turn_give(struct server *s);
 void model_write(struct text *t, struct instance *m);
 enum MHD_Result route_models(struct exchange *x);
 enum MHD_Result route_model(struct exchange *x);
-/* Where several are served: POST /models/load and /models/unload. */
+/* Where several are served: /props that names none, as llama.cpp's router has it; POST /models/load
+ * and /models/unload. */
+enum MHD_Result models_props(struct exchange *x);
 enum MHD_Result route_load(struct exchange *x);
 enum MHD_Result route_unload(struct exchange *x);
 

@@ -77,6 +77,19 @@ enum MHD_Result route_model(struct exchange *x)
     return reply_json(x, &t);
 }
 
+enum MHD_Result models_props(struct exchange *x)
+{
+    const struct server_options *o = x->server->options;
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    json_add(&t, JSON("role", "router"), JSON("max_instances", o->models_max),
+             json_bool("models_autoload", !o->no_autoload), JSON("memory_bytes", o->memory_bytes),
+             JSON("build_info", "oato-" OATO_VERSION));
+    json_close(&t, '}');
+    return reply_json(x, &t);
+}
+
 static enum MHD_Result command(struct exchange *x, bool load)
 {
     struct models *all = &x->server->models;
