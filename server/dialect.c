@@ -9,11 +9,15 @@
 
 /* -------------------------------------------------------------------------------- requests --- */
 
+bool json_is(const json_t *value, const char *text)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), text);
+}
+
 json_t *message_of(json_t *messages, const char *role)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (json_array_size(messages) &&
-        !strcmp(json_string_value(json_object_get(last, "role")), role))
+    if (json_is(json_object_get(last, "role"), role))
         return last;
     json_t *new = json_pack("{s:s, s:[]}", "role", role, "content");
     return json_array_append_new(messages, new) ? NULL : new;
@@ -132,16 +136,34 @@ bool part_next(struct choice *c, struct part_piece *p)
     return true;
 }
 
-void event_named(struct text *out, const char *name, struct text *event)
+json_t *text_value(const char *s, size_t n)
 {
-    text_printf(out, "event: %s\n", name);
-    event_write(out, event);
+    struct text t;
+    json_t *v = json_stringn(s, n);
+    if (v)
+        return v;
+    text_init(&t);
+    text_printf(&t, "\"");
+    text_add_json(&t, s, n);
+    text_printf(&t, "\"");
+    v = json_loadb(or_empty(t.data), t.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    text_free(&t);
+    return v;
 }
 
-void value_add(struct text *t, const char *key, const json_t *value)
+void value_write(struct text *t, json_t *value)
 {
-    char *dump = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    json_key(t, key);
-    text_printf(t, "%s", dump ? dump : "null");
+    char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    text_add(t, or_empty(dump), dump ? strlen(dump) : 0);
+    t->failed = t->failed || !dump;
     free(dump);
+    json_decref(value);
+}
+
+void value_event(struct text *out, json_t *event)
+{
+    text_printf(out,
+                "event: %s\ndata: ", or_empty(json_string_value(json_object_get(event, "type"))));
+    value_write(out, event);
+    text_printf(out, "\n\n");
 }

@@ -204,10 +204,12 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
     const bool known = x->taken || x->server->models.alone;
     if (known && atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
+    const char *too_long = dialect_of(x)->too_long;
+    if (err->status == OATO_EFIT && x->n_prompt && too_long)
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%zu tokens > %d maximum", too_long,
+                           x->n_prompt, x->instance->context);
     if (err->status == OATO_EFIT && x->n_prompt)
-        return dialect_of(x)->unfit
-                   ? reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%s", dialect_of(x)->unfit, err->text)
-                   : reply_unfit(x, err);
+        return reply_unfit(x, err);
     return reply_error(x, failure_status(err), "%s", err->text);
 }
 

@@ -50,6 +50,7 @@ struct server {
     struct list keys, hosts, origins;
     struct models models;
     atomic_bool ending; /* no new requests */
+    struct response_store *responses;
     time_t started;
     atomic_int exchanges;     /* requests whose answers are not sent yet */
     atomic_size_t held_bytes; /* of bodies */
@@ -96,6 +97,8 @@ struct exchange {
     bool crowded;      /* other bodies left no room for this one */
 };
 
+/* prepare.c: takes from a budget what it costs to read n bytes of JSON. */
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
@@ -175,6 +178,7 @@ extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
+enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
