@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct serve_args {
@@ -216,6 +217,36 @@ static oato_status several_check(const struct serve_args *a, struct oato_error *
     return OATO_OK;
 }
 
+/* Of the host's memory an eighth is for what plans do not count: tokenizers, templates, samplers.
+ */
+static oato_status several_plan(struct serve_args *a, struct auto_model *models, int32_t n,
+                                struct oato_error *err)
+{
+    struct server_options *o = &a->server;
+    struct device_budget devices[DEVICES_MAX];
+    const uint64_t host = o->memory_bytes > SERVER_BYTES ? o->memory_bytes - SERVER_BYTES : 0;
+    const oato_status status = auto_plan_together(&a->plans, &o->session, models, n, host / 8 * 7,
+                                                  devices, &o->n_devices, err);
+    for (int32_t i = 0; i < o->n_devices && !status; i++) {
+        snprintf(o->devices[i].id, sizeof o->devices[i].id, "%.15s", devices[i].id);
+        o->devices[i].bytes = devices[i].bytes;
+    }
+    return status;
+}
+
+static oato_status several_dry_run(struct serve_args *a, const struct auto_model *models, int32_t n,
+                                   struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < n && !status; i++) {
+        struct session_args args = a->server.session;
+        args.model = models[i].path;
+        args.make_user = (void *)&models[i].plan;
+        status = plan_only(&args, err);
+    }
+    return status;
+}
+
 /* Several models: their files, the memory that they share, and a plan for each. */
 static oato_status several_run(struct serve_args *a, struct oato_error *err)
 {
@@ -230,11 +261,19 @@ static oato_status several_run(struct serve_args *a, struct oato_error *err)
     o->swap_mib = max_i64(o->swap_mib, 0);
     o->models = files.of;
     o->n_models = files.n;
-    oato_status status = auto_plan_use(&a->plans, &o->session, err);
-    for (int32_t i = 0; i < files.n; i++)
-        files.of[i].make_user = &a->plans;
+    struct auto_model *models = calloc((size_t)files.n, sizeof *models);
+    oato_status status = models ? auto_plan_use(&a->plans, &o->session, err)
+                                : oato_fail_memory(err, sizeof *models, "the models");
+    for (int32_t i = 0; i < files.n && models; i++) {
+        models[i].name = files.of[i].name;
+        models[i].path = files.of[i].path;
+        files.of[i].make_user = &models[i].plan;
+    }
+    if (!status && o->session.make_plan)
+        status = several_plan(a, models, files.n, err);
     if (!status)
-        status = server_run(o, err);
+        status = o->session.dry_run ? several_dry_run(a, models, files.n, err) : server_run(o, err);
+    free(models);
     model_files_free(&files);
     return status;
 }

@@ -11,9 +11,8 @@
 #include <string.h>
 
 enum {
-    LOOK_NS = 50000000,       /* how often those who wait are looked at */
-    PATIENCE_NS = 1000000000, /* of who waits for a busy model to go */
-    SERVER_BYTES = 48 << 20   /* of the host, for connections and their requests */
+    LOOK_NS = 50000000,      /* how often those who wait are looked at */
+    PATIENCE_NS = 1000000000 /* of who waits for a busy model to go */
 };
 #define RETRY_NS ((uint64_t)10 * 1000000000) /* between two tries to load a model that failed */
 

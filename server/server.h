@@ -7,6 +7,8 @@
 #include "executor/session.h"
 
 enum { MODELS_MOST = 256, MODELS_DEVICES = 1 + DEVICES_MAX };
+/* Of the host, for connections and their requests; the rest of memory_bytes is the models'. */
+enum { SERVER_BYTES = 48 << 20 };
 
 /* One of several models, by a name that no other one has. */
 struct server_model {
