@@ -60,6 +60,9 @@ static oato_status message_mend(json_t *message, size_t at, struct oato_error *e
            *calls = json_object_get(message, "tool_calls");
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
+    if (json_is_array(json_object_get(message, "reasoning_content")))
+        json_object_set_new(message, "reasoning_content",
+                            parts_join(json_object_get(message, "reasoning_content"), "\n"));
     if (json_is_array(content)) {
         json_t *joined = parts_join(content, "\n");
         if (!joined)
@@ -299,7 +302,7 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {
-        status = answer_text_read(&j->choices[i]->told, m->template, &prompt, err);
+        status = answer_text_read(&j->choices[i]->told, m->template, CHAT_FORM_OWN, &prompt, err);
         if (!status)
             status = constraint_think(j->choices[i], err);
     }

@@ -78,6 +78,10 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
     if (origin)
         header(r, "Vary", "Origin");
     header(r, "Server", "oato-serve");
+    for (size_t i = 0; *x->etag && page_headers[i]; i += 2)
+        header(r, page_headers[i], page_headers[i + 1]);
+    if (*x->etag)
+        header(r, "ETag", x->etag);
 }
 
 /* By the connection's own thread. */
@@ -427,7 +431,8 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
-    return x->method == METHOD_GET ? x->route->answer(x) : prepare_later(x);
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect;
+    return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)

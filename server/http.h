@@ -77,6 +77,7 @@ struct exchange {
     int32_t client;   /* number of its key */
     char id[24];      /* told as dialect.id_header says; "": not made yet */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
+    char etag[24];    /* of a file of the page; "": the answer is none */
     struct job *job;
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
     json_t *fields;       /* "response_fields" of it */
@@ -147,7 +148,7 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
-/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+/* GET: also HEAD. */
 enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
 
 struct route {
@@ -156,18 +157,22 @@ struct route {
     bool open;    /* without a key */
     bool loading; /* also before the model is there */
     enum MHD_Result (*answer)(struct exchange *x);
-    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
+    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's, and a GET, which
+                                      takes no time, is answered by an HTTP thread */
 };
 /* NULL-terminated by path; the first one that fits a request answers it. */
 extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
+/* Of answers that have an ETag: names and values in turn, then NULL. */
+extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
 enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);

@@ -16,7 +16,7 @@
 struct call {
     char *name;
     struct text arguments; /* so far */
-    bool ended;            /* they are whole */
+    bool ended;            /* nothing follows: they are whole, unless the answer was cut */
 };
 
 /* So many tokens of the prompt were in the KV cache at that time. */
@@ -76,6 +76,7 @@ struct choice {
     size_t n_calls, n_tokens, n_probs, per_token, calls_cap, tokens_cap, probs_cap;
     size_t n_parts, parts_cap, n_thought; /* n_thought: tokens of reasoning */
     bool ended, failed;                   /* failed: memory was short */
+    bool beyond;                          /* a call that is arriving is one too many */
     enum batch_end why;
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */

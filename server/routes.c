@@ -116,6 +116,7 @@ static enum MHD_Result complete(struct exchange *x)
 
 const struct route routes[] = {
     {"/", METHOD_GET, true, true, route_page, NULL},
+    {"/page/*", METHOD_GET, true, true, route_page, NULL},
     {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
     {"/health", METHOD_GET, true, true, health, NULL},
     {"/v1/health", METHOD_GET, true, true, health, NULL},
@@ -145,6 +146,7 @@ const struct route routes[] = {
     {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
     {"/apply-template", METHOD_POST, false, false, route_template, NULL},
     {"/props", METHOD_GET, false, false, route_props, NULL},
+    {"/plan", METHOD_GET, false, false, route_plan, NULL},
     {"/slots", METHOD_GET, false, false, route_slots, NULL},
     {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
