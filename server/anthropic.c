@@ -231,10 +231,10 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
     if (p.kind == PART_THINKS)
         return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature",
                          all ? json_sprintf("%s_%zu", job_digits(j), index) : json_string(""));
-    json_t *input = n ? json_loadb(p.text, n, JSON_ALLOW_NUL, NULL) : json_object();
+    json_t *input = json_loadb(p.text, n, JSON_ALLOW_NUL, NULL);
     if (!json_is_object(input)) { /* the model may call with what is none */
         json_decref(input);
-        input = json_pack("{s:O}", "input", text);
+        input = n ? json_pack("{s:O}", "input", text) : json_object();
     }
     json_decref(text);
     return json_pack("{s:s, s:o, s:s, s:o}", "type", "tool_use", "id",
@@ -242,14 +242,27 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
                      input);
 }
 
+/* A call that the limit has cut is none. */
+static bool is_cut(const struct choice *c, const struct part_view *p)
+{
+    const enum ending e = choice_ending(c);
+    if (p->kind != PART_CALL || (e != ENDING_LIMIT && e != ENDING_CONTEXT))
+        return false;
+    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
+    json_decref(arguments);
+    return !arguments;
+}
+
 /* The message, or what is known of it when it begins. */
 static json_t *message_value(const struct job *j, bool all)
 {
     const struct choice *c = j->choices[0];
     json_t *content = json_array();
-    for (size_t i = 0; i < c->n_parts && all; i++)
-        if (part_at(c, i).whole) /* a call that the limit has cut is none */
+    for (size_t i = 0; i < c->n_parts && all; i++) {
+        const struct part_view p = part_at(c, i);
+        if (!is_cut(c, &p))
             json_array_append_new(content, block_of(j, i, true));
+    }
     return json_pack("{s:o, s:s, s:s, s:s, s:o, s:s?, s:s?, s:o}", "id",
                      json_sprintf("msg_%s", job_digits(j)), "type", "message", "role", "assistant",
                      "model", j->instance->name, "content", content, "stop_reason",
