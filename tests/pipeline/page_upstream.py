@@ -102,7 +102,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.forward(data)
         self.server.bodies.append(body)
         asked = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
-        script = scripts.get(asked.split()[0])
+        script = scripts.get((asked.split("\n")[-1] if asked.startswith("File ") else asked).split()[0])
         if not script:
             return self.forward(data)
         self.begin_stream()
