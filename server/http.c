@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum {
     HTTP_THREADS = 4,
@@ -46,6 +47,29 @@ static bool origin_is_allowed(const struct server *s, const char *origin)
     return false;
 }
 
+bool asks_anthropic(const struct exchange *x)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "anthropic-version");
+}
+
+/* In which errors are told: the route's, or that of a client who names Anthropic's version. */
+static const struct dialect *dialect_of(const struct exchange *x)
+{
+    if (x->route && x->route->dialect)
+        return x->route->dialect;
+    return asks_anthropic(x) ? &dialect_messages : &dialect_chat;
+}
+
+static const char *request_id(struct exchange *x)
+{
+    uint64_t r;
+    if (!*x->id && getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
+        r = now_ns();
+    if (!*x->id)
+        snprintf(x->id, sizeof x->id, "req_%016llx", (unsigned long long)r);
+    return x->id;
+}
+
 static void headers_add(struct exchange *x, struct MHD_Response *r)
 {
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
@@ -78,6 +102,8 @@ static enum MHD_Result respond(struct exchange *x, unsigned status, const char *
     header(r, "Content-Type", type);
     if (*x->started)
         header(r, "Process-Start-Time-Unix", x->started);
+    if (dialect_of(x)->id_header)
+        header(r, dialect_of(x)->id_header, request_id(x));
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         header(r, "Retry-After", "1");
     if (status == MHD_HTTP_UNAUTHORIZED)
@@ -132,8 +158,12 @@ enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     text_init(&t);
-    const struct dialect *d = x->route && x->route->dialect ? x->route->dialect : &dialect_chat;
-    d->error(&t, status, message);
+    dialect_of(x)->error(&t, status, message);
+    if (dialect_of(x)->id_header && t.len) {
+        t.len--; /* another member of the object */
+        json_add(&t, JSON("request_id", request_id(x)));
+        json_close(&t, '}');
+    }
     const enum MHD_Result result =
         t.failed ? MHD_NO : reply(x, status, "application/json; charset=utf-8", t.data, t.len);
     text_free(&t);
@@ -173,6 +203,10 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
     if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
+    const char *too_long = dialect_of(x)->too_long;
+    if (err->status == OATO_EFIT && x->n_prompt && too_long)
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%zu tokens > %d maximum", too_long,
+                           x->n_prompt, x->instance->context);
     if (err->status == OATO_EFIT && x->n_prompt)
         return reply_unfit(x, err);
     return reply_error(x, failure_status(err), "%s", err->text);
