@@ -73,7 +73,7 @@ static void sweep(struct batch *b)
         if (r->fetch)
             engine_fetch_end(r->fetch, -1);
         if (r->seq >= 0 && r->ask.seq < 0) {
-            if (r->generated && !b->embeddings)
+            if (!b->embeddings)
                 engine_keep(b->engine, r->text, r->fed);
             engine_seq_free(b->engine, r->seq);
         }

@@ -182,14 +182,16 @@ bool prompt_scan_make(const char *folder, bool tidy, struct prompt_scan *out)
     return good;
 }
 
-void prompt_index_merge(struct prompt_index *x, struct prompt_scan *scan)
+bool prompt_index_merge(struct prompt_index *x, struct prompt_scan *scan)
 {
+    bool others = false;
     for (size_t i = 0; i < x->n_buckets; i++)
         for (struct prompt_entry *e = x->buckets[i]; e; e = e->next)
             e->seen = !e->here;
     for (size_t i = 0; i < scan->n; i++) {
         const struct prompt_found *f = &scan->found[i];
         struct prompt_entry *e = prompt_index_find(x, f->key, f->part);
+        others = others || !e;
         if (!e)
             e = prompt_index_add(x, f->key, f->part, f->used);
         if (!e)
@@ -202,9 +204,11 @@ void prompt_index_merge(struct prompt_index *x, struct prompt_scan *scan)
     for (size_t i = 0; i < x->n_buckets; i++)
         for (struct prompt_entry *e = x->buckets[i], *next; e; e = next) {
             next = e->next;
+            others = others || !e->seen;
             if (!e->seen)
                 prompt_index_remove(x, e);
         }
     free(scan->found);
     *scan = (struct prompt_scan){0};
+    return others;
 }

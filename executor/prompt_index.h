@@ -57,7 +57,7 @@ struct prompt_scan {
  */
 bool prompt_scan_make(const char *folder, bool tidy, struct prompt_scan *out);
 /* Takes over what a scan has found: other servers' files are new, and those that are gone are
- * forgotten. Frees the scan. */
-void prompt_index_merge(struct prompt_index *x, struct prompt_scan *scan);
+ * forgotten. Frees the scan. True: there was any such. */
+bool prompt_index_merge(struct prompt_index *x, struct prompt_scan *scan);
 
 #endif

@@ -155,7 +155,7 @@ static oato_status piece_write(const struct prompt_store *s, const struct waitin
         return status; /* it has been abandoned */
     if (!fflush(f.stream))
         futimens(stream_fd(f.stream), times);
-    return outfile_commit(&f, err);
+    return outfile_commit_unsynced(&f, err);
 }
 
 /* Removes the files of a list of lines. */
@@ -187,18 +187,30 @@ static bool room_make(struct prompt_store *s, uint64_t bytes, int64_t used)
     return room;
 }
 
-/* Looks what other servers have written or removed. */
-static void others_look(struct prompt_store *s, struct timespec *seen, uint64_t *seen_ns)
+/* What the writer knows of other servers that use the folder. */
+struct others {
+    struct timespec seen; /* when the folder changed the last time, as far as is known */
+    uint64_t seen_ns;     /* when it was looked at */
+    uint64_t active_ns;   /* when there was something of theirs; 0: never */
+};
+
+/* Looks what they have written or removed: if the folder has changed, always while they are active,
+ * and now and then, because a change of theirs may be taken for one's own. */
+static void others_look(struct prompt_store *s, struct others *o)
 {
     struct stat st;
     struct prompt_scan scan;
-    const bool same = !stat(s->o.folder, &st) && st.st_mtim.tv_sec == seen->tv_sec &&
-                      st.st_mtim.tv_nsec == seen->tv_nsec;
-    if ((same && now_ns() - *seen_ns < SCAN_NS) || !prompt_scan_make(s->o.folder, false, &scan))
+    const uint64_t now = now_ns();
+    const bool same = !stat(s->o.folder, &st) && st.st_mtim.tv_sec == o->seen.tv_sec &&
+                      st.st_mtim.tv_nsec == o->seen.tv_nsec;
+    const bool quiet =
+        now - o->seen_ns < SCAN_NS && (!o->active_ns || now - o->active_ns > SCAN_NS);
+    if ((same && quiet) || !prompt_scan_make(s->o.folder, false, &scan))
         return;
-    *seen_ns = now_ns();
+    o->seen_ns = now;
     store_lock(s);
-    prompt_index_merge(&s->index, &scan);
+    if (prompt_index_merge(&s->index, &scan))
+        o->active_ns = now;
     store_unlock(s);
 }
 
@@ -286,12 +298,12 @@ struct timespec time_after(uint64_t ns)
 static void *writer_run(void *store)
 {
     struct prompt_store *s = store;
-    struct timespec seen = {0};
+    struct others others = {.seen_ns = now_ns()};
     struct stat st;
-    uint64_t seen_ns = now_ns(), times_ns = now_ns();
+    uint64_t times_ns = now_ns();
     (void)!nice(WRITER_NICE);
     if (!stat(s->o.folder, &st))
-        seen = st.st_mtim;
+        others.seen = st.st_mtim;
     store_lock(s);
     for (;;) {
         while (!s->first && !s->stop && !(s->touched && now_ns() - times_ns >= TIMES_NS)) {
@@ -309,10 +321,14 @@ static void *writer_run(void *store)
         const bool over = s->stop && !w;
         store_unlock(s);
         if (w) {
-            others_look(s, &seen, &seen_ns);
+            others_look(s, &others);
             waiting_write(s, w);
             if (!stat(s->o.folder, &st))
-                seen = st.st_mtim;
+                others.seen = st.st_mtim;
+            if (others.active_ns) { /* what they wrote meanwhile counts, too */
+                others_look(s, &others);
+                room_make(s, 0, INT64_MAX);
+            }
             prompt_store_drop(s, w->part, w->data);
             free(w);
         }
