@@ -168,7 +168,7 @@ struct engine_prompt_stats {
     uint64_t read, read_bytes, evicted, failed; /* pieces so far */
     double read_bytes_per_s;
 };
-/* False, and zeros: no prompts are kept. */
+/* Any thread. False, and zeros: no prompts are kept. */
 bool engine_prompts(const struct engine *e, struct engine_prompt_stats *out);
 
 /* Appends the ids of the devices that hold KV or state: "cpu:0 cuda:0". */

@@ -259,8 +259,7 @@ struct engine {
     double install_ns_byte;     /* of what was read, to where it belongs */
     engine_predictor *predicts; /* of computing; NULL: prefill_ns */
     void *predicts_user;
-    uint64_t prompts_used, prompt_tokens; /* fetches that brought something, and its tokens */
-    struct engine_saved *spare;           /* seq_save.c: freed copies of sequences, newest first */
+    struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
     int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;
     uint64_t end_ns; /* of the last step, on the devices' clocks */

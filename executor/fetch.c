@@ -232,10 +232,8 @@ int32_t engine_fetch_end(struct engine_fetch *f, int32_t seq)
         kv_page_drop(&e->pool, KV_ALL, f->pages[--f->n_pages]);
     if (seq >= 0)
         length = engine_seq_begin(e, seq, f->ids, f->n_ids);
-    if (length > f->before) {
-        e->prompts_used++;
-        e->prompt_tokens += (uint64_t)(length - f->before);
-    }
+    if (length > f->before)
+        prompt_store_count(e->prompts, length - f->before);
     fetch_free(f);
     return length;
 }

@@ -263,8 +263,8 @@ bool engine_prompts(const struct engine *e, struct engine_prompt_stats *out)
     if (!e->prompts)
         return false;
     prompt_store_get_stats(e->prompts, &s);
-    *out = (struct engine_prompt_stats){.used = e->prompts_used,
-                                        .tokens = e->prompt_tokens,
+    *out = (struct engine_prompt_stats){.used = s.used,
+                                        .tokens = s.tokens,
                                         .bytes = s.bytes,
                                         .most_bytes = s.most_bytes,
                                         .pieces = s.pieces,

@@ -233,3 +233,11 @@ void prompt_read_end(struct prompt_read *r)
         read_delete(r);
     store_unlock(s);
 }
+
+void prompt_store_count(struct prompt_store *s, int32_t tokens)
+{
+    store_lock(s);
+    s->stats.used++;
+    s->stats.tokens += (uint64_t)tokens;
+    store_unlock(s);
+}

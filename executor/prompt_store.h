@@ -82,6 +82,8 @@ void prompt_read_used(struct prompt_read *r);
 /* Returns when the next piece is there, at the end, or after so many nanoseconds. */
 void prompt_read_wait(struct prompt_read *r, uint64_t most_ns);
 void prompt_read_end(struct prompt_read *r);
+/* Counts a read that spared so many tokens. */
+void prompt_store_count(struct prompt_store *s, int32_t tokens);
 
 /* --------------------------------------------------------------------------- information - */
 
@@ -90,8 +92,9 @@ struct prompt_store_stats {
     uint64_t pieces;                                   /* in it, of any model */
     uint64_t waiting_bytes;                            /* of pieces to be written */
     uint64_t written, written_bytes, read, read_bytes; /* pieces so far */
-    uint64_t evicted;                                  /* pieces that made room for others */
-    uint64_t failed; /* pieces that could not be read or written */
+    uint64_t used, tokens; /* reads that spared something, and the tokens */
+    uint64_t evicted;      /* pieces that made room for others */
+    uint64_t failed;       /* pieces that could not be read or written */
     double read_bytes_per_s;
 };
 void prompt_store_get_stats(const struct prompt_store *s, struct prompt_store_stats *out);
