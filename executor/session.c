@@ -325,10 +325,11 @@ struct sampler *session_sampler(const struct session *s)
 /* ---------------------------------------------------------------------- text of answers --- */
 
 oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
-                             const struct text *prompt, struct oato_error *err)
+                             enum chat_form form, const struct text *prompt, struct oato_error *err)
 {
     chat_reader_free(t->reader);
-    return chat_reader_open(c, or_empty(prompt->data), prompt->len, &t->sink, &t->reader, err);
+    return chat_reader_open(c, form, or_empty(prompt->data), prompt->len, &t->sink, &t->reader,
+                            err);
 }
 
 static bool characters_take(struct answer_text *t, const char *bytes, size_t n, bool last)
@@ -366,7 +367,7 @@ bool answer_text_end(struct answer_text *t, bool cut)
     if (cut)
         t->utf8.n_held = 0;
     const bool good = characters_take(t, "", 0, true);
-    return (!t->reader || !chat_reader_end(t->reader, &err)) && good;
+    return (!t->reader || !chat_reader_end(t->reader, cut, &err)) && good;
 }
 
 void answer_text_free(struct answer_text *t)

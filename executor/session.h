@@ -90,13 +90,14 @@ struct answer_text {
      * NULL: nobody. Appends to `out` what goes on; last: nothing follows. */
     void (*filter)(void *user, const char *s, size_t n, bool last, struct text *out);
 };
-/* Opens the reader for the answer to this prompt of a chat template. */
+/* Opens the reader for the answer to this prompt of a chat template, with calls in this form. */
 oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
-                             const struct text *prompt, struct oato_error *err);
+                             enum chat_form form, const struct text *prompt,
+                             struct oato_error *err);
 /* The text of one more token. False: memory was short. */
 bool answer_text_push(struct answer_text *t, int32_t id);
-/* The end; cut: the answer was ended at a limit, so an incomplete character is dropped. False:
- * memory was short, and text may be missing. */
+/* The end; cut: the model did not end the answer, so an incomplete character or mark is dropped.
+ * False: memory was short, and text may be missing. */
 bool answer_text_end(struct answer_text *t, bool cut);
 void answer_text_free(struct answer_text *t);
 
