@@ -433,7 +433,8 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
         return reply_ending(x);
     if (needs && alone && state < INSTANCE_READY)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    return x->method == METHOD_GET && (alone || !needs) ? x->route->answer(x) : prepare_later(x);
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect && (alone || !needs);
+    return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)

@@ -88,8 +88,6 @@ void models_wake(struct server *s);
 void turn_take(struct server *s);
 void turn_give(struct server *s);
 
-/* Appends one model as /v1/models lists it. */
-void model_write(struct text *t, struct instance *m);
 enum MHD_Result route_models(struct exchange *x);
 enum MHD_Result route_model(struct exchange *x);
 /* Where several are served: /props that names none, as llama.cpp's router has it; POST /models/load

@@ -28,11 +28,20 @@ static void status_add(struct text *t, const struct instance *m, int state)
     json_close(t, '}');
 }
 
-/* With the lock of struct models no model goes. */
-void model_write(struct text *t, struct instance *m)
+static void anthropic_add(struct text *t, const struct instance *m, int32_t context)
 {
-    pthread_mutex_lock(&m->server->models.lock);
-    const int state = atomic_load(&m->state);
+    const time_t since = m->server->started;
+    char created[32];
+    struct tm utc;
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&since, &utc));
+    json_add_object(t, NULL, JSON("id", (const char *)m->name), JSON("type", "model"),
+                    JSON("display_name", (const char *)m->name),
+                    JSON("created_at", (const char *)created), JSON("lifecycle", "active"),
+                    JSON("max_input_tokens", context));
+}
+
+static void openai_add(struct text *t, const struct instance *m, int state)
+{
     json_open(t, NULL, '{');
     json_add(t, JSON("id", (const char *)m->name), JSON("object", "model"),
              JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
@@ -48,20 +57,36 @@ void model_write(struct text *t, struct instance *m)
                         JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
     }
     json_close(t, '}');
+}
+
+/* As OpenAI has it, or Anthropic. With the lock no model goes. */
+static void model_add(struct text *t, struct instance *m, bool anthropic)
+{
+    pthread_mutex_lock(&m->server->models.lock);
+    const int state = atomic_load(&m->state);
+    if (anthropic)
+        anthropic_add(t, m, state == INSTANCE_READY ? m->context : 0);
+    else
+        openai_add(t, m, state);
     pthread_mutex_unlock(&m->server->models.lock);
 }
 
 enum MHD_Result route_models(struct exchange *x)
 {
     struct models *all = &x->server->models;
+    const bool anthropic = asks_anthropic(x);
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
-    json_add(&t, JSON("object", "list"));
     json_open(&t, "data", '[');
     for (int32_t i = 0; i < all->n; i++)
-        model_write(&t, all->of[i]);
+        model_add(&t, all->of[i], anthropic);
     json_close(&t, ']');
+    if (anthropic)
+        json_add(&t, json_bool("has_more", false), JSON("first_id", (const char *)all->of[0]->name),
+                 JSON("last_id", (const char *)all->of[all->n - 1]->name));
+    else
+        json_add(&t, JSON("object", "list"));
     json_close(&t, '}');
     return reply_json(x, &t);
 }
@@ -73,7 +98,7 @@ enum MHD_Result route_model(struct exchange *x)
     if (!m)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
     text_init(&t);
-    model_write(&t, m);
+    model_add(&t, m, asks_anthropic(x));
     return reply_json(x, &t);
 }
 
