@@ -2,16 +2,14 @@
  * main.c - oato-serve: the command line.
  */
 #include "executor/session_options.h"
-#include "front/auto.h"
+#include "front/model_files.h"
 #include "net/net.h"
-#include "server/model_files.h"
 #include "server/scheduler.h"
 #include "server/server.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct serve_args {
@@ -223,13 +221,12 @@ static oato_status several_check(const struct serve_args *a, struct oato_error *
 
 /* Of the host's memory an eighth is for what plans do not count: tokenizers, templates, samplers.
  */
-static oato_status several_plan(struct serve_args *a, struct auto_model *models, int32_t n,
-                                struct oato_error *err)
+static oato_status several_plan(struct serve_args *a, struct model_files *f, struct oato_error *err)
 {
     struct server_options *o = &a->server;
     struct device_budget devices[DEVICES_MAX];
     const uint64_t host = o->memory_bytes > SERVER_BYTES ? o->memory_bytes - SERVER_BYTES : 0;
-    const oato_status status = auto_plan_together(&a->plans, &o->session, models, n, host / 8 * 7,
+    const oato_status status = auto_plan_together(&a->plans, &o->session, f->of, f->n, host / 8 * 7,
                                                   devices, &o->n_devices, err);
     for (int32_t i = 0; i < o->n_devices && !status; i++) {
         snprintf(o->devices[i].id, sizeof o->devices[i].id, "%.15s", devices[i].id);
@@ -238,14 +235,13 @@ static oato_status several_plan(struct serve_args *a, struct auto_model *models,
     return status;
 }
 
-static oato_status several_dry_run(struct serve_args *a, const struct auto_model *models, int32_t n,
-                                   struct oato_error *err)
+static oato_status plans_only(const struct server_options *o, struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    for (int32_t i = 0; i < n && !status; i++) {
-        struct session_args args = a->server.session;
-        args.model = models[i].path;
-        args.make_user = (void *)&models[i].plan;
+    for (int32_t i = 0; i < o->n_models && !status; i++) {
+        struct session_args args = o->session;
+        args.model = o->models[i].path;
+        args.make_user = o->models[i].make_user;
         status = plan_only(&args, err);
     }
     return status;
@@ -254,8 +250,9 @@ static oato_status several_dry_run(struct serve_args *a, const struct auto_model
 /* Several models: their files, the memory that they share, and a plan for each. */
 static oato_status several_run(struct serve_args *a, struct oato_error *err)
 {
+    static struct model_files files; /* of which there is one, and it is large */
+    static struct server_model models[MODEL_FILES_MOST];
     struct server_options *o = &a->server;
-    struct model_files files;
     struct host_share share;
     if (several_check(a, err) || model_files_read(&files, a->models, err))
         return err->status;
@@ -263,21 +260,15 @@ static oato_status several_run(struct serve_args *a, struct oato_error *err)
     o->memory_bytes =
         a->memory_mib > 0 ? (uint64_t)a->memory_mib << 20 : share.available_bytes / 10 * 9;
     o->swap_mib = max_i64(o->swap_mib, 0);
-    o->models = files.of;
+    o->models = models;
     o->n_models = files.n;
-    struct auto_model *models = calloc((size_t)files.n, sizeof *models);
-    oato_status status = models ? auto_plan_use(&a->plans, &o->session, err)
-                                : oato_fail_memory(err, sizeof *models, "the models");
-    for (int32_t i = 0; i < files.n && models; i++) {
-        models[i].name = files.of[i].name;
-        models[i].path = files.of[i].path;
-        files.of[i].make_user = &models[i].plan;
-    }
+    for (int32_t i = 0; i < files.n; i++)
+        models[i] = (struct server_model){files.of[i].name, files.of[i].path, &files.of[i].plan};
+    oato_status status = auto_plan_use(&a->plans, &o->session, err);
     if (!status && o->session.make_plan)
-        status = several_plan(a, models, files.n, err);
+        status = several_plan(a, &files, err);
     if (!status)
-        status = o->session.dry_run ? several_dry_run(a, models, files.n, err) : server_run(o, err);
-    free(models);
+        status = o->session.dry_run ? plans_only(o, err) : server_run(o, err);
     model_files_free(&files);
     return status;
 }

@@ -1,13 +1,15 @@
 /*
  * model_files.h - the models that --models names: the GGUF files of a folder, or a list of files.
  */
-#ifndef OATO_SERVER_MODEL_FILES_H
-#define OATO_SERVER_MODEL_FILES_H
+#ifndef OATO_MODEL_FILES_H
+#define OATO_MODEL_FILES_H
 
-#include "server/server.h"
+#include "front/auto.h"
+
+enum { MODEL_FILES_MOST = 256 };
 
 struct model_files {
-    struct server_model of[MODELS_MOST]; /* by name */
+    struct auto_model of[MODEL_FILES_MOST]; /* by name */
     int32_t n;
     struct arena arena; /* of the texts */
 };

@@ -1,7 +1,7 @@
 /*
  * model_files.c - see model_files.h: what a folder has is found as llama.cpp's router finds it.
  */
-#include "server/model_files.h"
+#include "front/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -41,10 +41,10 @@ static oato_status model_add(struct model_files *f, const char *name, const char
     const size_t length = part                                         ? (size_t)(part - name)
                           : n > end && !strcmp(name + n - end, suffix) ? n - end
                                                                        : n;
-    if (f->n == MODELS_MOST)
+    if (f->n == MODEL_FILES_MOST)
         return oato_fail(err, OATO_EUSAGE, "--models: more than %d models; name fewer",
-                         MODELS_MOST);
-    struct server_model *m = &f->of[f->n++];
+                         MODEL_FILES_MOST);
+    struct auto_model *m = &f->of[f->n++];
     m->name = arena_strndup(&f->arena, name, length);
     m->path = arena_strndup(&f->arena, path, strlen(path));
     return m->name && m->path ? OATO_OK : oato_fail_memory(err, n, "the list of models");
@@ -95,7 +95,7 @@ static oato_status list_take(struct model_files *f, const char *list, struct oat
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct server_model *)a)->name, ((const struct server_model *)b)->name);
+    return strcmp(((const struct auto_model *)a)->name, ((const struct auto_model *)b)->name);
 }
 
 oato_status model_files_read(struct model_files *f, const char *list, struct oato_error *err)
