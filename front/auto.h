@@ -63,4 +63,22 @@ oato_status auto_plan_together(const struct auto_plan *given, const struct sessi
                                struct device_budget *devices, int32_t *n_devices,
                                struct oato_error *err);
 
+/* ------------------------------------------------------------- model_files.c --- */
+
+enum { MODEL_FILES_MOST = 256 };
+
+struct model_files {
+    struct auto_model of[MODEL_FILES_MOST]; /* by name */
+    int32_t n;
+    struct arena arena; /* of the texts */
+};
+
+/* list: a folder, or files with commas between. Of a folder its files "*.gguf", and of each folder
+ * in it one, by the folder's name; of split models the first part, and no projectors (mmproj),
+ * drafters (mtp-) or sidecars (.neurons.gguf). A model's name is its file's, without ".gguf" and
+ * "-00001-of-..". OATO_EUSAGE: there is none, or there are too many, or two of one name;
+ * OATO_EIO: one cannot be read. */
+oato_status model_files_read(struct model_files *f, const char *list, struct oato_error *err);
+void model_files_free(struct model_files *f);
+
 #endif

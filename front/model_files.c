@@ -1,7 +1,8 @@
 /*
- * model_files.c - see model_files.h: what a folder has is found as llama.cpp's router finds it.
+ * model_files.c - the models that --models names (auto.h); what a folder has is found as
+ * llama.cpp's router finds it.
  */
-#include "front/model_files.h"
+#include "front/auto.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
  * main.c - oato-serve: the command line.
  */
 #include "executor/session_options.h"
-#include "front/model_files.h"
+#include "front/auto.h"
 #include "net/net.h"
 #include "server/scheduler.h"
 #include "server/server.h"

@@ -2,7 +2,7 @@
  * test_model_files.c - what --models names: the models of a folder and of folders in it, the first
  * parts of split ones, without what belongs to others; or a list of files.
  */
-#include "front/model_files.h"
+#include "front/auto.h"
 #include "tests/folder.h"
 
 #include <setjmp.h>
