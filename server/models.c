@@ -306,6 +306,7 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
     const enum room room =
         models_room(view, all->n, want, all->budget, s->options->models_max, goes);
     if (room == ROOM_FREE) {
+        m->used_ns = now_ns();
         instance_grant(m);
     } else if (room == ROOM_NEVER) {
         oato_fail(&err, OATO_EFIT,
