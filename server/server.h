@@ -35,7 +35,7 @@ struct server_options {
     int32_t body_kib; /* of a request */
 };
 
-/* Serves until SIGINT or SIGTERM (interrupt_catch), then lets running answers end. Returns what
+/* Serves until a signal (interrupt_catch), then lets running answers end. Returns what
  * keeps it from starting, or OATO_EDEVICE when a device fails later. Of several ranks the first one
  * serves, and the others return when it does. */
 oato_status server_run(const struct server_options *o, struct oato_error *err);
