@@ -1,7 +1,7 @@
 // chat.js - conversations: what is asked, how the answer arrives, and what may be done with messages. An answer
 // belongs to the conversation that it was asked in, whichever is shown: it goes on when another one is looked at.
 import {$, banner, newId, toast} from "./dom.js";
-import {events, post} from "./api.js";
+import {events, model, post} from "./api.js";
 import {withFiles} from "./files.js";
 import {messageView} from "./messages.js";
 import * as settings from "./settings.js";
@@ -10,15 +10,15 @@ import * as store from "./store.js";
 const SAVE_MS = 1000; // between two times that a growing answer is kept
 const alive = new Map(); // id → {conversation, controller}: answers that arrive
 const views = new Map(); // id of a message → its view
-let current = empty(), listed = () => {}, answered = () => {}, model = () => undefined;
+let current = empty(), listed = () => {}, answered = () => {};
 
 function empty() {
   return {id: newId(), title: "", changed: Date.now(), messages: []};
 }
 
-/** list(): the list of conversations has changed. measure(timings): an answer has ended. model(): the chosen one. */
-export function configure({list, measure, chosen}) {
-  [listed, answered, model] = [list, measure, chosen];
+/** list(): the list of conversations has changed. ended(timings): an answer has ended. */
+export function configure({list, ended}) {
+  [listed, answered] = [list, ended];
 }
 
 export const currentId = () => current.id;
@@ -173,7 +173,7 @@ function take(m, event) {
 /** Asks for the answer to a conversation and lets it grow at its end. Returns the error of one that never began. */
 async function answer(conversation) {
   const m = {id: newId(), role: "assistant", text: "", thought: "", calls: [],
-             end: "arrives", model: model()};
+             end: "arrives", model: model.name};
   const controller = new AbortController(), asked = performance.now();
   let saved = asked, next = 0, timings = null, refused;
   conversation.messages.push(m);

@@ -37,7 +37,7 @@ function noteOf(m) {
   if (m.end === "stopped") parts.push("stopped");
   if (m.end === "interrupted") parts.push("interrupted when the page was closed");
   if (m.tokens) parts.push(m.tokens === 1 ? "1 token" : `${m.tokens} tokens`);
-  if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? Math.round(m.firstMs) + " ms" : (m.firstMs / 1000).toFixed(1) + " s"}`);
+  if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? `${Math.round(m.firstMs)} ms` : `${(m.firstMs / 1000).toFixed(1)} s`}`);
   if (m.perSecond) parts.push(`then ${m.perSecond.toFixed(1)} tokens/s`);
   return parts.join(", ");
 }
