@@ -174,7 +174,10 @@ async function start() {
   activity.watch();
   await ready();
   const question = new URLSearchParams(location.search).get("q"); // /?q=TEXT asks at once
-  if (question) chat.send(question);
+  if (question) {
+    history.replaceState(null, "", location.pathname); // not again when the page is read again
+    chat.send(question);
+  }
   document.body.dataset.ready = "yes";
 }
 

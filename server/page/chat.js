@@ -252,6 +252,7 @@ export function send(text, files = []) {
 /** Answers anew from a message on. Where the server refuses that, everything is as before. */
 async function again(at, whenRefused = () => {}) {
   const conversation = current, before = [...conversation.messages];
+  if (!at) return toast("There is no message in front of it to answer");
   conversation.messages.splice(at);
   const last = conversation.messages.at(-1), was = last.failed;
   delete last.failed;
@@ -262,9 +263,9 @@ async function again(at, whenRefused = () => {}) {
     last.failed = was;
     banner(refused);
   }
-  whenRefused();
   await keep(conversation);
   if (conversation === current) draw();
+  whenRefused();
 }
 
 function edit(m, text) {
@@ -272,7 +273,12 @@ function edit(m, text) {
   const was = m.text, at = current.messages.indexOf(m) + 1, ends = at === current.messages.length;
   m.text = text;
   if (m.role === "user") {
-    again(at, () => { if (!ends) m.text = was; });
+    again(at, () => {
+      if (ends) return; // the message itself tells what is wrong with it
+      m.text = was;
+      keep(current);
+      views.get(m.id)?.edit(m, text);
+    });
   } else {
     keep(current);
     draw();

@@ -76,12 +76,12 @@ export function messageView(does) {
     actions.replaceChildren(...(live ? [] : row));
   }
 
-  function edit(m) {
-    const input = make("textarea", {"aria-label": "Edit the message", rows: Math.min(12, m.text.split("\n").length + 1)});
+  function edit(m, begun = m.text) {
+    const input = make("textarea", {"aria-label": "Edit the message", rows: Math.min(12, begun.split("\n").length + 1)});
     const close = () => form.replaceWith(text);
     const form = make("form", {class: "edit", onsubmit: e => { e.preventDefault(); close(); does.edit(m, input.value.trim()); }},
       input, make("button", {type: "submit", text: m.role === "user" ? "Send" : "Save"}), button("Cancel", null, close));
-    input.value = m.text;
+    input.value = begun;
     input.addEventListener("keydown", e => {
       if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) form.requestSubmit();
       if (e.key === "Escape") { e.stopPropagation(); close(); }
