@@ -8,24 +8,15 @@
 #include <string.h>
 
 /* A control character's token has a text, too. */
-void token_add(struct text *t, const struct server *s, const char *key, int32_t id)
+void token_add(struct text *t, const struct instance *m, const char *key, int32_t id)
 {
     const char *bytes = "";
     size_t n = 0;
-    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
     json_add_slice(t, key, bytes, n);
 }
 
-/* What a stream has not sent yet, or all. */
-struct delta {
-    const char *says, *thinks;
-    size_t n_says, n_thinks;
-    const int32_t *tokens;
-    size_t n_tokens;
-    const struct prompt_progress *progress; /* of the prompt: an event of its own */
-};
-
-static struct delta delta_of(const struct choice *c)
+struct delta delta_of(const struct choice *c)
 {
     return (struct delta){.says = or_empty(c->says.data) + c->sent_says,
                           .thinks = or_empty(c->thinks.data) + c->sent_thinks,
@@ -35,12 +26,39 @@ static struct delta delta_of(const struct choice *c)
                           .n_tokens = c->n_tokens - c->sent_tokens};
 }
 
-static void delta_sent(struct choice *c)
+void delta_sent(struct choice *c)
 {
     c->sent_says = c->says.len;
     c->sent_thinks = c->thinks.len;
     c->sent_tokens = c->n_tokens;
-    c->sent_calls = c->n_calls;
+}
+
+bool calls_are_new(const struct choice *c)
+{
+    const struct call *last = c->sent_calls ? &c->calls[c->sent_calls - 1] : NULL;
+    return c->sent_calls < c->n_calls ||
+           (last && (last->arguments.len > c->sent_arguments || (last->ended && !c->sent_call)));
+}
+
+bool call_next(struct choice *c, struct call_piece *p)
+{
+    const bool begins = !c->sent_calls || c->sent_call;
+    if (!calls_are_new(c))
+        return false;
+    if (begins) {
+        c->sent_calls++;
+        c->sent_arguments = 0;
+    }
+    const size_t index = c->sent_calls - 1;
+    const struct call *call = &c->calls[index];
+    *p = (struct call_piece){.index = index,
+                             .name = begins ? call->name : NULL,
+                             .arguments = or_empty(call->arguments.data) + c->sent_arguments,
+                             .n = call->arguments.len - c->sent_arguments,
+                             .ended = call->ended};
+    c->sent_arguments = call->arguments.len;
+    c->sent_call = call->ended;
+    return true;
 }
 
 static void tokens_add(struct text *t, const char *key, const int32_t *ids, size_t n)
@@ -124,7 +142,7 @@ static void head_add(struct text *t, const struct job *j, bool chunk)
     json_open(t, NULL, '{');
     json_add(t, JSON("id", (const char *)j->ask.id), JSON("object", objects[j->ask.kind][chunk]),
              JSON("created", (uint64_t)j->ask.created),
-             JSON("model", (const char *)j->server->model),
+             JSON("model", (const char *)j->instance->name),
              JSON("system_fingerprint", "b-oato-" OATO_VERSION));
 }
 
@@ -166,31 +184,37 @@ static void text_choice_add(struct text *t, const struct job *j, struct choice *
     json_close(t, '}');
 }
 
-static void call_add(struct text *t, const struct job *j, const struct choice *c, size_t i,
-                     bool chunk)
+static void call_add(struct text *t, const struct job *j, const struct call_piece *p, bool chunk)
 {
     json_open(t, NULL, '{');
     if (chunk)
-        json_add(t, JSON("index", i));
-    json_key(t, "id");
-    text_printf(t, "\"call_%s_%zu\"", j->ask.id + strlen("chatcmpl-"), i);
-    json_add(t, JSON("type", "function"));
-    json_add_object(t, "function", JSON("name", (const char *)c->calls[i].name),
-                    JSON("arguments", (const char *)c->calls[i].arguments));
+        json_add(t, JSON("index", p->index));
+    if (p->name) {
+        json_key(t, "id");
+        text_printf(t, "\"call_%s_%zu\"", j->ask.id + strlen("chatcmpl-"), p->index);
+        json_add(t, JSON("type", "function"));
+    }
+    json_open(t, "function", '{');
+    if (p->name)
+        json_add(t, JSON("name", p->name));
+    json_add_slice(t, "arguments", p->arguments, p->n);
+    json_close(t, '}');
     json_close(t, '}');
 }
 
-static void calls_add(struct text *t, const struct job *j, const struct choice *c, bool chunk)
+/* Those that are new, which then count as sent. */
+static void calls_add(struct text *t, const struct job *j, struct choice *c, bool chunk)
 {
-    if (c->sent_calls == c->n_calls)
+    struct call_piece p;
+    if (!calls_are_new(c))
         return;
     json_open(t, "tool_calls", '[');
-    for (size_t i = c->sent_calls; i < c->n_calls; i++)
-        call_add(t, j, c, i, chunk);
+    while (call_next(c, &p))
+        call_add(t, j, &p, chunk);
     json_close(t, ']');
 }
 
-static void message_add(struct text *t, const struct job *j, const struct choice *c,
+static void message_add(struct text *t, const struct job *j, struct choice *c,
                         const struct delta *d)
 {
     json_open(t, "message", '{');
@@ -206,8 +230,8 @@ static void message_add(struct text *t, const struct job *j, const struct choice
 }
 
 /* The first has the role alone, the last is empty. */
-static void delta_add(struct text *t, const struct job *j, const struct choice *c,
-                      const struct delta *d, bool last)
+static void delta_add(struct text *t, const struct job *j, struct choice *c, const struct delta *d,
+                      bool last)
 {
     json_open(t, "delta", '{');
     if (!c->begun) {
@@ -271,17 +295,15 @@ static void openai_whole(struct job *j, struct text *t)
     json_close(t, '}');
 }
 
-static void event_begin(struct text *t)
-{
-    text_printf(t, "data: ");
-}
-
-static void event_end(struct text *t)
-{
-    text_printf(t, "\n\n");
-}
-
 /* An event is JSON of its own: what is in front of it must not count as an open bracket. */
+void event_write(struct text *out, struct text *event)
+{
+    text_printf(out, "data: ");
+    text_add(out, or_empty(event->data), event->len);
+    text_printf(out, "\n\n");
+    text_free_part(event, out);
+}
+
 static void openai_event(struct job *j, struct choice *c, const struct delta *d, int32_t index,
                          bool last, struct text *t)
 {
@@ -296,10 +318,7 @@ static void openai_event(struct job *j, struct choice *c, const struct delta *d,
     else if ((j->ask.timings && c->begun) || last)
         timings_add(&event, c, NULL);
     json_close(&event, '}');
-    event_begin(t);
-    text_add(t, or_empty(event.data), event.len);
-    event_end(t);
-    text_free_part(&event, t);
+    event_write(t, &event);
 }
 
 static void usage_event(struct job *j, struct text *t)
@@ -312,10 +331,7 @@ static void usage_event(struct job *j, struct text *t)
     usage_add(&event, j);
     timings_add(&event, j->choices[0], NULL);
     json_close(&event, '}');
-    event_begin(t);
-    text_add(t, or_empty(event.data), event.len);
-    event_end(t);
-    text_free_part(&event, t);
+    event_write(t, &event);
 }
 
 /* ---------------------------------------------------------------------------- llama.cpp --- */
@@ -351,7 +367,7 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
     json_add(t, json_bool("stop", last), JSON("id_slot", 0), JSON("tokens_predicted", c->n_tokens),
              JSON("tokens_evaluated", c->n_ids));
     if (last) {
-        json_add(t, JSON("model", (const char *)j->server->model));
+        json_add(t, JSON("model", (const char *)j->instance->name));
         settings_add(t, &j->ask, "generation_settings");
         json_add_slice(t, "prompt", c->prompt.data, c->prompt.len);
         json_add(t,
@@ -386,44 +402,25 @@ static void native_event(struct job *j, struct choice *c, const struct delta *d,
     struct text event;
     text_init(&event);
     native_add(&event, j, c, d, index, last);
-    event_begin(t);
-    text_add(t, or_empty(event.data), event.len);
-    event_end(t);
-    text_free_part(&event, t);
+    event_write(t, &event);
 }
 
-/* --------------------------------------------------------------------------------- both --- */
+/* ------------------------------------------------------------------------------ streams --- */
 
-void answer_whole(struct job *j, struct text *out)
-{
-    if (j->ask.kind == ASK_EMBED)
-        embeddings_whole(j, out);
-    else if (j->ask.kind == ASK_NATIVE)
-        native_whole(j, out);
-    else
-        openai_whole(j, out);
-}
-
-void answer_error(struct job *j, struct text *out)
+void error_event(struct job *j, struct text *out)
 {
     struct text event;
     text_init(&event);
     error_json(&event, job_status(j), j->error.text);
-    event_begin(out);
-    text_add(out, or_empty(event.data), event.len);
-    event_end(out);
-    text_free_part(&event, out);
+    event_write(out, &event);
 }
 
-/* The last event of a choice has no text. */
-void answer_events(struct job *j, struct text *out)
+void events_of_choices(struct job *j, event_writer *event, struct text *out)
 {
-    void (*event)(struct job *, struct choice *, const struct delta *, int32_t, bool,
-                  struct text *) = j->ask.kind == ASK_NATIVE ? native_event : openai_event;
     for (int32_t i = 0; i < j->n_choices; i++) {
         struct choice *c = j->choices[i];
         struct delta d = delta_of(c);
-        const bool news = d.n_says || d.n_thinks || c->sent_calls < c->n_calls;
+        const bool news = d.n_says || d.n_thinks || calls_are_new(c);
         const bool ready = scores_are_there(j, i);
         const bool first = !c->begun && (j->ask.kind == ASK_CHAT || j->ask.echo);
         if (first && ready) {
@@ -448,6 +445,29 @@ void answer_events(struct job *j, struct text *out)
             c->sent_end = true;
         }
     }
-    if (j->n_ended == j->n_choices && j->ask.usage && j->ask.kind != ASK_NATIVE)
+}
+
+static void native_events(struct job *j, struct text *out)
+{
+    events_of_choices(j, native_event, out);
+}
+
+static void openai_events(struct job *j, struct text *out)
+{
+    events_of_choices(j, openai_event, out);
+    if (j->n_ended == j->n_choices && j->ask.usage)
         usage_event(j, out);
 }
+
+#define OPENAI(of)                                                                                 \
+    {                                                                                              \
+        .kind = (of), .whole = openai_whole, .events = openai_events, .done = "data: [DONE]\n\n",  \
+        .failed = error_event, .error = error_json, .stream_type = "text/event-stream"             \
+    }
+const struct dialect dialect_text = OPENAI(ASK_TEXT), dialect_chat = OPENAI(ASK_CHAT);
+const struct dialect dialect_native = {.kind = ASK_NATIVE,
+                                       .whole = native_whole,
+                                       .events = native_events,
+                                       .failed = error_event,
+                                       .error = error_json,
+                                       .stream_type = "text/event-stream"};

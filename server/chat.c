@@ -54,10 +54,11 @@ static void arguments_parse(json_t *calls)
 }
 
 /* Checks a message and changes it in place: its content becomes a text. */
-static oato_status message_mend(json_t *m, size_t at, struct oato_error *err)
+static oato_status message_mend(json_t *message, size_t at, struct oato_error *err)
 {
-    json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
-    if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")))
+    json_t *content = json_object_get(message, "content"),
+           *calls = json_object_get(message, "tool_calls");
+    if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
     if (json_is_array(content)) {
         json_t *joined = parts_join(content, "\n");
@@ -65,11 +66,11 @@ static oato_status message_mend(json_t *m, size_t at, struct oato_error *err)
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has content that is no text; this server reads only text",
                              at + 1);
-        json_object_set_new(m, "content", joined);
+        json_object_set_new(message, "content", joined);
         return OATO_OK;
     }
     if ((!content || json_is_null(content)) && json_is_array(calls))
-        json_object_set_new(m, "content", json_string(""));
+        json_object_set_new(message, "content", json_string(""));
     else if (!json_is_string(content))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants content that is a text", at + 1);
     arguments_parse(calls);
@@ -78,18 +79,19 @@ static oato_status message_mend(json_t *m, size_t at, struct oato_error *err)
 
 static oato_status messages_mend(json_t *messages, struct oato_error *err)
 {
-    json_t *m;
+    json_t *message;
     size_t i, answers = 0;
     if (!json_is_array(messages) || !json_array_size(messages) ||
         json_array_size(messages) > MESSAGES_MAX)
         return oato_fail(err, OATO_EUSAGE, "messages wants a list of 1 to %d messages",
                          MESSAGES_MAX);
-    json_array_foreach(messages, i, m)
+    json_array_foreach(messages, i, message)
     {
-        if (message_mend(m, i, err))
+        if (message_mend(message, i, err))
             return err->status;
-        const bool says = !strcmp(json_string_value(json_object_get(m, "role")), "assistant") &&
-                          !json_object_get(m, "tool_calls");
+        const bool says =
+            !strcmp(json_string_value(json_object_get(message, "role")), "assistant") &&
+            !json_object_get(message, "tool_calls");
         answers = says ? answers + 1 : 0;
     }
     return answers > 1 ? oato_fail(err, OATO_EUSAGE,
@@ -142,11 +144,11 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
 
 /* What the model's own template sees besides the tokens: messages, tools, and the variables of the
  * command line, then of the request. */
-static char *variables_dump(const struct server *s, const json_t *o, json_t *messages,
+static char *variables_dump(const struct instance *m, const json_t *o, json_t *messages,
                             const json_t *tools)
 {
     json_t *all = json_object();
-    json_t *ours = json_loads(or_empty(s->options->session.variables), JSON_ALLOW_NUL, NULL);
+    json_t *ours = json_loads(or_empty(m->options->session.variables), JSON_ALLOW_NUL, NULL);
     json_t *theirs = json_object_get(o, "chat_template_kwargs");
     json_object_update(all, ours);
     if (json_is_string(json_object_get(o, "reasoning_effort")))
@@ -161,23 +163,23 @@ static char *variables_dump(const struct server *s, const json_t *o, json_t *mes
     return dump;
 }
 
-static oato_status named_apply(const struct server *s, json_t *messages, bool answer,
+static oato_status named_apply(const struct instance *m, json_t *messages, bool answer,
                                struct budget *budget, struct text *out, struct oato_error *err)
 {
     const size_t n = json_array_size(messages);
     struct chat_message *list = calloc(n, sizeof *list);
-    const json_t *m;
+    const json_t *message;
     size_t i;
     if (!list)
         return oato_fail_memory(err, n * sizeof *list, "messages");
-    json_array_foreach(messages, i, m)
+    json_array_foreach(messages, i, message)
     {
-        const json_t *content = json_object_get(m, "content");
-        list[i] = (struct chat_message){json_string_value(json_object_get(m, "role")),
+        const json_t *content = json_object_get(message, "content");
+        list[i] = (struct chat_message){json_string_value(json_object_get(message, "role")),
                                         json_string_value(content), json_string_length(content)};
     }
     oato_status status =
-        chat_template_apply_within(s->template, list, n, answer, NULL, budget, out, err);
+        chat_template_apply_within(m->template, list, n, answer, NULL, budget, out, err);
     free(list);
     return status;
 }
@@ -204,25 +206,25 @@ static void begun_add(struct text *out, json_t *begun)
     json_decref(begun);
 }
 
-static oato_status own_apply(const struct server *s, const json_t *o, json_t *messages,
+static oato_status own_apply(const struct instance *m, const json_t *o, json_t *messages,
                              const json_t *tools, bool answer, struct budget *budget,
                              struct text *out, struct oato_error *err)
 {
-    char *variables = variables_dump(s, o, messages, tools);
+    char *variables = variables_dump(m, o, messages, tools);
     if (!variables)
         return oato_fail_memory(err, 1 << 16, "messages");
     const size_t n = strlen(variables);
     oato_status status = budget_spend(budget, n, n, "what the chat template is given", err);
     if (!status)
         status =
-            chat_template_apply_within(s->template, NULL, 0, answer, variables, budget, out, err);
+            chat_template_apply_within(m->template, NULL, 0, answer, variables, budget, out, err);
     free(variables);
     return status;
 }
 
 /* A template that makes the same of the messages with the tools and without them shows none, so
  * that the model could not know of them. */
-static oato_status tools_show(const struct server *s, const json_t *o, json_t *messages,
+static oato_status tools_show(const struct instance *m, const json_t *o, json_t *messages,
                               const json_t *tools, bool answer, struct budget *budget,
                               const struct text *with, struct oato_error *err)
 {
@@ -231,7 +233,7 @@ static oato_status tools_show(const struct server *s, const json_t *o, json_t *m
     if (!tools)
         return OATO_OK;
     text_init(&without);
-    const bool same = !own_apply(s, o, messages, NULL, answer, budget, &without, &ignored) &&
+    const bool same = !own_apply(m, o, messages, NULL, answer, budget, &without, &ignored) &&
                       without.len == with->len &&
                       !memcmp(or_empty(without.data), or_empty(with->data), with->len);
     text_free(&without);
@@ -241,15 +243,15 @@ static oato_status tools_show(const struct server *s, const json_t *o, json_t *m
                 : OATO_OK;
 }
 
-oato_status chat_prompt(const struct server *s, const json_t *o, struct budget *budget,
+oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget *budget,
                         struct text *out, struct oato_error *err)
 {
     json_t *messages = json_object_get(o, "messages");
     const json_t *tools = NULL;
     bool answer = true, goes_on = false;
-    if (!s->template)
-        return oato_fail(err, OATO_EUSAGE, "%.450s", s->no_template);
-    const bool named = !chat_template_is_program(s->template);
+    if (!m->template)
+        return oato_fail(err, OATO_EUSAGE, "%.450s", m->no_template);
+    const bool named = !chat_template_is_program(m->template);
     if (messages_mend(messages, err) || tools_check(o, &tools, err) ||
         json_flag(o, "continue_final_message", &goes_on, err) ||
         json_flag(o, "add_generation_prompt", &answer, err))
@@ -260,31 +262,31 @@ oato_status chat_prompt(const struct server *s, const json_t *o, struct budget *
     if (named && tools)
         return oato_fail(err, OATO_EUSAGE,
                          "the chat template %s shows the model no tools; leave tools out",
-                         chat_template_name(s->template));
+                         chat_template_name(m->template));
     if (named && json_object_size(json_object_get(o, "chat_template_kwargs")))
         return oato_fail(err, OATO_EUSAGE,
                          "the chat template %s has no variables; leave chat_template_kwargs out",
-                         chat_template_name(s->template));
+                         chat_template_name(m->template));
     json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
     answer = answer || begun;
-    oato_status status = named ? named_apply(s, messages, answer, budget, out, err)
-                               : own_apply(s, o, messages, tools, answer, budget, out, err);
+    oato_status status = named ? named_apply(m, messages, answer, budget, out, err)
+                               : own_apply(m, o, messages, tools, answer, budget, out, err);
     if (!status)
-        status = tools_show(s, o, messages, tools, answer, budget, out, err);
+        status = tools_show(m, o, messages, tools, answer, budget, out, err);
     begun_add(out, begun);
     return status;
 }
 
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
 {
-    const struct server *s = j->server;
+    const struct instance *m = j->instance;
     int32_t *ids = NULL;
     size_t n = 0;
     struct text prompt;
     text_init(&prompt);
     const json_t *choice = json_object_get(o, "tool_choice");
     const char *only;
-    oato_status status = chat_prompt(s, o, &j->ask.budget, &prompt, err);
+    oato_status status = chat_prompt(m, o, &j->ask.budget, &prompt, err);
     if (!status && must_call(choice, &only))
         status =
             calls_constrain(j, json_object_get(o, "tools"), only,
@@ -292,12 +294,12 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     if (!status)
         status = text_fits(j, prompt.len, err);
     if (!status)
-        status = tokenizer_encode_within(s->session.tokenizer, or_empty(prompt.data), prompt.len,
+        status = tokenizer_encode_within(m->session.tokenizer, or_empty(prompt.data), prompt.len,
                                          TOKENIZE_PROMPT, &j->ask.budget, &ids, &n, err);
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {
-        status = answer_text_read(&j->choices[i]->told, s->template, &prompt, err);
+        status = answer_text_read(&j->choices[i]->told, m->template, CHAT_FORM_OWN, &prompt, err);
         if (!status)
             status = constraint_think(j->choices[i], err);
     }

@@ -62,16 +62,16 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
 
 oato_status constraint_begin(struct choice *c, struct oato_error *err)
 {
-    struct server *s = c->job->server;
+    struct instance *m = c->job->instance;
     const struct ask *ask = &c->job->ask;
     if (!ask->grammar)
         return OATO_OK;
-    pthread_mutex_lock(&s->vocab_lock);
+    pthread_mutex_lock(&m->vocab_lock);
     oato_status status =
-        s->vocab ? OATO_OK : grammar_vocab_create(s->session.tokenizer, &s->vocab, err);
-    pthread_mutex_unlock(&s->vocab_lock);
+        m->vocab ? OATO_OK : grammar_vocab_create(m->session.tokenizer, &m->vocab, err);
+    pthread_mutex_unlock(&m->vocab_lock);
     if (!status)
-        status = grammar_state_create(ask->grammar, s->vocab, &ask->budget, &c->follows, err);
+        status = grammar_state_create(ask->grammar, m->vocab, &ask->budget, &c->follows, err);
     if (!status) {
         const struct sampler_constraint follow = grammar_constraint(c->follows);
         sampler_constrain(c->sampler, &follow);

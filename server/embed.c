@@ -13,17 +13,17 @@ const char *const pooling_names[] = {"last", "mean", "none", NULL};
 void choice_row(void *user, const float *row)
 {
     struct choice *c = user;
-    const struct server *s = c->job->server;
-    const int32_t width = s->session.model->shape.width;
-    const size_t kept = s->pooling == POOLING_NONE ? (size_t)c->n_ids : 1;
+    const struct instance *m = c->job->instance;
+    const int32_t width = m->session.model->shape.width;
+    const size_t kept = m->pooling == POOLING_NONE ? (size_t)c->n_ids : 1;
     pthread_mutex_lock(&c->job->lock);
     if (!c->rows)
         c->rows = calloc(kept * (size_t)width, sizeof *c->rows);
-    float *to = c->rows + (s->pooling == POOLING_NONE ? c->n_rows * (size_t)width : 0);
+    float *to = c->rows + (m->pooling == POOLING_NONE ? c->n_rows * (size_t)width : 0);
     c->failed = c->failed || !c->rows;
     c->n_rows++;
     for (int32_t i = 0; i < width && c->rows; i++)
-        to[i] = row[i] + (s->pooling == POOLING_MEAN ? to[i] : 0);
+        to[i] = row[i] + (m->pooling == POOLING_MEAN ? to[i] : 0);
     pthread_mutex_unlock(&c->job->lock);
 }
 
@@ -71,32 +71,32 @@ static void vector_add(struct text *t, const char *key, const float *x, int32_t 
 
 static void choice_add(struct text *t, struct choice *c, int32_t index, bool openai, bool base64)
 {
-    const struct server *s = c->job->server;
-    const int32_t width = s->session.model->shape.width;
+    const struct instance *m = c->job->instance;
+    const int32_t width = m->session.model->shape.width;
     json_open(t, NULL, '{');
     if (openai)
         json_add(t, JSON("object", "embedding"));
     json_add(t, JSON("index", index));
-    if (s->pooling != POOLING_NONE)
+    if (m->pooling != POOLING_NONE)
         normalise(c->rows, width);
     if (openai) {
         vector_add(t, "embedding", c->rows, width, base64);
     } else {
         json_open(t, "embedding", '[');
-        for (size_t i = 0; i < (s->pooling == POOLING_NONE ? c->n_rows : 1); i++)
+        for (size_t i = 0; i < (m->pooling == POOLING_NONE ? c->n_rows : 1); i++)
             vector_add(t, NULL, c->rows + i * (size_t)width, width, false);
         json_close(t, ']');
     }
     json_close(t, '}');
 }
 
-void embeddings_whole(struct job *j, struct text *t)
+static void embeddings_whole(struct job *j, struct text *t)
 {
-    const bool openai = j->ask.openai;
+    const bool openai = j->ask.dialect == &dialect_embeddings;
     int64_t tokens = 0;
     if (openai) {
         json_open(t, NULL, '{');
-        json_add(t, JSON("object", "list"), JSON("model", (const char *)j->server->model));
+        json_add(t, JSON("object", "list"), JSON("model", (const char *)j->instance->name));
     }
     json_open(t, openai ? "data" : NULL, '[');
     for (int32_t i = 0; i < j->n_choices; i++) {
@@ -110,19 +110,25 @@ void embeddings_whole(struct job *j, struct text *t)
     json_close(t, '}');
 }
 
-static enum MHD_Result embed(struct exchange *x, bool openai)
+const struct dialect dialect_embeddings = {
+    .kind = ASK_EMBED, .whole = embeddings_whole, .error = error_json};
+const struct dialect dialect_embeddings_native = {
+    .kind = ASK_EMBED, .whole = embeddings_whole, .error = error_json};
+
+enum MHD_Result route_embeddings(struct exchange *x)
 {
-    struct server *s = x->server;
+    const bool openai = x->route->dialect == &dialect_embeddings;
+    struct instance *m = x->instance;
     struct oato_error err = {0};
-    struct ask ask = {.kind = ASK_EMBED, .n = 1, .openai = openai, .client = x->client};
+    struct ask ask = {.kind = ASK_EMBED, .n = 1, .dialect = x->route->dialect, .client = x->client};
     ask.budget = x->budget;
-    if (!s->options->session.engine.embeddings)
+    if (!m->options->session.engine.embeddings)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
                            "this server answers; one started with --embeddings makes embeddings");
     const json_t *o = body_json(x, &err);
     if (!o)
         return reply_failure(x, &err);
-    if (request_members(o, ASK_EMBED, s->session.model->shape.width, NULL, &err))
+    if (request_members(o, ASK_EMBED, m->session.model->shape.width, NULL, &err))
         return reply_failure(x, &err);
     const json_t *encoding = json_object_get(o, "encoding_format");
     const char *format = json_is_string(encoding) ? json_string_value(encoding) : "";
@@ -130,12 +136,12 @@ static enum MHD_Result embed(struct exchange *x, bool openai)
     ask.base64 = !strcmp(format, "base64");
     if (encoding && !json_is_null(encoding) && !ask.base64 && strcmp(format, "float") != 0)
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "encoding_format can be float or base64");
-    if (openai && s->pooling == POOLING_NONE)
+    if (openai && m->pooling == POOLING_NONE)
         return reply_error(x, MHD_HTTP_BAD_REQUEST,
                            "--pooling none has a vector for each token: use /embeddings");
     if (!input || json_is_null(input) || (json_is_array(input) && !json_array_size(input)))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "input is missing or empty");
-    struct job *j = job_create(s, &ask);
+    struct job *j = job_create(m, &ask);
     if (!j)
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     if (prompts_add(j, input, &err)) {
@@ -144,14 +150,4 @@ static enum MHD_Result embed(struct exchange *x, bool openai)
         return reply_failure(x, &err);
     }
     return job_begin(x, j);
-}
-
-enum MHD_Result route_embeddings(struct exchange *x)
-{
-    return embed(x, true);
-}
-
-enum MHD_Result route_embeddings_native(struct exchange *x)
-{
-    return embed(x, false);
 }

@@ -9,20 +9,20 @@
 
 enum MHD_Result route_props(struct exchange *x)
 {
-    const struct server *s = x->server;
-    const struct server_options *o = s->options;
-    struct ask ask = {.sampling = s->session.sampling, .most = o->n_predict};
-    const char *const source = s->template ? chat_template_name(s->template) : "";
+    const struct instance *m = x->instance;
+    const struct server_options *o = m->options;
+    struct ask ask = {.sampling = m->session.sampling, .most = o->n_predict};
+    const char *const source = m->template ? chat_template_name(m->template) : "";
     struct text t;
-    sampler_bound(&ask.sampling, s->context);
+    sampler_bound(&ask.sampling, m->context);
     text_init(&t);
     json_open(&t, NULL, '{');
     json_open(&t, "default_generation_settings", '{');
-    json_add(&t, JSON("n_ctx", s->context));
+    json_add(&t, JSON("n_ctx", m->context));
     settings_add(&t, &ask, "params");
     json_close(&t, '}');
     json_add(&t, JSON("total_slots", o->session.engine.seqs),
-             JSON("model_alias", (const char *)s->model), JSON("model_path", o->session.model),
+             JSON("model_alias", (const char *)m->name), JSON("model_path", o->session.model),
              JSON("chat_template", source), JSON("build_info", "oato-" OATO_VERSION));
     json_add_object(&t, "modalities", json_bool("vision", false), json_bool("audio", false));
     json_close(&t, '}');
@@ -40,15 +40,15 @@ enum MHD_Result route_metrics(struct exchange *x)
     static const char *const drafts[] = {"llamacpp:spec_decode_num_draft_tokens_total",
                                          "llamacpp:spec_decode_num_accepted_tokens_total",
                                          "llamacpp:spec_decode_num_drafts_total"};
-    struct server *s = x->server;
+    struct instance *m = x->instance;
     struct text t;
-    if (s->options->no_metrics)
+    if (m->options->no_metrics)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-metrics");
-    pthread_mutex_lock(&s->lock);
-    const struct server_counts c = s->counts;
-    const struct seen seen = s->seen;
-    const int32_t live = s->n_live, at_once = s->options->session.engine.seqs;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&m->lock);
+    const struct server_counts c = m->counts;
+    const struct seen seen = m->seen;
+    const int32_t live = m->n_live, at_once = m->options->session.engine.seqs;
+    pthread_mutex_unlock(&m->lock);
     const double prompt_s = (double)c.times.prompt_ns * 1e-9,
                  decode_s = (double)c.times.decode_ns * 1e-9;
     text_init(&t);
@@ -98,7 +98,7 @@ enum MHD_Result route_metrics(struct exchange *x)
            (double)c.times.recomputed_tokens);
     for (size_t i = 0; i < ARRAY_LEN(drafts); i++)
         metric(&t, drafts[i], "counter", "Drafts are not made here: 0.", 0);
-    snprintf(x->started, sizeof x->started, "%lld", (long long)s->started);
+    snprintf(x->started, sizeof x->started, "%lld", (long long)m->server->started);
     const enum MHD_Result result =
         t.failed ? MHD_NO
                  : reply(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", t.data, t.len);
@@ -108,7 +108,7 @@ enum MHD_Result route_metrics(struct exchange *x)
 
 /* ------------------------------------------------------------------------------- tokens --- */
 
-static void tokens_write(struct text *t, const struct server *s, const int32_t *ids, size_t n,
+static void tokens_write(struct text *t, const struct instance *m, const int32_t *ids, size_t n,
                          bool pieces)
 {
     json_open(t, "tokens", '[');
@@ -119,7 +119,7 @@ static void tokens_write(struct text *t, const struct server *s, const int32_t *
         }
         json_open(t, NULL, '{');
         json_add(t, JSON("id", ids[i]));
-        token_add(t, s, "piece", ids[i]);
+        token_add(t, m, "piece", ids[i]);
         json_close(t, '}');
     }
     json_close(t, ']');
@@ -131,7 +131,7 @@ enum { TOKEN_BYTES = 8, PIECE_BYTES = 60 };
 /* llama.cpp's form has content, vLLM's a prompt, with special tokens unless it says otherwise. */
 enum MHD_Result route_tokenize(struct exchange *x)
 {
-    const struct server *s = x->server;
+    const struct instance *m = x->instance;
     struct oato_error err;
     bool parse = true, pieces = false;
     int32_t *ids = NULL;
@@ -147,7 +147,7 @@ enum MHD_Result route_tokenize(struct exchange *x)
         return reply_failure(x, &err);
     if (json_is_string(content) &&
         tokenizer_encode_within(
-            s->session.tokenizer, json_string_value(content), json_string_length(content),
+            m->session.tokenizer, json_string_value(content), json_string_length(content),
             (special ? TOKENIZE_ADD_SPECIAL : 0) | (parse ? TOKENIZE_PARSE_SPECIAL : 0), &x->budget,
             &ids, &n, &err))
         return reply_failure(x, &err);
@@ -159,9 +159,9 @@ enum MHD_Result route_tokenize(struct exchange *x)
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
-    tokens_write(&t, s, ids, n, pieces);
+    tokens_write(&t, m, ids, n, pieces);
     if (other)
-        json_add(&t, JSON("count", n), JSON("max_model_len", s->context));
+        json_add(&t, JSON("count", n), JSON("max_model_len", m->context));
     json_close(&t, '}');
     free(ids);
     return reply_json(x, &t);
@@ -169,7 +169,7 @@ enum MHD_Result route_tokenize(struct exchange *x)
 
 enum MHD_Result route_detokenize(struct exchange *x)
 {
-    const struct server *s = x->server;
+    const struct instance *m = x->instance;
     struct oato_error err;
     struct text whole, t;
     const json_t *o = body_json(x, &err), *id;
@@ -186,7 +186,7 @@ enum MHD_Result route_detokenize(struct exchange *x)
         size_t n;
         const json_int_t number = json_integer_value(id);
         if (!json_is_integer(id) || number < 0 || number > INT32_MAX ||
-            !tokenizer_piece(s->session.tokenizer, (int32_t)number, true, &bytes, &n)) {
+            !tokenizer_piece(m->session.tokenizer, (int32_t)number, true, &bytes, &n)) {
             text_free(&whole);
             return reply_error(x, MHD_HTTP_BAD_REQUEST,
                                "tokens wants a list of token ids of the vocabulary");
@@ -209,18 +209,18 @@ enum MHD_Result route_detokenize(struct exchange *x)
 /* What vLLM tells of its tokenizer: evaluation harnesses then need none of their own. */
 enum MHD_Result route_tokenizer(struct exchange *x)
 {
-    const struct server *s = x->server;
-    const int32_t bos = tokenizer_bos(s->session.tokenizer);
+    const struct instance *m = x->instance;
+    const int32_t bos = tokenizer_bos(m->session.tokenizer);
     int64_t eos;
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
-    json_add(&t, JSON("tokenizer_class", "oato"), JSON("model_max_length", s->context));
+    json_add(&t, JSON("tokenizer_class", "oato"), JSON("model_max_length", m->context));
     if (bos >= 0)
-        token_add(&t, s, "bos_token", bos);
-    if (gguf_get_i64(s->session.model->gguf, "tokenizer.ggml.eos_token_id", &eos) &&
+        token_add(&t, m, "bos_token", bos);
+    if (gguf_get_i64(m->session.model->gguf, "tokenizer.ggml.eos_token_id", &eos) &&
         eos == (int32_t)eos)
-        token_add(&t, s, "eos_token", (int32_t)eos);
+        token_add(&t, m, "eos_token", (int32_t)eos);
     json_close(&t, '}');
     return reply_json(x, &t);
 }
@@ -232,7 +232,7 @@ enum MHD_Result route_template(struct exchange *x)
     const json_t *o = body_json(x, &err);
     text_init(&prompt);
     if (!o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->server, o, &x->budget, &prompt, &err)) {
+        chat_prompt(x->instance, o, &x->budget, &prompt, &err)) {
         text_free(&prompt);
         return reply_failure(x, &err);
     }
@@ -250,12 +250,13 @@ enum MHD_Result route_count(struct exchange *x)
     struct text prompt, t;
     int32_t *ids = NULL;
     size_t n = 0;
-    const json_t *o = body_json(x, &err);
     text_init(&prompt);
+    const struct dialect *d = x->route->dialect;
     const bool bad =
-        !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->server, o, &x->budget, &prompt, &err) ||
-        tokenizer_encode_within(x->server->session.tokenizer, or_empty(prompt.data), prompt.len,
+        !body_json(x, &err) || (d && d->request(x, &err)) ||
+        request_members(x->json, ASK_CHAT, 0, NULL, &err) ||
+        chat_prompt(x->instance, x->json, &x->budget, &prompt, &err) ||
+        tokenizer_encode_within(x->instance->session.tokenizer, or_empty(prompt.data), prompt.len,
                                 TOKENIZE_PROMPT, &x->budget, &ids, &n, &err);
     text_free(&prompt);
     free(ids);
@@ -263,7 +264,9 @@ enum MHD_Result route_count(struct exchange *x)
         return reply_failure(x, &err);
     text_init(&t);
     json_open(&t, NULL, '{');
-    json_add(&t, JSON("object", "response.input_tokens"), JSON("input_tokens", n));
+    if (d != &dialect_messages_count)
+        json_add(&t, JSON("object", "response.input_tokens"));
+    json_add(&t, JSON("input_tokens", n));
     json_close(&t, '}');
     return reply_json(x, &t);
 }

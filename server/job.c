@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct job *job_create(struct server *s, const struct ask *ask)
+struct job *job_create(struct instance *m, const struct ask *ask)
 {
     struct job *j = calloc(1, sizeof *j);
     if (!j)
         return NULL;
-    j->server = s;
+    j->instance = m;
     j->ask = *ask;
     j->owners = 1;
     pthread_mutex_init(&j->lock, NULL);
@@ -24,9 +24,10 @@ static void choice_free(struct choice *c)
 {
     for (size_t i = 0; i < c->n_calls; i++) {
         free(c->calls[i].name);
-        free(c->calls[i].arguments);
+        text_free(&c->calls[i].arguments);
     }
     free(c->calls);
+    free(c->parts);
     free(c->tokens);
     free(c->progress);
     free(c->rows);
@@ -70,26 +71,63 @@ void job_wake(struct job *j)
 
 /* -------------------------------------------------------------------- what the engine tells --- */
 
+/* What follows is of this kind; a call is a part of its own. */
+static void part_note(struct choice *c, enum part_kind kind, size_t from)
+{
+    if (kind != PART_CALL && c->n_parts && c->parts[c->n_parts - 1].kind == kind)
+        return;
+    struct part *parts = array_room(c->parts, c->n_parts, &c->parts_cap, sizeof *parts);
+    c->failed = c->failed || !parts;
+    if (!parts)
+        return;
+    c->parts = parts;
+    parts[c->n_parts++] = (struct part){kind, from};
+}
+
 static void on_text(void *user, enum chat_part part, const char *s, size_t n)
 {
     struct choice *c = user;
-    text_add(part == CHAT_THINKS ? &c->thinks : &c->says, s, n);
+    const bool thinks = part == CHAT_THINKS;
+    struct text *to = thinks ? &c->thinks : &c->says;
+    if (n)
+        part_note(c, thinks ? PART_THINKS : PART_SAYS, to->len);
+    text_add(to, s, n);
 }
 
-static void on_call(void *user, const char *name, const char *arguments)
+/* Where one call is enough, the others are not told. */
+static void on_call(void *user, const char *name)
 {
     struct choice *c = user;
     struct call *calls = array_room(c->calls, c->n_calls, &c->calls_cap, sizeof *calls);
-    const struct call call = {strdup(name), strdup(arguments)};
+    struct call call = {.name = strdup(name)};
+    c->beyond = c->job->ask.one_call && c->n_calls;
+    text_init(&call.arguments);
     if (calls)
         c->calls = calls;
-    if (!calls || !call.name || !call.arguments) {
+    c->failed = c->failed || !calls || !call.name;
+    if (c->failed || c->beyond) {
         free(call.name);
-        free(call.arguments);
-        c->failed = true;
         return;
     }
+    part_note(c, PART_CALL, c->n_calls);
     c->calls[c->n_calls++] = call;
+}
+
+static void on_arguments(void *user, const char *s, size_t n)
+{
+    struct choice *c = user;
+    if (!c->failed && !c->beyond)
+        text_add(&c->calls[c->n_calls - 1].arguments, s, n);
+}
+
+static void on_call_end(void *user, bool whole)
+{
+    struct choice *c = user;
+    (void)whole;
+    if (c->failed || c->beyond)
+        return;
+    c->calls[c->n_calls - 1].ended = true;
+    c->failed = c->calls[c->n_calls - 1].arguments.failed;
 }
 
 static void on_filter(void *user, const char *s, size_t n, bool last, struct text *out)
@@ -132,7 +170,7 @@ static oato_status scores_prepare(struct choice *c, struct oato_error *err)
 
 oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_error *err)
 {
-    const struct session *s = &j->server->session;
+    const struct session *s = &j->instance->session;
     struct choice **more =
         realloc(j->choices, (size_t)(j->n_choices + 1) * sizeof(struct choice *));
     struct choice *c = calloc(1, sizeof *c);
@@ -145,7 +183,7 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     }
     struct sampler_options sampling = j->ask.sampling;
     sampling.dry.tokenizer = s->tokenizer;
-    sampling.scratch = j->server->scratch;
+    sampling.scratch = j->instance->scratch;
     sampling.seed += (uint64_t)(j->n_choices % j->ask.n);
     *c = (struct choice){.job = j,
                          .ids = ids,
@@ -153,8 +191,9 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
                          .asked_ns = now_ns(),
                          .per_token = 1 + (size_t)j->ask.sampling.top_logprobs};
     c->stop.of = &j->ask.stops;
-    c->told = (struct answer_text){
-        .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
+    c->told = (struct answer_text){.tokenizer = s->tokenizer,
+                                   .sink = {on_text, on_call, on_arguments, on_call_end, c},
+                                   .filter = on_filter};
     if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
     const oato_status status = scores_prepare(c, err);
@@ -176,20 +215,20 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
 
 bool loop_submit(struct job *j)
 {
-    struct server *s = j->server;
+    struct instance *m = j->instance;
     constraints_share(j);
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&m->lock);
     const bool taken =
-        !s->stop && s->n_live + j->n_choices <= s->options->session.engine.seqs + s->options->queue;
+        !m->stop && m->n_live + j->n_choices <= m->options->session.engine.seqs + m->options->queue;
     if (taken) {
         j->owners++;
-        s->n_live += j->n_choices;
-        s->counts.requests++;
-        *s->incoming_end = j;
-        s->incoming_end = &j->next;
-        pthread_cond_signal(&s->wake);
+        m->n_live += j->n_choices;
+        m->counts.requests++;
+        *m->incoming_end = j;
+        m->incoming_end = &j->next;
+        pthread_cond_signal(&m->wake);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&m->lock);
     return taken;
 }
 
@@ -213,15 +252,15 @@ static void progress_note(struct choice *c, int32_t fed, uint64_t ns)
 void choice_begin(void *user, int32_t cached)
 {
     struct choice *c = user;
-    struct server *s = c->job->server;
+    struct instance *m = c->job->instance;
     pthread_mutex_lock(&c->job->lock);
     c->begun_ns = now_ns();
     c->cached = cached;
     progress_note(c, cached, c->begun_ns);
     pthread_mutex_unlock(&c->job->lock);
-    pthread_mutex_lock(&s->lock);
-    s->counts.cached_tokens += (uint64_t)cached;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&m->lock);
+    m->counts.cached_tokens += (uint64_t)cached;
+    pthread_mutex_unlock(&m->lock);
 }
 
 void choice_fed(void *user, int32_t fed)
@@ -252,8 +291,8 @@ void choice_score(void *user, const float *row)
     struct choice *c = user;
     struct job *j = c->job;
     const int32_t top = j->ask.sampling.top_logprobs, at = c->n_scored;
-    const int32_t vocab =
-        (int32_t)min_i64(tokenizer_size(c->told.tokenizer), j->server->session.model->shape.vocab);
+    const int32_t vocab = (int32_t)min_i64(tokenizer_size(c->told.tokenizer),
+                                           j->instance->session.model->shape.vocab);
     if (at >= c->n_ids - 1) /* behind the last one the answer begins */
         return;
     struct token_prob *to = c->scores + (size_t)at * c->per_token;
@@ -299,41 +338,44 @@ bool choice_token(void *user, int32_t id)
         c->tokens = tokens;
         tokens[c->n_tokens++] = id;
     }
+    const size_t thought = c->thinks.len;
     c->failed = c->failed || !tokens || !answer_text_push(&c->told, id);
+    c->n_thought += c->thinks.len > thought;
     if (j->ask.stream)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
-    return !c->stop.hit && !c->failed;
+    const bool enough = j->ask.one_call && c->n_calls && c->calls[0].ended;
+    return !c->stop.hit && !enough && !c->failed;
 }
 
 void choice_end(void *user, enum batch_end why)
 {
     struct choice *c = user;
     struct job *j = c->job;
-    struct server *s = j->server;
+    struct instance *m = j->instance;
     pthread_mutex_lock(&j->lock);
-    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED) || c->failed || c->says.failed ||
-                c->thinks.failed;
+    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED || c->stop.hit) || c->failed ||
+                c->says.failed || c->thinks.failed;
     if (c->failed)
         job_fail_memory(j, c->says.len);
     if (why == BATCH_REFUSED && grammar_state_error(c->follows))
         job_fail(j, grammar_state_error(c->follows), false);
     c->why = why;
     if (!ending_finish(choice_ending(c))) /* no answer: unless it is known why, it was cut */
-        job_cut(j, j->server->now);
+        job_cut(j, m->now);
     c->ended = true;
     const bool last = ++j->n_ended == j->n_choices;
     if (j->ask.stream || last)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
     if (why != BATCH_CANCELLED)
-        scheduler_ended(s->scheduler, (int32_t)c->n_tokens);
-    pthread_mutex_lock(&s->lock);
-    s->n_live--;
-    s->counts.prompt_tokens += (uint64_t)c->n_ids;
-    s->counts.answer_tokens += c->n_tokens;
-    if (s->counts.longest < (size_t)c->n_ids + c->n_tokens)
-        s->counts.longest = (size_t)c->n_ids + c->n_tokens;
-    s->counts.cancelled += why == BATCH_CANCELLED;
-    pthread_mutex_unlock(&s->lock);
+        scheduler_ended(m->scheduler, (int32_t)c->n_tokens);
+    pthread_mutex_lock(&m->lock);
+    m->n_live--;
+    m->counts.prompt_tokens += (uint64_t)c->n_ids;
+    m->counts.answer_tokens += c->n_tokens;
+    if (m->counts.longest < (size_t)c->n_ids + c->n_tokens)
+        m->counts.longest = (size_t)c->n_ids + c->n_tokens;
+    m->counts.cancelled += why == BATCH_CANCELLED;
+    pthread_mutex_unlock(&m->lock);
 }

@@ -64,7 +64,7 @@ static void tell_address(const struct server *s, const char *host, const char *p
 {
     const bool v6 = strchr(host, ':') != NULL;
     text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
-              v6 ? "]" : "", port, s->model);
+              v6 ? "]" : "", port, s->instance->name);
 }
 
 /* Port 0 becomes the one that was found. */

@@ -7,11 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-static void bytes_add(struct text *t, const struct server *s, int32_t id)
+static void bytes_add(struct text *t, const struct instance *m, int32_t id)
 {
     const char *bytes = "";
     size_t n = 0;
-    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
     json_open(t, "bytes", '[');
     for (size_t i = 0; i < n; i++)
         text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
@@ -21,12 +21,12 @@ static void bytes_add(struct text *t, const struct server *s, int32_t id)
 static void prob_add(struct text *t, const struct job *j, const struct token_prob *p)
 {
     json_add(t, JSON("id", p->id));
-    token_add(t, j->server, "token", p->id);
+    token_add(t, j->instance, "token", p->id);
     if (j->ask.sampling.final_probs)
         json_add(t, JSON("prob", exp((double)p->logprob)));
     else
         json_add(t, JSON("logprob", (double)p->logprob));
-    bytes_add(t, j->server, p->id);
+    bytes_add(t, j->instance, p->id);
 }
 
 void probs_add(struct text *t, const char *key, const struct choice *c, size_t first, size_t n)
@@ -91,11 +91,11 @@ static bool is_text(const char *bytes, size_t n)
 }
 
 /* A part of a character is told by its bytes, as OpenAI does, so that such tokens differ. */
-static void name_add(struct text *t, const struct server *s, int32_t id)
+static void name_add(struct text *t, const struct instance *m, int32_t id)
 {
     const char *bytes = "";
     size_t n = 0;
-    tokenizer_piece(s->session.tokenizer, id, true, &bytes, &n);
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
     json_key(t, NULL);
     text_printf(t, "\"");
     if (is_text(bytes, n)) {
@@ -108,20 +108,20 @@ static void name_add(struct text *t, const struct server *s, int32_t id)
     text_printf(t, "\"");
 }
 
-static bool same_name(const struct server *s, int32_t a, int32_t b)
+static bool same_name(const struct instance *m, int32_t a, int32_t b)
 {
     const char *x = "", *y = "";
-    size_t n = 0, m = 0;
-    tokenizer_piece(s->session.tokenizer, a, true, &x, &n);
-    tokenizer_piece(s->session.tokenizer, b, true, &y, &m);
-    return a == b || (n == m && !memcmp(x, y, n));
+    size_t n_x = 0, n_y = 0;
+    tokenizer_piece(m->session.tokenizer, a, true, &x, &n_x);
+    tokenizer_piece(m->session.tokenizer, b, true, &y, &n_y);
+    return a == b || (n_x == n_y && !memcmp(x, y, n_x));
 }
 
 /* The most likely tokens, and the token itself, which may not be one of them, by their texts: of
  * several with the same text the most likely one. */
 static void top_add(struct text *t, const struct choice *c, const struct token_prob *p)
 {
-    const struct server *s = c->job->server;
+    const struct instance *m = c->job->instance;
     size_t n = 1;
     while (n < c->per_token && p[n].id >= 0)
         n++;
@@ -130,10 +130,10 @@ static void top_add(struct text *t, const struct choice *c, const struct token_p
         const struct token_prob *one = k < n ? p + k : p;
         bool listed = false;
         for (size_t i = 1; i < k && !listed; i++)
-            listed = same_name(s, p[i].id, one->id);
+            listed = same_name(m, p[i].id, one->id);
         if (listed)
             continue;
-        name_add(t, s, one->id);
+        name_add(t, m, one->id);
         text_printf(t, ":");
         logprob_add(t, one->logprob);
     }
@@ -177,11 +177,11 @@ static size_t place_take(struct text_place *at, const char *bytes, size_t n)
 
 static void text_probs_add(struct text *t, struct choice *c, const struct listed *l)
 {
-    const struct server *s = c->job->server;
+    const struct instance *m = c->job->instance;
     const size_t n = l->n_prompt + l->n;
     json_open(t, "tokens", '[');
     for (size_t i = 0; i < n; i++)
-        name_add(t, s, id_of(l, i));
+        name_add(t, m, id_of(l, i));
     json_close(t, ']');
     json_open(t, "token_logprobs", '[');
     for (size_t i = 0; i < n; i++) {
@@ -208,7 +208,7 @@ static void text_probs_add(struct text *t, struct choice *c, const struct listed
     for (size_t i = 0; i < n; i++) {
         const char *bytes = "";
         size_t length = 0;
-        tokenizer_piece(s->session.tokenizer, id_of(l, i), true, &bytes, &length);
+        tokenizer_piece(m->session.tokenizer, id_of(l, i), true, &bytes, &length);
         json_add(t, JSON(NULL, place_take(&c->place, bytes, length)));
     }
     json_close(t, ']');

@@ -12,11 +12,11 @@ enum { LOOK_NS = 100000000 }; /* how often waiting connections are looked at */
 /* Those of them that no batch has yet: all of a request that is alone, and as many as fill a
  * quarter of the places where others are there: with more, steps would take half as long again for
  * all. */
-static void job_add_choices(struct server *s, struct batch *b, struct job *j)
+static void job_add_choices(struct instance *m, struct batch *b, struct job *j)
 {
     struct oato_error err = {0};
-    const int32_t seqs = s->options->session.engine.seqs;
-    const bool alone = s->active == j && !j->next;
+    const int32_t seqs = m->options->session.engine.seqs;
+    const bool alone = m->active == j && !j->next;
     const int32_t most = alone ? seqs : (seqs + 3) / 4;
     while (j->n_added < j->n_choices && j->n_added - j->n_ended < most) {
         struct choice *c = j->choices[j->n_added++];
@@ -33,7 +33,7 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
                                         .on_token = choice_token,
                                         .on_end = choice_end,
                                         .user = c};
-        if (!s->now && !batch_add(b, &r, &c->id, &err))
+        if (!m->now && !batch_add(b, &r, &c->id, &err))
             continue;
         pthread_mutex_lock(&j->lock);
         if (err.status)
@@ -43,23 +43,23 @@ static void job_add_choices(struct server *s, struct batch *b, struct job *j)
     }
 }
 
-static void jobs_take(struct server *s)
+static void jobs_take(struct instance *m)
 {
-    pthread_mutex_lock(&s->lock);
-    struct job *incoming = s->incoming;
-    s->incoming = NULL;
-    s->incoming_end = &s->incoming;
-    pthread_mutex_unlock(&s->lock);
-    struct job **end = &s->active;
+    pthread_mutex_lock(&m->lock);
+    struct job *incoming = m->incoming;
+    m->incoming = NULL;
+    m->incoming_end = &m->incoming;
+    pthread_mutex_unlock(&m->lock);
+    struct job **end = &m->active;
     while (*end)
         end = &(*end)->next;
     *end = incoming;
 }
 
 /* Cancels what nobody waits for; lets go of what has ended. */
-static void jobs_look(struct server *s, struct batch *b, bool closely)
+static void jobs_look(struct instance *m, struct batch *b, bool closely)
 {
-    for (struct job **at = &s->active; *at;) {
+    for (struct job **at = &m->active; *at;) {
         struct job *j = *at;
         pthread_mutex_lock(&j->lock);
         const bool ended = j->n_ended == j->n_choices;
@@ -67,7 +67,7 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
             j->cancelled = true;
             job_wake(j);
         }
-        if (!ended && s->now)
+        if (!ended && m->now)
             job_cut(j, true);
         const bool cancel = j->cancelled || j->error.status;
         pthread_mutex_unlock(&j->lock);
@@ -86,63 +86,63 @@ static void jobs_look(struct server *s, struct batch *b, bool closely)
 
 static void before_step(void *user, struct batch *b)
 {
-    struct server *s = user;
+    struct instance *m = user;
     const uint64_t now = now_ns();
-    const bool closely = now - s->looked_ns >= LOOK_NS;
-    s->looked_ns = closely ? now : s->looked_ns;
-    jobs_take(s);
-    jobs_look(s, b, closely);
-    for (struct job *j = s->active; j; j = j->next)
-        job_add_choices(s, b, j);
-    pthread_mutex_lock(&s->lock);
-    s->counts.n_busy = batch_requests(b);
-    batch_get_times(b, &s->counts.times);
-    s->counts.policy = s->policy;
-    pthread_mutex_unlock(&s->lock);
+    const bool closely = now - m->looked_ns >= LOOK_NS;
+    m->looked_ns = closely ? now : m->looked_ns;
+    jobs_take(m);
+    jobs_look(m, b, closely);
+    for (struct job *j = m->active; j; j = j->next)
+        job_add_choices(m, b, j);
+    pthread_mutex_lock(&m->lock);
+    m->counts.n_busy = batch_requests(b);
+    batch_get_times(b, &m->counts.times);
+    m->counts.policy = m->policy;
+    pthread_mutex_unlock(&m->lock);
 }
 
 /* A moment without work: whether other ranks have stopped meanwhile. Called with the lock held. */
-static oato_status moment_wait(struct server *s)
+static oato_status moment_wait(struct instance *m)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += LOOK_NS;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    if (pthread_cond_timedwait(&s->wake, &s->lock, &until) != ETIMEDOUT)
+    if (pthread_cond_timedwait(&m->wake, &m->lock, &until) != ETIMEDOUT)
         return OATO_OK;
-    pthread_mutex_unlock(&s->lock);
-    const oato_status status = collective_alive(s->session.ranks, &s->error);
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_unlock(&m->lock);
+    const oato_status status = collective_alive(m->session.ranks, &m->error);
+    pthread_mutex_lock(&m->lock);
     return status;
 }
 
 /* False: the thread is to end. */
-static bool loop_wait(struct server *s)
+static bool loop_wait(struct instance *m)
 {
-    const bool alone = collective_ranks(s->session.ranks) == 1;
+    const bool alone = collective_ranks(m->session.ranks) == 1;
     oato_status status = OATO_OK;
-    pthread_mutex_lock(&s->lock);
-    if (!s->incoming && !s->active) {
-        pthread_mutex_unlock(&s->lock);
-        seen_take(s, NULL, 0);
-        pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&m->lock);
+    if (!m->incoming && !m->active) {
+        pthread_mutex_unlock(&m->lock);
+        seen_take(m, NULL, 0);
+        pthread_mutex_lock(&m->lock);
     }
-    while (!s->incoming && !s->active && !s->stop && !status) {
+    while (!m->incoming && !m->active && !m->stop && !status) {
         if (alone)
-            pthread_cond_wait(&s->wake, &s->lock);
+            pthread_cond_wait(&m->wake, &m->lock);
         else
-            status = moment_wait(s);
+            status = moment_wait(m);
     }
-    const bool goes_on = !status && (s->incoming || s->active);
-    pthread_mutex_unlock(&s->lock);
+    const bool goes_on = !status && (m->incoming || m->active);
+    pthread_mutex_unlock(&m->lock);
     return goes_on;
 }
 
 /* All jobs that have not ended end with the message. */
-static void jobs_fail(struct server *s, const struct oato_error *err)
+static void jobs_fail(struct instance *m, const struct oato_error *err)
 {
-    for (struct job *j = s->active; j; j = j->next) {
+    for (struct job *j = m->active; j; j = j->next) {
         pthread_mutex_lock(&j->lock);
         if (j->n_ended < j->n_choices)
             job_fail(j, err, true);
@@ -150,72 +150,74 @@ static void jobs_fail(struct server *s, const struct oato_error *err)
     }
 }
 
-static oato_status loop_open(struct server *s)
+static oato_status loop_open(struct instance *m)
 {
-    struct session_args args = s->options->session;
+    struct session_args args = m->options->session;
     struct engine_stats stats;
     args.batch.before_step = before_step;
-    args.batch.user = s;
+    args.batch.user = m;
     args.batch.schedule = policy_schedule;
     args.batch.restored = policy_restored;
-    if (s->options->split)
+    if (m->options->split)
         args.batch.context = (int32_t)max_i64(1, args.engine.context / args.engine.seqs);
     oato_status status =
-        session_open(&s->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &s->error);
+        session_open(&m->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &m->error);
     if (!status)
-        status = policy_costs(s, &s->error);
+        status = policy_costs(m, &m->error);
+    if (!status)
+        status = plan_describe(m, &m->error);
     if (status)
         return status;
-    engine_get_stats(s->session.engine, &stats);
-    s->context = stats.context;
-    s->longest = tokenizer_longest(s->session.tokenizer);
-    s->scratch = sampler_scratch_create(tokenizer_size(s->session.tokenizer));
-    if (!s->scratch)
-        return oato_fail_memory(&s->error, 1 << 20, "sampling");
-    if (s->options->split && args.batch.context < s->context)
-        s->context = args.batch.context;
-    const int64_t trained = s->session.model->shape.context_length;
-    if (!args.engine.context && trained > 0 && trained < s->context)
-        s->context = (int32_t)trained;
+    engine_get_stats(m->session.engine, &stats);
+    m->context = stats.context;
+    m->longest = tokenizer_longest(m->session.tokenizer);
+    m->scratch = sampler_scratch_create(tokenizer_size(m->session.tokenizer));
+    if (!m->scratch)
+        return oato_fail_memory(&m->error, 1 << 20, "sampling");
+    if (m->options->split && args.batch.context < m->context)
+        m->context = args.batch.context;
+    const int64_t trained = m->session.model->shape.context_length;
+    if (!args.engine.context && trained > 0 && trained < m->context)
+        m->context = (int32_t)trained;
     struct oato_error why;
-    if (session_template(&s->session, &args, &s->template, &why)) {
+    if (session_template(&m->session, &args, &m->template, &why)) {
         if (args.chat_template || args.chat_template_file || args.variables) {
-            s->error = why;
+            m->error = why;
             return why.status;
         }
-        snprintf(s->no_template, sizeof s->no_template, "%s", why.text);
+        snprintf(m->no_template, sizeof m->no_template, "%s", why.text);
     }
     return OATO_OK;
 }
 
-void *loop_run(void *server)
+void *loop_run(void *instance)
 {
-    struct server *s = server;
-    oato_status status = loop_open(s);
+    struct instance *m = instance;
+    oato_status status = loop_open(m);
     if (!status) {
-        atomic_store(&s->state, SERVER_READY);
-        text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", s->model,
-                  s->context, s->options->session.engine.seqs);
+        atomic_store(&m->state, INSTANCE_READY);
+        text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", m->name,
+                  m->context, m->options->session.engine.seqs);
     }
-    while (!status && loop_wait(s)) {
+    while (!status && loop_wait(m)) {
         struct oato_error err;
-        if (!batch_step(s->session.batch, &err))
+        if (!batch_step(m->session.batch, &err))
             continue;
-        jobs_fail(s, &err);
+        jobs_fail(m, &err);
         if (err.status == OATO_EDEVICE) { /* it fails for all; memory may come back */
-            s->error = err;
+            m->error = err;
             status = err.status;
         }
     }
-    pthread_mutex_lock(&s->lock);
-    s->stop = s->now = true;
-    pthread_mutex_unlock(&s->lock);
-    atomic_store(&s->state, SERVER_ENDED);
-    if (s->session.batch) {
-        jobs_take(s);
-        batch_free(s->session.batch);
-        s->session.batch = NULL;
-        jobs_look(s, NULL, false);
+    pthread_mutex_lock(&m->lock);
+    m->stop = m->now = true;
+    pthread_mutex_unlock(&m->lock);
+    atomic_store(&m->state, INSTANCE_ENDED);
+    if (m->session.batch) {
+        jobs_take(m);
+        batch_free(m->session.batch);
+        m->session.batch = NULL;
+        jobs_look(m, NULL, false);
     }
     return NULL;
 }

@@ -138,7 +138,7 @@ static oato_status bias_add(struct ask *ask, int64_t id, double bias, struct oat
 }
 
 /* What: a token's id, its number as a key, or a text, all of whose tokens are meant. */
-static oato_status bias_of(const struct server *s, struct ask *ask, const json_t *id,
+static oato_status bias_of(const struct instance *m, struct ask *ask, const json_t *id,
                            const char *text, const json_t *bias, struct oato_error *err)
 {
     const double by = json_is_false(bias) ? -INFINITY : json_number_value(bias);
@@ -154,7 +154,7 @@ static oato_status bias_of(const struct server *s, struct ask *ask, const json_t
     if (!text)
         return oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens or texts");
     oato_status status =
-        tokenizer_encode_within(s->session.tokenizer, text, strlen(text), TOKENIZE_PARSE_SPECIAL,
+        tokenizer_encode_within(m->session.tokenizer, text, strlen(text), TOKENIZE_PARSE_SPECIAL,
                                 &ask->budget, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
         status = bias_add(ask, ids[i], by, err);
@@ -163,10 +163,10 @@ static oato_status bias_of(const struct server *s, struct ask *ask, const json_t
 }
 
 /* One bias for each token at most, since they are added at every step; those of no token go. */
-static oato_status biases_sum(const struct server *s, struct ask *ask, struct oato_error *err)
+static oato_status biases_sum(const struct instance *m, struct ask *ask, struct oato_error *err)
 {
     struct sampler_options *o = &ask->sampling;
-    const int32_t vocab = tokenizer_size(s->session.tokenizer), n = o->n_bias;
+    const int32_t vocab = tokenizer_size(m->session.tokenizer), n = o->n_bias;
     float *sums = n ? calloc((size_t)vocab, sizeof *sums) : NULL;
     if (n && !sums)
         return oato_fail_memory(err, (size_t)vocab * sizeof *sums, "logit_bias");
@@ -182,7 +182,7 @@ static oato_status biases_sum(const struct server *s, struct ask *ask, struct oa
 }
 
 /* {"id": bias} as OpenAI has it, or [[id, bias], ..]. */
-static oato_status bias_read(const struct server *s, const json_t *o, struct ask *ask,
+static oato_status bias_read(const struct instance *m, const json_t *o, struct ask *ask,
                              struct oato_error *err)
 {
     const json_t *all = member(o, "logit_bias"), *one;
@@ -195,16 +195,16 @@ static oato_status bias_read(const struct server *s, const json_t *o, struct ask
         json_object_foreach((json_t *)all, key, one)
         {
             if (!status)
-                status = bias_of(s, ask, NULL, key, one, err);
+                status = bias_of(m, ask, NULL, key, one, err);
         }
     }
     json_array_foreach(all, i, one)
     {
         const json_t *id = json_array_get(one, 0);
         if (!status)
-            status = bias_of(s, ask, id, json_string_value(id), json_array_get(one, 1), err);
+            status = bias_of(m, ask, id, json_string_value(id), json_array_get(one, 1), err);
     }
-    return status ? status : biases_sum(s, ask, err);
+    return status ? status : biases_sum(m, ask, err);
 }
 
 /* OpenAI: "logprobs": true and "top_logprobs" in chats, a number in completions; llama.cpp:
@@ -249,23 +249,23 @@ static void id_make(struct ask *ask)
 }
 
 /* Where a request says nothing the command line decides; where the command line limits, it does. */
-static void bounds_apply(const struct server *s, struct ask *ask)
+static void bounds_apply(const struct instance *m, struct ask *ask)
 {
-    const int32_t most = s->options->max_tokens;
+    const int32_t most = m->options->max_tokens;
     if (most >= 0 && (ask->most < 0 || ask->most > most))
         ask->most = most;
-    sampler_bound(&ask->sampling, s->context);
+    sampler_bound(&ask->sampling, m->context);
 }
 
-oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind,
+oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind kind,
                      const struct budget *budget, struct ask *ask, struct oato_error *err)
 {
     *ask = (struct ask){.kind = kind,
                         .budget = *budget,
-                        .sampling = s->session.sampling,
-                        .most = s->options->n_predict,
+                        .sampling = m->session.sampling,
+                        .most = m->options->n_predict,
                         .n = 1,
-                        .verbose = s->options->verbose,
+                        .verbose = m->options->verbose,
                         .created = time(NULL)};
     oato_status status = request_members(o, kind, 0, ask, err);
     const json_t *streaming = member(o, "stream_options");
@@ -279,12 +279,12 @@ oato_status ask_read(const struct server *s, const json_t *o, enum ask_kind kind
     if (!status)
         status = breakers_read(o, ask, err);
     if (!status)
-        status = bias_read(s, o, ask, err);
+        status = bias_read(m, o, ask, err);
     if (!status)
         status = probs_read(o, ask, err);
     if (!status)
         status = constraint_read(o, ask, err);
-    bounds_apply(s, ask);
+    bounds_apply(m, ask);
     id_make(ask);
     if (status)
         ask_free(ask);
@@ -302,6 +302,8 @@ void ask_free(struct ask *ask)
     ask->bias = NULL;
     dry_breakers_free(ask->breakers);
     ask->breakers = NULL;
+    json_decref(ask->kept);
+    ask->kept = NULL;
 }
 
 static json_t *field_of(const json_t *o, const char *path)
@@ -360,16 +362,16 @@ struct ids {
     bool ends; /* the next text is the end of a complete one */
 };
 
-static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
+static oato_status id_add(struct ids *to, int64_t id, const struct instance *m,
                           struct oato_error *err)
 {
     int32_t *more = array_room(to->id, to->n, &to->cap, sizeof *more);
     if (!more)
         return oato_fail_memory(err, to->n * sizeof *more, "a prompt");
     to->id = more;
-    if (id < 0 || id >= s->session.model->shape.vocab)
+    if (id < 0 || id >= m->session.model->shape.vocab)
         return oato_fail(err, OATO_EUSAGE, "token id %lld is outside the vocabulary of %d",
-                         (long long)id, s->session.model->shape.vocab);
+                         (long long)id, m->session.model->shape.vocab);
     more[to->n++] = (int32_t)id;
     return OATO_OK;
 }
@@ -377,7 +379,7 @@ static oato_status id_add(struct ids *to, int64_t id, const struct server *s,
 /* With so many tokens, or at least so many. */
 static oato_status unfit(struct job *j, const char *at_least, size_t n, struct oato_error *err)
 {
-    const int32_t context = j->server->context;
+    const int32_t context = j->instance->context;
     j->n_unfit = n;
     return oato_fail(err, OATO_EFIT,
                      "the %s %s%zu tokens, which exceeds the available context size of %d tokens; "
@@ -388,25 +390,25 @@ static oato_status unfit(struct job *j, const char *at_least, size_t n, struct o
 
 oato_status text_fits(struct job *j, size_t bytes, struct oato_error *err)
 {
-    const size_t longest = j->server->longest, least = longest ? bytes / longest : 0;
-    return least < (size_t)j->server->context ? OATO_OK : unfit(j, "at least ", least, err);
+    const size_t longest = j->instance->longest, least = longest ? bytes / longest : 0;
+    return least < (size_t)j->instance->context ? OATO_OK : unfit(j, "at least ", least, err);
 }
 
 static oato_status text_ids(struct job *j, const json_t *text, struct ids *to,
                             struct oato_error *err)
 {
-    const struct server *s = j->server;
+    const struct instance *m = j->instance;
     if (text_fits(j, json_string_length(text), err))
         return err->status;
     int32_t *ids = NULL;
     size_t n = 0;
     const int flags_wanted =
         TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_BOS) | (to->ends ? TOKENIZE_ADD_EOS : 0);
-    oato_status status = tokenizer_encode_within(s->session.tokenizer, json_string_value(text),
+    oato_status status = tokenizer_encode_within(m->session.tokenizer, json_string_value(text),
                                                  json_string_length(text), flags_wanted,
                                                  &j->ask.budget, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
-        status = id_add(to, ids[i], s, err);
+        status = id_add(to, ids[i], m, err);
     free(ids);
     return status;
 }
@@ -437,15 +439,15 @@ static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
     if (json_is_string(part))
         return text_ids(j, part, to, err);
     if (json_is_integer(part))
-        return id_add(to, json_integer_value(part), j->server, err);
+        return id_add(to, json_integer_value(part), j->instance, err);
     return oato_fail(err, OATO_EUSAGE, "prompt wants a text, token ids, or a list of prompts");
 }
 
 /* An empty prompt is the BOS token. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err)
 {
-    const struct server *s = j->server;
-    const int32_t bos = tokenizer_bos(s->session.tokenizer);
+    const struct instance *m = j->instance;
+    const int32_t bos = tokenizer_bos(m->session.tokenizer);
     oato_status status = OATO_OK;
     if (!n && bos < 0)
         return oato_fail(err, OATO_EUSAGE, "the prompt is empty and the model has no BOS token");
@@ -453,7 +455,7 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
         ids = &bos;
         n = 1;
     }
-    j->n_unfit = n >= (size_t)s->context ? n : 0;
+    j->n_unfit = n >= (size_t)m->context ? n : 0;
     if (j->n_unfit)
         return unfit(j, "", n, err);
     for (int32_t k = 0; k < j->ask.n && !status; k++) {

@@ -17,44 +17,44 @@ static int32_t client_of(void *user, const struct batch_view *v)
 
 void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room)
 {
-    struct server *s = user;
-    s->beside = -1;
+    struct instance *m = user;
+    m->beside = -1;
     for (int32_t i = 0; i < n; i++)
-        s->beside += v[i].state == BATCH_RUNNING;
+        m->beside += v[i].state == BATCH_RUNNING;
     const uint64_t begin_ns = now_ns();
-    scheduler_run(s->scheduler, v, n, room);
-    s->policy.decide_ns += now_ns() - begin_ns;
-    seen_take(s, v, n);
+    scheduler_run(m->scheduler, v, n, room);
+    m->policy.decide_ns += now_ns() - begin_ns;
+    seen_take(m, v, n);
 }
 
 static struct restore_cost cost_of(void *user, struct batch_view *v)
 {
-    struct server *s = user;
+    struct instance *m = user;
     const uint64_t begin_ns = now_ns();
     batch_view_measure(v);
     const struct restore_cost cost = {
-        (uint64_t)restore_predict(s->costs, RESTORE_COPY, (double)v->bytes, v->extents),
-        (uint64_t)restore_predict(s->costs, RESTORE_COMPUTE, v->fed, s->beside)};
-    s->policy.predict_ns += now_ns() - begin_ns;
+        (uint64_t)restore_predict(m->costs, RESTORE_COPY, (double)v->bytes, v->extents),
+        (uint64_t)restore_predict(m->costs, RESTORE_COMPUTE, v->fed, m->beside)};
+    m->policy.predict_ns += now_ns() - begin_ns;
     return cost;
 }
 
 void policy_restored(void *user, const struct batch_restored *r)
 {
-    struct server *s = user;
+    struct instance *m = user;
     struct choice *c = r->user;
     if (r->what == RESTORE_SWAP_OUT)
         c->swap_ns = r->ns;
     else if (r->what == RESTORE_SWAP_IN)
-        restore_seen(s->costs, RESTORE_COPY, (double)r->bytes, r->extents,
+        restore_seen(m->costs, RESTORE_COPY, (double)r->bytes, r->extents,
                      (double)(r->ns + c->swap_ns));
     else
-        restore_seen(s->costs, RESTORE_COMPUTE, r->tokens, s->beside, (double)r->ns);
+        restore_seen(m->costs, RESTORE_COMPUTE, r->tokens, m->beside, (double)r->ns);
 }
 
-oato_status policy_costs(struct server *s, struct oato_error *err)
+oato_status policy_costs(struct instance *m, struct oato_error *err)
 {
-    const char *path = s->options->profile;
+    const char *path = m->options->profile;
     struct profile profile;
     struct text devices;
     oato_status status = OATO_OK;
@@ -62,18 +62,18 @@ oato_status policy_costs(struct server *s, struct oato_error *err)
     text_init(&devices);
     if (path)
         status = profile_load(path, &profile, program_warn, NULL, err);
-    engine_kv_devices(s->session.engine, &devices);
+    engine_kv_devices(m->session.engine, &devices);
     if (!status) {
-        s->costs =
-            restore_create(path ? &profile : NULL, gguf_structure_hash(s->session.model->gguf),
+        m->costs =
+            restore_create(path ? &profile : NULL, gguf_structure_hash(m->session.model->gguf),
                            or_empty(devices.data));
-        if (!s->costs || devices.failed)
+        if (!m->costs || devices.failed)
             status = oato_fail_memory(err, 1 << 16, "the costs of restoring");
-        else if (path && !restore_quality(s->costs, RESTORE_COMPUTE).points)
+        else if (path && !restore_quality(m->costs, RESTORE_COMPUTE).points)
             warn_line(program_warn, NULL,
                       "%s has no restores of this model on %s; measure them with oato-profile "
                       "--restores%s",
-                      path, or_empty(devices.data), s->options->session.plan ? " --plan" : "");
+                      path, or_empty(devices.data), m->options->session.plan ? " --plan" : "");
     }
     text_free(&devices);
     profile_free(&profile);
@@ -97,34 +97,34 @@ static oato_status name_find(const char *option, const char *name, const char *c
     return err->status;
 }
 
-oato_status policy_open(struct server *s, struct oato_error *err)
+oato_status policy_open(struct instance *m, struct oato_error *err)
 {
-    const struct server_options *o = s->options;
+    const struct server_options *o = m->options;
     int policy, pooling;
     if (name_find("policy", o->policy, scheduler_policy_names, &policy, err) ||
         name_find("pooling", o->pooling, pooling_names, &pooling, err))
         return err->status;
-    s->pooling = (enum pooling)pooling;
+    m->pooling = (enum pooling)pooling;
     struct scheduler_options options = {.client = client_of,
                                         .clients = 1,
                                         .cost = cost_of,
                                         .swap_bytes = (uint64_t)o->swap_mib << 20,
-                                        .user = s};
+                                        .user = m};
     options.policy = (enum scheduler_policy)policy;
-    while (s->keys.item && s->keys.item[options.clients - 1])
+    while (m->server->keys.item && m->server->keys.item[options.clients - 1])
         options.clients++;
-    if (o->decision_log && !(s->decisions = stream_open(o->decision_log, "w")))
+    if (o->decision_log && !(m->decisions = stream_open(o->decision_log, "w")))
         return oato_fail(err, OATO_EIO, "%s: %s", o->decision_log, strerror(errno));
-    options.log = s->decisions;
-    s->scheduler = scheduler_create(&options);
-    return s->scheduler ? OATO_OK : oato_fail_memory(err, 1 << 16, "the scheduler");
+    options.log = m->decisions;
+    m->scheduler = scheduler_create(&options);
+    return m->scheduler ? OATO_OK : oato_fail_memory(err, 1 << 16, "the scheduler");
 }
 
-oato_status policy_close(struct server *s, struct oato_error *err)
+oato_status policy_close(struct instance *m, struct oato_error *err)
 {
-    scheduler_free(s->scheduler);
-    restore_free(s->costs);
-    if (s->decisions && fclose(s->decisions))
-        return oato_fail(err, OATO_EIO, "%s: %s", s->options->decision_log, strerror(errno));
+    scheduler_free(m->scheduler);
+    restore_free(m->costs);
+    if (m->decisions && fclose(m->decisions))
+        return oato_fail(err, OATO_EIO, "%s: %s", m->options->decision_log, strerror(errno));
     return OATO_OK;
 }

@@ -44,7 +44,7 @@ static bool nobody_waits(void *user)
     if (now - x->looked_ns < LOOK_NS)
         return false;
     x->looked_ns = now;
-    return atomic_load(&x->server->now) || client_went(x->connection);
+    return atomic_load(&x->instance->now) || client_went(x->connection);
 }
 
 /* ------------------------------------------------------------------------------- JSON --------- */
@@ -58,8 +58,7 @@ enum {
     QUOTE_BYTES = 24
 };
 
-/* Takes from a budget what it costs to read n bytes of JSON. */
-static oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
 {
     size_t bytes = 2 * n; /* as it is, and the texts in it */
     bool text = false;

@@ -3,13 +3,15 @@
  */
 #include "server/server_internal.h"
 
+#include <string.h>
+
 static enum MHD_Result health(struct exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
-    const int state = atomic_load(&x->server->state);
-    if (state == SERVER_LOADING)
+    const int state = atomic_load(&x->instance->state);
+    if (state == INSTANCE_LOADING)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state != SERVER_READY)
+    if (state != INSTANCE_READY)
         return reply_ending(x);
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
 }
@@ -22,50 +24,71 @@ static void list_add(struct text *t, const char *key, const struct list *l)
     json_close(t, ']');
 }
 
+static void model_add(struct text *t, const struct instance *m)
+{
+    const bool ready = atomic_load(&m->state) == INSTANCE_READY;
+    json_open(t, NULL, '{');
+    json_add(t, JSON("id", (const char *)m->name), JSON("object", "model"),
+             JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
+    list_add(t, "aliases", &m->aliases);
+    list_add(t, "tags", &m->tags);
+    if (ready) {
+        const struct model_shape *shape = &m->session.model->shape;
+        json_add_object(t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
+                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
+    }
+    json_close(t, '}');
+}
+
 static enum MHD_Result models(struct exchange *x)
 {
-    const struct server *s = x->server;
-    const bool ready = atomic_load(&s->state) == SERVER_READY;
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
     json_add(&t, JSON("object", "list"));
     json_open(&t, "data", '[');
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("id", (const char *)s->model), JSON("object", "model"),
-             JSON("created", (uint64_t)s->started), JSON("owned_by", "oato"));
-    list_add(&t, "aliases", &s->aliases);
-    list_add(&t, "tags", &s->tags);
-    if (ready) {
-        const struct model_shape *shape = &s->session.model->shape;
-        json_add_object(&t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", s->context),
-                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
-    }
-    json_close(&t, '}');
+    model_add(&t, x->instance);
     json_close(&t, ']');
     json_close(&t, '}');
     return reply_json(x, &t);
 }
 
-static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
+static enum MHD_Result model(struct exchange *x)
 {
+    const struct instance *m = x->instance;
+    bool known = !strcmp(x->rest, m->name);
+    struct text t;
+    for (int32_t i = 0; m->aliases.item && m->aliases.item[i]; i++)
+        known = known || !strcmp(x->rest, m->aliases.item[i]);
+    if (!known)
+        return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
+    text_init(&t);
+    model_add(&t, m);
+    return reply_json(x, &t);
+}
+
+static enum MHD_Result complete(struct exchange *x)
+{
+    const struct dialect *d = x->route->dialect;
     struct oato_error err = {0};
     struct ask ask;
     if (x->server->options->session.engine.embeddings)
         return reply_error(
             x, MHD_HTTP_NOT_IMPLEMENTED,
             "this server makes embeddings; one started without --embeddings answers");
-    const json_t *o = body_json(x, &err);
-    if (!o || ask_read(x->server, o, kind, &x->budget, &ask, &err))
+    if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
+        ask_read(x->instance, x->json, d->kind, &x->budget, &ask, &err))
         return reply_failure(x, &err);
     ask.client = x->client;
-    struct job *j = job_create(x->server, &ask);
+    ask.dialect = d;
+    ask.kept = json_incref(x->kept);
+    struct job *j = job_create(x->instance, &ask);
     if (!j) {
         ask_free(&ask);
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     }
-    if (kind == ASK_CHAT ? chat_add(j, o, &err)
-                         : prompts_add(j, json_object_get(o, "prompt"), &err)) {
+    if (d->kind == ASK_CHAT ? chat_add(j, x->json, &err)
+                            : prompts_add(j, json_object_get(x->json, "prompt"), &err)) {
         x->n_prompt = j->n_unfit;
         job_release(j);
         return reply_failure(x, &err);
@@ -73,44 +96,40 @@ static enum MHD_Result complete(struct exchange *x, enum ask_kind kind)
     return job_begin(x, j);
 }
 
-static enum MHD_Result completion(struct exchange *x)
-{
-    return complete(x, ASK_NATIVE);
-}
-
-static enum MHD_Result text_completion(struct exchange *x)
-{
-    return complete(x, ASK_TEXT);
-}
-
-static enum MHD_Result chat_completion(struct exchange *x)
-{
-    return complete(x, ASK_CHAT);
-}
-
 const struct route routes[] = {
-    {"/", false, true, true, route_page},
-    {"/openapi.json", false, true, true, route_openapi},
-    {"/health", false, true, true, health},
-    {"/v1/health", false, true, true, health},
-    {"/models", false, true, true, models},
-    {"/v1/models", false, true, true, models},
-    {"/completion", true, false, false, completion},
-    {"/completions", true, false, false, completion},
-    {"/v1/completions", true, false, false, text_completion},
-    {"/chat/completions", true, false, false, chat_completion},
-    {"/v1/chat/completions", true, false, false, chat_completion},
-    {"/chat/completions/input_tokens", true, false, false, route_count},
-    {"/v1/chat/completions/input_tokens", true, false, false, route_count},
-    {"/v1/embeddings", true, false, false, route_embeddings},
-    {"/embeddings", true, false, false, route_embeddings_native},
-    {"/embedding", true, false, false, route_embeddings_native},
-    {"/tokenize", true, false, false, route_tokenize},
-    {"/detokenize", true, false, false, route_detokenize},
-    {"/tokenizer_info", false, false, false, route_tokenizer},
-    {"/apply-template", true, false, false, route_template},
-    {"/props", false, false, false, route_props},
-    {"/slots", false, false, false, route_slots},
-    {"/metrics", false, false, false, route_metrics},
+    {"/", METHOD_GET, true, true, route_page, NULL},
+    {"/page/*", METHOD_GET, true, true, route_page, NULL},
+    {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
+    {"/health", METHOD_GET, true, true, health, NULL},
+    {"/v1/health", METHOD_GET, true, true, health, NULL},
+    {"/models", METHOD_GET, true, true, models, NULL},
+    {"/v1/models", METHOD_GET, true, true, models, NULL},
+    {"/v1/models/*", METHOD_GET, true, true, model, NULL},
+    {"/completion", METHOD_POST, false, false, complete, &dialect_native},
+    {"/completions", METHOD_POST, false, false, complete, &dialect_native},
+    {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
+    {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
+    {"/v1/responses", METHOD_POST, false, false, complete, &dialect_responses},
+    {"/responses", METHOD_POST, false, false, complete, &dialect_responses},
+    {"/v1/responses/input_tokens", METHOD_POST, false, false, route_count, &dialect_responses},
+    {"/v1/responses/*/input_items", METHOD_GET, false, false, route_response, &dialect_responses},
+    {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, false, route_response,
+     &dialect_responses},
+    {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
+    {"/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/tokenize", METHOD_POST, false, false, route_tokenize, NULL},
+    {"/detokenize", METHOD_POST, false, false, route_detokenize, NULL},
+    {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
+    {"/apply-template", METHOD_POST, false, false, route_template, NULL},
+    {"/props", METHOD_GET, false, false, route_props, NULL},
+    {"/plan", METHOD_GET, false, false, route_plan, NULL},
+    {"/slots", METHOD_GET, false, false, route_slots, NULL},
+    {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
 };

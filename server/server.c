@@ -3,6 +3,7 @@
  * loaded; starts the engine thread; on a signal takes no more requests and lets the running ones
  * end.
  */
+#include "server/responses.h"
 #include "server/server_internal.h"
 
 #include <stdlib.h>
@@ -36,8 +37,7 @@ static oato_status list_cut(struct list *l, const char *at_any, const char *name
     return n ? OATO_OK : oato_fail(err, OATO_EUSAGE, "%s has nothing in it; name something", name);
 }
 
-static oato_status list_read(struct list *l, const char *text, const char *name,
-                             struct oato_error *err)
+oato_status list_read(struct list *l, const char *text, const char *name, struct oato_error *err)
 {
     if (!text)
         return OATO_OK;
@@ -65,17 +65,6 @@ static oato_status keys_read(struct server *s, struct oato_error *err)
                : status;
 }
 
-/* The model's name: the first alias by the alphabet, as llama.cpp has it. */
-static void name_set(struct server *s)
-{
-    const char *path = s->options->session.model, *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    const char *const *aliases = s->aliases.item;
-    for (int32_t i = 0; aliases && aliases[i]; i++)
-        name = i && strcmp(name, aliases[i]) < 0 ? name : aliases[i];
-    snprintf(s->model, sizeof s->model, "%s", name);
-}
-
 static oato_status lists_read(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
@@ -84,21 +73,13 @@ static oato_status lists_read(struct server *s, struct oato_error *err)
         status = list_read(&s->hosts, o->host, "--host", err);
     if (!status)
         status = list_read(&s->origins, o->cors_origins, "--cors-origins", err);
-    if (!status)
-        status = list_read(&s->aliases, o->alias, "--alias", err);
-    if (!status)
-        status = list_read(&s->tags, o->tags, "--tags", err);
-    name_set(s);
     return status;
 }
 
-static void lists_free(struct server *s)
+void list_free(struct list *l)
 {
-    struct list *const lists[] = {&s->keys, &s->hosts, &s->origins, &s->aliases, &s->tags};
-    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
-        free(lists[i]->item);
-        text_free(&lists[i]->text);
-    }
+    free(l->item);
+    text_free(&l->text);
 }
 
 void pause_ns(int64_t ns)
@@ -107,82 +88,63 @@ void pause_ns(int64_t ns)
     nanosleep(&t, NULL);
 }
 
-static void loop_stop(struct server *s, bool now)
-{
-    pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    s->now = now;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* Until a signal or the end of the engine thread; then until the running answers are sent, or no
  * longer than --drain. */
 static void wait_and_drain(struct server *s)
 {
-    while (!oato_interrupted && atomic_load(&s->state) != SERVER_ENDED)
+    struct instance *m = s->instance;
+    while (!oato_interrupted && atomic_load(&m->state) != INSTANCE_ENDED)
         pause_ns(POLL_NS);
-    int expected = SERVER_READY;
-    atomic_compare_exchange_strong(&s->state, &expected, SERVER_DRAINING);
+    int expected = INSTANCE_READY;
+    atomic_compare_exchange_strong(&m->state, &expected, INSTANCE_DRAINING);
     listeners_close(s);
-    loop_stop(s, false);
+    instance_stop(m, false);
     const uint64_t begin = now_ns(), most = (uint64_t)s->options->drain_s * 1000000000;
-    while (atomic_load(&s->state) != SERVER_ENDED && now_ns() - begin < most)
+    while (atomic_load(&m->state) != INSTANCE_ENDED && now_ns() - begin < most)
         pause_ns(POLL_NS / 10);
-    loop_stop(s, true);
+    instance_stop(m, true);
 }
 
 static oato_status serve(const struct server_options *o, struct oato_error *err)
 {
     struct server s = {.options = o, .started = time(NULL)};
-    pthread_t thread;
-    pthread_mutex_init(&s.lock, NULL);
-    pthread_mutex_init(&s.vocab_lock, NULL);
+    struct oato_error log;
     pthread_mutex_init(&s.peers.lock, NULL);
-    pthread_cond_init(&s.wake, NULL);
-    s.incoming_end = &s.incoming;
     oato_status status = lists_read(&s, err);
+    s.responses = response_store_create();
+    if (!status && !s.responses)
+        status = oato_fail_memory(err, 1 << 10, "the responses");
     if (!status)
-        status = policy_open(&s, err);
+        status = instance_create(&s, &s.instance, err);
     if (!status)
         status = prepare_open(&s, err);
     if (!status)
         status = http_open(&s, err);
-    if (!status && pthread_create(&thread, NULL, loop_run, &s)) {
-        status = oato_fail(err, OATO_EIO, "cannot start the engine thread");
+    if (!status && (status = instance_start(s.instance, err)) != OATO_OK)
         http_close(&s);
-    }
     if (status) { /* no session has taken the ranks */
         prepare_close(&s);
         collective_leave(o->session.ranks, err);
         collective_close(o->session.ranks);
-    }
-    if (!status) {
+    } else {
         wait_and_drain(&s);
-        pthread_join(thread, NULL);
+        status = instance_join(s.instance, err);
         prepare_close(&s); /* before the daemon: it must have no suspended connection */
         for (int i = 0; i < 100 && atomic_load(&s.exchanges); i++) /* answers on their way */
             pause_ns(POLL_NS / 5);
         http_close(&s);
-        status = s.error.status;
         if (status == OATO_NEGATIVE) /* the signal came while the model was loaded */
             status = OATO_OK;
-        *err = s.error;
     }
-    grammar_vocab_free(s.vocab);
-    sampler_scratch_free(s.scratch);
     program_ends((int)status, status ? err : NULL);
-    session_close(&s.session);
-    struct oato_error log;
-    if (policy_close(&s, &log) && !status) {
+    if (instance_free(s.instance, &log) && !status) {
         status = log.status;
         *err = log;
     }
-    chat_template_free(s.template);
-    lists_free(&s);
-    pthread_cond_destroy(&s.wake);
-    pthread_mutex_destroy(&s.lock);
-    pthread_mutex_destroy(&s.vocab_lock);
+    response_store_free(s.responses);
+    list_free(&s.keys);
+    list_free(&s.hosts);
+    list_free(&s.origins);
     pthread_mutex_destroy(&s.peers.lock);
     return status;
 }

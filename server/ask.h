@@ -1,0 +1,151 @@
+/*
+ * ask.h - what a request asks for: its members, checked (members.c, params.c, zeros.c), its grammar
+ * (constraint.c, thinking.c), its messages and tools made into a prompt (chat.c, calls.c).
+ */
+#ifndef OATO_SERVER_ASK_H
+#define OATO_SERVER_ASK_H
+
+#include "text/grammar.h"
+#include "text/sampling.h"
+
+#include <jansson.h>
+#include <time.h>
+
+struct instance;
+struct job;
+struct choice;
+struct dialect;
+
+/* --------------------------------------------------------------------- stop words (stops.c) --- */
+
+/* --------------------------------------------------------------------- stop words (stops.c) --- */
+
+enum { STOPS_MAX = 16 };
+
+struct stops {
+    char *word[STOPS_MAX]; /* of malloc; none is empty */
+    int32_t n;
+};
+/* Looks for the words in text that arrives in pieces, and holds back what may begin one. */
+struct stop_filter {
+    const struct stops *of;
+    struct text held;
+    const char *hit; /* the word that was found: nothing passes any more */
+};
+/* Appends to out the text that no word touches; last: nothing follows, so nothing is held back. */
+void stop_filter_push(struct stop_filter *f, const char *s, size_t n, bool last, struct text *out);
+
+/* ----------------------------------------------------------------------------- what is asked ---
+ */
+
+/* What addresses know the same members: /completion, /v1/completions, chat, embeddings, tokens. */
+enum ask_kind {
+    ASK_NATIVE,
+    ASK_TEXT,
+    ASK_CHAT,
+    ASK_EMBED,
+    ASK_TOKENIZE, /* no job is made of these */
+    ASK_DETOKENIZE,
+    ASK_MESSAGES, /* they become chats */
+    ASK_RESPONSES
+};
+
+/* What a request asks for besides its prompts. */
+struct ask {
+    const struct dialect *dialect; /* in which it was asked, and is answered */
+    enum ask_kind kind;
+    bool base64;  /* of embeddings */
+    json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
+    struct sampler_options sampling;
+    struct stops stops;
+    struct logit_bias *bias; /* of sampling */
+    size_t bias_cap;
+    struct dry_breakers *breakers; /* of sampling */
+    struct budget budget;          /* of what its text makes us do */
+    struct grammar *grammar;       /* that answers follow; NULL: none */
+    const char *gbnf;              /* its text, if the request has one: borrowed from that */
+    int32_t client;                /* number of its key, 0 without */
+    int32_t most;                  /* tokens of an answer; -1: no limit */
+    int32_t n;                     /* answers to each prompt */
+    bool one_call; /* no second one */
+    bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
+    char id[40];
+    time_t created;
+};
+
+/* ------------------------------------------------------------------- members of requests --- */
+
+enum { ANSWERS_MAX = 128, PROBS_MAX = 100 }; /* of a request, of a token */
+
+/* members.c: a member that requests may have. */
+struct member {
+    const char *name;
+    unsigned on;    /* MEMBER_ON of each kind */
+    unsigned types; /* MEMBER_FLAG .. */
+    size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
+    double least, most;
+    bool idle;           /* changes no answer */
+    const char *refused; /* would change it: what to do instead */
+    /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
+     * stands for all below it, too), words, true, the model's width; strict: no value does */
+    double off;
+    const char *off_text;
+    bool off_true, off_width, strict;
+};
+#define MEMBER_ON(kind) (1u << (kind))
+enum {
+    MEMBER_FLAG = 1,
+    MEMBER_WHOLE = 2,
+    MEMBER_NUMBER = 4,
+    MEMBER_TEXT = 8,
+    MEMBER_LIST = 16,
+    MEMBER_OBJECT = 32
+};
+extern const struct member members[]; /* the last one has no name */
+/* Checks the members of a request, and sets those that stand in struct ask (NULL: nowhere). width:
+ * of the model. */
+oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
+                            struct oato_error *err);
+/* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
+oato_status zeros_check(const json_t *request, struct oato_error *err);
+/* Reads what is asked for; members that are not known are ignored. */
+oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind kind,
+                     const struct budget *budget, struct ask *ask, struct oato_error *err);
+void ask_free(struct ask *ask);
+/* constraint.c: the grammar that a request asks for, and a sampler that follows it. */
+oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error *err);
+oato_status constraint_begin(struct choice *c, struct oato_error *err);
+/* When it is known how many answers share what the budget has left for their grammars. */
+void constraints_share(struct job *j);
+/* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
+ * in it. After answer_text_read. */
+oato_status constraint_think(struct choice *c, struct oato_error *err);
+/* thinking.c: `follows` behind reasoning between two marks; begun: the prompt ends in it. NULL:
+ * memory is short. */
+struct thinking;
+struct thinking *thinking_create(struct grammar_state *follows, const struct tokenizer *tokenizer,
+                                 const char *begin, const char *end, bool begun);
+struct sampler_constraint thinking_constraint(struct thinking *t);
+void thinking_free(struct thinking *t);
+/* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
+ * one, unless NULL. */
+oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
+                            const struct text *prompt, struct oato_error *err);
+/* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
+oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
+oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
+/* OATO_EFIT for a text of so many bytes that has too many tokens whatever it says. */
+oato_status text_fits(struct job *j, size_t bytes, struct oato_error *err);
+/* The text of a prompt for the messages of the request (which it changes), by the template. */
+oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget *budget,
+                        struct text *out, struct oato_error *err);
+/* Adds the answers to the messages of the request. */
+oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
+/* A list of text parts as one text; NULL where one is no text, or memory is short. */
+json_t *parts_join(const json_t *parts, const char *between);
+/* A whole number of a member within bounds; it keeps its value when the member is missing. */
+oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
+                     struct oato_error *err);
+oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err);
+
+#endif

@@ -1,0 +1,183 @@
+/*
+ * http.h - HTTP on libmicrohttpd: connections (listen.c), requests and their answers (http.c,
+ * routes.c, info.c, page.c), and the threads between them and the engine (prepare.c), so that
+ * nobody waits for a long request.
+ */
+#ifndef OATO_SERVER_HTTP_H
+#define OATO_SERVER_HTTP_H
+
+#include "server/instance.h"
+
+enum { HOSTS_MAX = 8 };
+
+/* Of each host: listen.c. */
+struct listeners {
+    int fd[HOSTS_MAX];
+    int32_t n;
+    bool accepting; /* the thread runs */
+    atomic_bool closing;
+    pthread_t thread;
+};
+
+/* A connection, and since when a request is awaited or arrives at it; 0: none is. */
+struct peer {
+    int fd;
+    uint64_t since_ns;
+    struct peer *next, **at;
+};
+
+struct peers {
+    pthread_mutex_t lock;
+    struct peer *first;
+};
+
+enum { LANES = 3, LANE_THREADS = 4 };
+
+/* Requests that wait to be prepared, short, long and vast ones: prepare.c. */
+struct preparation {
+    struct lane {
+        struct exchange *first;
+        pthread_cond_t wake;
+    } lane[LANES];
+    pthread_mutex_t lock;
+    pthread_t thread[LANE_THREADS];
+    int32_t n_threads;
+    bool stop;
+};
+
+struct server {
+    const struct server_options *options;
+    struct list keys, hosts, origins;
+    struct instance *instance;
+    struct response_store *responses;
+    time_t started;
+    atomic_int exchanges;     /* requests whose answers are not sent yet */
+    atomic_size_t held_bytes; /* of bodies */
+    struct preparation preparation;
+    struct listeners listeners;
+    struct peers peers;
+    atomic_int connections;  /* that are open */
+    struct MHD_Daemon *http; /* NULL: not started */
+};
+/* server.c: makes a list of text, which may be NULL; `name` is the option's. */
+oato_status list_read(struct list *l, const char *text, const char *name, struct oato_error *err);
+void list_free(struct list *l);
+
+/* One request and its answer. */
+struct exchange {
+    struct server *server;
+    struct instance *instance; /* that answers */
+    struct MHD_Connection *connection;
+    const struct route *route;
+    unsigned method; /* METHOD_ of it; 0: another */
+    char *rest;      /* of the path: what stands at the * of the route's, decoded; or NULL */
+    struct text body;
+    bool too_large;
+    size_t n_prompt;  /* tokens of a prompt that does not fit */
+    int32_t client;   /* number of its key */
+    char id[24];      /* told as dialect.id_header says; "": not made yet */
+    char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
+    char etag[24];    /* of a file of the page; "": the answer is none */
+    struct job *job;
+    json_t *json;         /* the body, where it was parsed, until the request is prepared */
+    json_t *fields;       /* "response_fields" of it */
+    json_t *kept;         /* of it, for what the answer repeats: dialect.request */
+    struct budget budget; /* until a job has it */
+    /* prepare.c */
+    enum { PREPARE_NOT, PREPARING, PREPARED } preparing;
+    bool failed; /* there is no answer: the connection is closed */
+    unsigned status;
+    struct MHD_Response *response; /* NULL: the job has it */
+    struct exchange *next;         /* in the lane */
+    uint64_t queued_ns, looked_ns;
+    size_t held_bytes; /* of server.held_bytes */
+    bool crowded;      /* other bodies left no room for this one */
+};
+
+/* prepare.c: takes from a budget what it costs to read n bytes of JSON. */
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
+/* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
+enum MHD_Result prepare_later(struct exchange *x);
+oato_status prepare_open(struct server *s, struct oato_error *err);
+/* What waits is answered with 503, what runs is given up. */
+void prepare_close(struct server *s);
+/* Whether the client of a suspended connection, which libmicrohttpd does not watch, has closed it.
+ */
+bool client_went(struct MHD_Connection *c);
+/* The body is not needed any more. */
+void body_release(struct exchange *x);
+/* listen.c: a connection begins, ends, or a request at it arrives (more of it) or has arrived. */
+struct peer *peer_add(struct server *s, int fd);
+void peer_remove(struct server *s, struct peer *p);
+void peer_await(struct exchange *x, bool more);
+/* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
+enum MHD_Result job_begin(struct exchange *x, struct job *j);
+/* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
+ * "a" or "a/b". */
+void fields_pick(struct text *answer, const json_t *fields);
+oato_status http_open(struct server *s, struct oato_error *err);
+void http_close(struct server *s);
+
+/* Sleeps; a signal ends it (server.c). */
+void pause_ns(int64_t ns);
+
+/* Listens at every address of --host; nothing is accepted yet. Port 0 becomes the one that was
+ * found. */
+oato_status listeners_open(struct server *s, char port[16], struct oato_error *err);
+/* Accepts connections, which go to s->http, and tells the addresses. */
+oato_status listeners_start(struct server *s, const char *port, struct oato_error *err);
+/* Takes no more connections; those that are open stay. */
+void listeners_close(struct server *s);
+
+enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
+                      size_t n);
+/* t is freed. */
+enum MHD_Result reply_json(struct exchange *x, struct text *t);
+/* {"error": ..}, as OpenAI has it. */
+enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The client names the version of Anthropic's interface that it knows. */
+bool asks_anthropic(const struct exchange *x);
+/* 503: the server is ending. */
+enum MHD_Result reply_ending(struct exchange *x);
+/* That of a message: its status tells whose fault it is. */
+enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
+
+/* The request as a JSON object; NULL, and err says why. Borrowed from x. */
+json_t *body_json(struct exchange *x, struct oato_error *err);
+
+/* ---------------------------------------------------------------------- routes (routes.c) --- */
+
+/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
+
+struct route {
+    const char *path; /* a * in it stands for any text but an empty one: exchange.rest */
+    unsigned methods;
+    bool open;    /* without a key */
+    bool loading; /* also before the model is there */
+    enum MHD_Result (*answer)(struct exchange *x);
+    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
+};
+/* NULL-terminated by path; the first one that fits a request answers it. */
+extern const struct route routes[];
+/* info.c: what is told about the server, and its tokens. */
+enum MHD_Result route_props(struct exchange *x);
+enum MHD_Result route_page(struct exchange *x);
+/* Of answers that have an ETag: names and values in turn, then NULL. */
+extern const char *const page_headers[];
+enum MHD_Result route_openapi(struct exchange *x);
+/* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
+json_t *openapi_make(const struct sampler_options *defaults);
+enum MHD_Result route_response(struct exchange *x); /* responses.c */
+enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_plan(struct exchange *x); /* plan.c */
+enum MHD_Result route_embeddings(struct exchange *x);
+enum MHD_Result route_metrics(struct exchange *x);
+enum MHD_Result route_tokenize(struct exchange *x);
+enum MHD_Result route_tokenizer(struct exchange *x);
+enum MHD_Result route_detokenize(struct exchange *x);
+enum MHD_Result route_template(struct exchange *x);
+enum MHD_Result route_count(struct exchange *x);
+
+#endif

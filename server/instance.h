@@ -1,0 +1,129 @@
+/*
+ * instance.h - one model that is served: its session, the queue of its jobs, and the engine thread
+ * (loop.c) that owns session, batch and samplers.
+ */
+#ifndef OATO_SERVER_INSTANCE_H
+#define OATO_SERVER_INSTANCE_H
+
+#include "executor/restore.h"
+#include "server/job.h"
+#include "server/scheduler.h"
+#include "server/server.h"
+
+#include <stdatomic.h>
+
+struct server;
+
+/* A list of the command line. */
+struct list {
+    struct text text;
+    const char **item; /* NULL-terminated; NULL: there is none */
+};
+
+/* ---------------------------------------------------------------- what happened in it so far ---
+ */
+
+/* What deciding took. */
+struct policy_times {
+    uint64_t decide_ns, predict_ns; /* predict_ns: of decide_ns, for costs of restoring */
+};
+
+struct server_counts {
+    uint64_t prompt_tokens, cached_tokens, answer_tokens, requests, cancelled;
+    size_t longest; /* prompt and answer */
+    int32_t n_busy; /* answers that the batch has */
+    struct batch_times times;
+    struct policy_times policy;
+};
+
+enum { SEEN_MAX = 256, SEEN_NS = 50000000 };
+
+/* The requests of the batch, as of a step ago: page.c. */
+struct seen {
+    struct seen_request {
+        uint64_t id;
+        int32_t prompt, generated, pages;
+    } running[SEEN_MAX];
+    int32_t n_running, n_waiting, n_swapped;
+    int64_t generated; /* tokens of answers that have not ended */
+    int32_t pages, pages_free, pages_cached;
+};
+
+/* ------------------------------------------------------------------------------ the instance ---
+ */
+
+enum instance_state { INSTANCE_LOADING, INSTANCE_READY, INSTANCE_DRAINING, INSTANCE_ENDED };
+
+struct instance {
+    struct server *server;
+    const struct server_options *options;
+    struct session
+        session; /* of the engine thread; model, tokenizer and sampling are only read by others */
+    struct chat_template *template; /* NULL: no_template says why */
+    char no_template[512];
+    int32_t context;  /* most positions of one request */
+    struct text plan; /* what /plan tells; written when the model is loaded */
+    char name[128];   /* in answers */
+    struct list aliases, tags;
+    atomic_int state;      /* enum instance_state */
+    atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
+    bool runs;             /* its thread was started */
+    pthread_t thread;
+    size_t longest;                  /* bytes of a token at most; 0: no limit */
+    struct sampler_scratch *scratch; /* of all samplers: the engine thread picks */
+    enum pooling { POOLING_LAST, POOLING_MEAN, POOLING_NONE } pooling;
+    struct scheduler *scheduler;
+    struct restore_predictor *costs;
+    int32_t beside;              /* answers that ran beside another one at the last decision */
+    FILE *decisions;             /* its log; NULL: none */
+    struct grammar_vocab *vocab; /* made when it is first needed, under vocab_lock */
+    pthread_mutex_t vocab_lock;
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* of the engine thread */
+    struct job *incoming, **incoming_end;
+    int32_t n_live; /* answers that were asked for and have not ended */
+    struct server_counts counts;
+    struct seen seen;
+    /* of the engine thread */
+    struct job *active;
+    uint64_t looked_ns, seen_ns;
+    int32_t n_seen, running_seen; /* requests at that time */
+    struct policy_times policy;
+    struct oato_error error;
+};
+
+/* Makes one and checks what its options say; nothing is loaded yet. The server is borrowed. After
+ * an error *out is NULL. */
+oato_status instance_create(struct server *s, struct instance **out, struct oato_error *err);
+/* Starts its engine thread, which loads the model. */
+oato_status instance_start(struct instance *m, struct oato_error *err);
+/* Its engine thread ends when no answer is left, or at once. Any thread, more than once. */
+void instance_stop(struct instance *m, bool now);
+/* Waits for the engine thread; *err is why it ended, if that was an error. */
+oato_status instance_join(struct instance *m, struct oato_error *err);
+/* After instance_join, or where there was no start; nobody may have a job of it. Or NULL. An error:
+ * the log of decisions could not be written. */
+oato_status instance_free(struct instance *m, struct oato_error *err);
+
+/* Hands a job with all its answers to the engine thread. False: the queue is full. */
+bool loop_submit(struct job *j);
+/* The engine thread; returns when told to stop or when the engine fails. */
+void *loop_run(void *instance);
+
+/* plan.c: writes m->plan, once the session is open. */
+oato_status plan_describe(struct instance *m, struct oato_error *err);
+/* Takes a new copy now and then, and when other requests wait or run. */
+void seen_take(struct instance *m, struct batch_view *v, int32_t n);
+
+/* Makes the scheduler of --policy, when the keys are known. */
+oato_status policy_open(struct instance *m, struct oato_error *err);
+/* What restoring takes, once the session is open. */
+oato_status policy_costs(struct instance *m, struct oato_error *err);
+/* batch_options.schedule and .restored; user is the instance. */
+void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room);
+void policy_restored(void *user, const struct batch_restored *r);
+/* OATO_EIO when the log of decisions could not be written. */
+oato_status policy_close(struct instance *m, struct oato_error *err);
+
+#endif
