@@ -19,7 +19,9 @@ def client(c, url=None, **how):
 
 
 def arguments(**more):
-    return {"model": MODEL, "max_tokens": 60, "messages": ASK, "temperature": 0, **more}
+    """Of create() and stream(): what the package no longer has arguments for goes into extra_body."""
+    body = {name: more.pop(name) for name in ("temperature", "top_k", "top_p") if name in more}
+    return {"model": MODEL, "max_tokens": 60, "messages": ASK, "extra_body": {"temperature": 0, **body}, **more}
 
 
 def ask(c, url=None, **more):
@@ -83,7 +85,7 @@ def thought_again(c):
 
 def counted(c, **more):
     n = client(c).messages.count_tokens(**{"model": MODEL, "messages": ASK, **more})
-    usage = ask(c, **more).usage
+    usage = ask(c, max_tokens=40, **more).usage
     return n.input_tokens, usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
 
 

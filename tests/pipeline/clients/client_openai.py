@@ -112,5 +112,5 @@ ROWS = [
     ("models: the list", lambda c: client(c).models.list(), lambda a: len(a.data) == 1 and a.data[0].object == "model" and bool(a.data[0].id)),
     ("models: one by its id", lambda c: client(c).models.retrieve(client(c).models.list().data[0].id), lambda a: a.object == "model" and bool(a.id)),
     ("models: one that is not there", lambda c: client(c).models.retrieve("no-such-model"), refused(openai.NotFoundError, "no-such-model")),
-    ("keys: a wrong one", lambda c: openai.OpenAI(base_url=c.kept.keyed_url + "/v1", api_key="guess", max_retries=0).models.retrieve("any"), refused(openai.AuthenticationError, "API Key")),
+    ("keys: a wrong one", lambda c: openai.OpenAI(base_url=c.kept.keyed_url + "/v1", api_key="guess", max_retries=0).chat.completions.create(model=MODEL, messages=ASK), refused(openai.AuthenticationError, "API Key")),
 ]

@@ -24,6 +24,7 @@ from client_openai import TOOLS, Capital, call_is # noqa: E402
 from rig import ASK, CAPITAL, MODEL, PLACE, is_place, refused # noqa: E402
 
 litellm.telemetry = False
+litellm.suppress_debug_info = True
 ZERO = {"temperature": 0, "max_tokens": 60}
 
 
@@ -71,13 +72,13 @@ def instructed(c, mode, kind=Place):
 
 def instructed_anthropic(c):
     return instructor.from_anthropic(anthropic.Anthropic(base_url=c.url, api_key="none", max_retries=0), mode=instructor.Mode.ANTHROPIC_TOOLS).messages.create(
-        model=MODEL, messages=ASK, response_model=Place, max_retries=0, **ZERO)
+        model=MODEL, messages=ASK, response_model=Place, max_retries=0, max_tokens=60)
 
 
 def llm(c, *options):
     """The command line of llm, with a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "extra-openai-models.yaml").write_text(f"- model_id: here\n  model_name: any\n  api_base: {c.url}/v1\n")
+        (pathlib.Path(folder) / "extra-openai-models.yaml").write_text(f"- model_id: here\n  model_name: any\n  api_base: {c.url}/v1\n  supports_schema: true\n")
         r = subprocess.run([pathlib.Path(sys.executable).parent / "llm", "-m", "here", "--key", "none", *options, CAPITAL], capture_output=True, text=True, timeout=120,
                            env={**os.environ, "LLM_USER_PATH": folder})
         return r.stdout if r.returncode == 0 else f"status {r.returncode}: {r.stderr[-500:]}"
