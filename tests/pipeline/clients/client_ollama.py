@@ -64,7 +64,7 @@ def right_or(word, how, must):
         try:
             return must(how(c))
         except ollama.ResponseError as e:
-            return word in str(e) and e.status_code == 400
+            return word in str(e) and e.status_code == 400 or f"the refusal does not name {word}: {e}"
     return asked
 
 
@@ -88,7 +88,7 @@ ROWS = [
     ("ollama: think", lambda c: one(chat, c, url=c.thinking_url, think=True, options={"temperature": 0, "num_predict": 80}), lambda a: "Paris" in a["text"] and "capital" in a["thinking"]),
     ("ollama: think as a stream", lambda c: streamed(chat, c, url=c.thinking_url, think=True, options={"temperature": 0, "num_predict": 80}), lambda a: "Paris" in a["text"] and "capital" in a["thinking"]),
     ("ollama: keep_alive", lambda c: one(chat, c, keep_alive="5m"), lambda a: "Paris" in a["text"]),
-    ("ollama: log probabilities are right or refused", right_or("logprobs", lambda c: chat(c, logprobs=True, top_logprobs=2), lambda a: len(a.logprobs) >= a.eval_count - 1 and len(a.logprobs[0].top_logprobs) == 2), lambda a: a is True),
+    ("ollama: log probabilities are right or refused", right_or("logprobs", lambda c: chat(c, logprobs=True, top_logprobs=2), lambda a: len(a.logprobs) >= a.eval_count - 1 and len(a.logprobs[0].top_logprobs) == 2), lambda a: a is True or a),
     ("ollama: an image is refused", lambda c: chat(c, messages=[{"role": "user", "content": "What is it?", "images": ["aGVsbG8="]}]), refused(ollama.ResponseError, "image")),
     ("ollama: generate", lambda c: one(generate, c), lambda a: "Paris" in a["text"] and a["done_reason"] == "stop"),
     ("ollama: generate as a stream", lambda c: streamed(generate, c), lambda a: "Paris" in a["text"] and a["parts"] > 2 and a["last"] == ""),

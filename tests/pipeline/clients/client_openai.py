@@ -19,7 +19,8 @@ class Capital(pydantic.BaseModel):
 
 
 def client(c, url=None):
-    return openai.OpenAI(base_url=(url or c.url) + "/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=(url or c.url) + "/v1", api_key="secret", # which one of the servers wants
+                          max_retries=0, timeout=120)
 
 
 def chat(c, **more):
