@@ -153,7 +153,7 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         status = engine_allocate(e, err);
     if (!status)
         seq_sizes_init(e);
-    if (!status && options->prompt_cache)
+    if (!status)
         status = prompts_open(e, err);
     e->options = NULL;
     e->load_ns = now_ns() - begin_ns;

@@ -56,6 +56,7 @@ struct engine_options {
      * KV stays in a file nothing is kept, and a warning says so */
     const char *prompt_cache;
     uint64_t prompt_cache_bytes;
+    bool saves_texts; /* text_file.h will be used */
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */
     void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);

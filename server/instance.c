@@ -40,12 +40,16 @@ oato_status instance_create(struct server *s, const struct server_model *model,
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->vocab_lock, NULL);
     pthread_cond_init(&m->wake, NULL);
+    pthread_cond_init(&m->turned, NULL);
+    m->turns_end = &m->turns;
     oato_status status = list_read(&m->aliases, s->options->alias, "--alias", err);
     if (!status)
         status = list_read(&m->tags, s->options->tags, "--tags", err);
     name_set(m, model);
     if (!status)
         status = policy_open(m, err);
+    if (!status)
+        status = slots_open(m, err);
     if (status) {
         struct oato_error ignored;
         instance_free(m, &ignored);
@@ -152,6 +156,8 @@ oato_status instance_free(struct instance *m, struct oato_error *err)
     const oato_status status = policy_close(m, err);
     list_free(&m->aliases);
     list_free(&m->tags);
+    slots_close(m);
+    pthread_cond_destroy(&m->turned);
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);
     pthread_mutex_destroy(&m->vocab_lock);

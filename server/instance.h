@@ -49,6 +49,20 @@ struct seen {
     int32_t pages, pages_free, pages_cached;
 };
 
+/* The text of an answer that has ended, as /slots/{id} knows it: slots.c. */
+struct slot {
+    int32_t *ids, n;
+    uint64_t number; /* of the answer, counted over all slots; 0: none */
+};
+
+/* Work for the engine thread between two steps. */
+struct turn {
+    void (*work)(void *arg);
+    void *arg;
+    bool done;
+    struct turn *next;
+};
+
 /* ------------------------------------------------------------------------------ the instance ---
  */
 
@@ -84,6 +98,11 @@ struct instance {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* of the engine thread */
     struct job *incoming, **incoming_end;
+    struct turn *turns, **turns_end;
+    bool no_turns;         /* the engine thread takes none any more */
+    pthread_cond_t turned; /* one is done */
+    struct slot *slots;    /* as many as there are answers at a time; NULL: nothing is remembered */
+    uint64_t n_slot_texts;
     int32_t n_live; /* answers that were asked for and have not ended */
     struct server_counts counts;
     struct seen seen;
@@ -129,6 +148,14 @@ oato_status instance_free(struct instance *m, struct oato_error *err);
 bool loop_submit(struct job *j);
 /* The engine thread; returns when told to stop or when the engine fails. */
 void *loop_run(void *instance);
+
+/* Has the engine thread call work(arg) between two steps, and waits for it (text_file.h:
+ * engine_turn). False: it has ended. */
+bool loop_turn(void *instance, void (*work)(void *arg), void *arg);
+/* slots.c: a choice has ended; its text is remembered. */
+void slot_note(struct choice *c);
+oato_status slots_open(struct instance *m, struct oato_error *err);
+void slots_close(struct instance *m);
 
 /* plan.c: writes m->plan, once the session is open. */
 oato_status plan_describe(struct instance *m, struct oato_error *err);

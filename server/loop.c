@@ -85,6 +85,35 @@ static void jobs_look(struct instance *m, struct batch *b, bool closely)
     }
 }
 
+bool loop_turn(void *instance, void (*work)(void *arg), void *arg)
+{
+    struct instance *m = instance;
+    struct turn t = {.work = work, .arg = arg};
+    pthread_mutex_lock(&m->lock);
+    *m->turns_end = &t;
+    m->turns_end = &t.next;
+    pthread_cond_signal(&m->wake);
+    while (!t.done && !m->no_turns)
+        pthread_cond_wait(&m->turned, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+    return t.done;
+}
+
+/* With the lock, which it gives up meanwhile. */
+static void turns_take(struct instance *m)
+{
+    for (struct turn *t; (t = m->turns) != NULL;) {
+        pthread_mutex_unlock(&m->lock);
+        t->work(t->arg);
+        pthread_mutex_lock(&m->lock);
+        m->turns = t->next;
+        if (!m->turns)
+            m->turns_end = &m->turns;
+        t->done = true;
+        pthread_cond_broadcast(&m->turned);
+    }
+}
+
 static void before_step(void *user, struct batch *b)
 {
     struct instance *m = user;
@@ -96,6 +125,7 @@ static void before_step(void *user, struct batch *b)
     for (struct job *j = m->active; j; j = j->next)
         job_add_choices(m, b, j);
     pthread_mutex_lock(&m->lock);
+    turns_take(m);
     m->counts.n_busy = batch_requests(b);
     batch_get_times(b, &m->counts.times);
     m->counts.policy = m->policy;
@@ -133,6 +163,7 @@ static bool loop_wait(struct instance *m)
         pthread_mutex_unlock(&m->lock);
         const enum engine_keeping keeping = batch_keep(m->session.batch);
         pthread_mutex_lock(&m->lock);
+        turns_take(m);
         if (keeping == KEEP_MORE || m->incoming || m->stop)
             continue;
         if (alone && keeping == KEEP_DONE)
@@ -238,7 +269,8 @@ void *loop_run(void *instance)
         }
     }
     pthread_mutex_lock(&m->lock);
-    m->stop = m->now = true;
+    m->stop = m->now = m->no_turns = true;
+    pthread_cond_broadcast(&m->turned);
     pthread_mutex_unlock(&m->lock);
     atomic_store(&m->state, INSTANCE_ENDED);
     if (m->session.batch) {

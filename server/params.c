@@ -270,6 +270,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                         .budget = *budget,
                         .sampling = m->session.sampling,
                         .most = m->options->n_predict,
+                        .slot = -1,
                         .n = 1,
                         .verbose = m->options->verbose,
                         .created = time(NULL)};

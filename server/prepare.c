@@ -7,11 +7,9 @@
  */
 #include "server/server_internal.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { SHORT, LONG, VAST };
@@ -26,15 +24,6 @@ enum {
 };
 
 /* ------------------------------------------------------------------------------- cancelling --- */
-
-bool client_went(struct MHD_Connection *c)
-{
-    char byte;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
-    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
 
 /* budget.cancelled */
 static bool nobody_waits(void *user)

@@ -82,6 +82,7 @@ const struct route routes[] = {
     {"/props", METHOD_GET, false, false, route_props, NULL},
     {"/plan", METHOD_GET, false, false, route_plan, NULL},
     {"/slots", METHOD_GET, false, false, route_slots, NULL},
+    {"/slots/*", METHOD_POST, false, false, route_slot, NULL},
     {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
 };

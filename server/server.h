@@ -26,15 +26,16 @@ struct server_device {
 struct server_options {
     struct session_args session; /* engine.seqs: answers computed at the same time */
     /* Lists have commas between their items. */
-    const char *host;         /* addresses or names to listen at */
-    int32_t port;             /* 0: any that is free */
-    const char *alias;        /* names of the model; NULL: that of its file */
-    const char *tags;         /* words about it; NULL: none */
-    const char *cors_origins; /* whose pages may ask: "*", or "localhost", or origins */
-    const char *api_key;      /* clients must send one of these; NULL: none */
-    const char *api_key_file; /* further ones, a line each; NULL: none */
-    const char *policy;       /* a name of scheduler_policy_names */
-    const char *decision_log; /* file for the scheduler's decisions; NULL: none */
+    const char *host;           /* addresses or names to listen at */
+    int32_t port;               /* 0: any that is free */
+    const char *alias;          /* names of the model; NULL: that of its file */
+    const char *tags;           /* words about it; NULL: none */
+    const char *cors_origins;   /* whose pages may ask: "*", or "localhost", or origins */
+    const char *api_key;        /* clients must send one of these; NULL: none */
+    const char *api_key_file;   /* further ones, a line each; NULL: none */
+    const char *policy;         /* a name of scheduler_policy_names */
+    const char *slot_save_path; /* folder of /slots/{id}'s files; NULL: nothing is saved */
+    const char *decision_log;   /* file for the scheduler's decisions; NULL: none */
     const char *pooling; /* of embeddings: last, mean or none; engine.embeddings asks for them */
     const char *profile; /* what restoring takes, by oato-profile --restores; NULL: unknown */
     int32_t swap_mib;    /* host memory for answers that are swapped out */
