@@ -137,7 +137,7 @@ def busy(folder):
     s = Server(folder, "--memory", str(MEMORY), "--models-wait", "1", "--queue", "3")
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         s.say("one")
-        long = [clients.submit(s.say, "one", 450) for _ in range(2)]
+        long = [clients.submit(s.say, "one", 350) for _ in range(2)]
         time.sleep(0.2)
         waits = [clients.submit(s.say, "two") for _ in range(4)]
         refused = [w.result() for w in waits]
@@ -147,7 +147,7 @@ def busy(folder):
         check(all(r.result()[0] == 200 for r in long), "no answer is cut for another model")
     check(s.say("two")[0] == 200, "which is loaded once they have ended")
     with concurrent.futures.ThreadPoolExecutor(1) as clients:
-        long = clients.submit(s.say, "two", 450)
+        long = clients.submit(s.say, "two", 250)
         time.sleep(0.1)
         try:
             s.say("one", timeout=0.3)
