@@ -198,7 +198,7 @@ static oato_status items_load(struct exchange *x, json_t **items, struct oato_er
 
 /* ----------------------------------------------------------------------------------- tools --- */
 
-/* What Codex offers a model of OpenAI's besides, and others do without. */
+/* What Codex offers besides functions, without which a model does. */
 static bool is_dispensable(const json_t *type)
 {
     return json_is(type, "web_search") || json_is(type, "image_generation") ||
@@ -357,8 +357,11 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
     }
     if (!status)
         status = rest_take(x, request, err);
+    const json_t *offered = json_object_get(x->json, "tools");
     if (!status)
-        status = tools_take(tools, names, json_object_get(x->json, "tools"), NULL, err);
+        status = tools_take(tools, names, offered, NULL, err);
+    if (!status && json_array_size(offered) && !json_array_size(tools))
+        status = unsupported("a tool", json_array_get(offered, 0), err);
     if (!status) {
         const bool store = !json_is_false(json_object_get(x->json, "store"));
         char *dump = store ? json_dumps(items, JSON_COMPACT) : NULL;
