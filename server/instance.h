@@ -7,7 +7,7 @@
 
 #include "executor/restore.h"
 #include "server/job.h"
-#include "server/scheduler.h"
+#include "executor/scheduler.h"
 #include "server/server.h"
 
 #include <stdatomic.h>

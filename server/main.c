@@ -4,7 +4,7 @@
 #include "executor/session_options.h"
 #include "front/auto.h"
 #include "net/net.h"
-#include "server/scheduler.h"
+#include "executor/scheduler.h"
 #include "server/server.h"
 
 #include <errno.h>
