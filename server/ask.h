@@ -65,7 +65,7 @@ struct ask {
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */
     int32_t n;                     /* answers to each prompt */
-    bool one_call; /* no second one */
+    bool one_call;                 /* no second one */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;
@@ -125,10 +125,19 @@ struct thinking *thinking_create(struct grammar_state *follows, const struct tok
                                  const char *begin, const char *end, bool begun);
 struct sampler_constraint thinking_constraint(struct thinking *t);
 void thinking_free(struct thinking *t);
-/* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
- * one, unless NULL. */
+/* calls.c: *known: calls of the model, after this prompt, have a form of which a grammar is known.
+ */
+oato_status calls_known(const struct instance *m, const struct text *prompt, bool *known,
+                        struct oato_error *err);
+/* The answers to the prompt must call one of the tools, or several of them; only: this one, unless
+ * NULL. */
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            const struct text *prompt, struct oato_error *err);
+                            enum chat_form form, const struct text *prompt, struct oato_error *err);
+/* tools.c: the messages for a template that shows no tools (NULL: there are none) and calls, as a
+ * new list; no_system: nor messages of the system. NULL: memory is short. */
+json_t *tools_tell(const json_t *messages, const json_t *tools, bool several, bool no_system);
+/* Whether messages call tools, or are what these have returned. */
+bool tools_are_used(const json_t *messages);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);

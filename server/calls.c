@@ -18,6 +18,7 @@ struct call_form {
         begin "{\"" name "\": \"", "\", \"" arguments "\": ", "}" end                              \
     }
 
+/* The first one is the generic one, too. */
 static const struct call_form forms[] = {
     JSON_CALL("<tool_call>\n", "name", "arguments", "\n</tool_call>"),
     JSON_CALL("[TOOL_CALLS][", "name", "arguments", "]"),
@@ -34,6 +35,8 @@ static const struct call_form forms[] = {
      "<|tool_call_end|><|tool_calls_section_end|>"},
     JSON_CALL("", "name", "parameters", ""),
 };
+
+static const struct call_form *const generic = &forms[0];
 
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
@@ -91,21 +94,27 @@ static oato_status form_try(const struct instance *m, const struct call_form *f,
     return status;
 }
 
-/* NULL, and err says why. */
-static const struct call_form *form_find(const struct instance *m, const struct text *prompt,
-                                         struct oato_error *err)
+/* *form NULL: none of them. */
+static oato_status form_find(const struct instance *m, const struct text *prompt,
+                             const struct call_form **form, struct oato_error *err)
 {
-    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+    *form = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(forms) && !*form; i++) {
         bool is = false;
         if (form_try(m, &forms[i], prompt, &is, err))
-            return NULL;
-        if (is)
-            return &forms[i];
+            return err->status;
+        *form = is ? &forms[i] : NULL;
     }
-    oato_fail(err, OATO_EUSAGE,
-              "no grammar is known for the calls of this model; tool_choice \"auto\" and \"none\" "
-              "are supported");
-    return NULL;
+    return OATO_OK;
+}
+
+oato_status calls_known(const struct instance *m, const struct text *prompt, bool *known,
+                        struct oato_error *err)
+{
+    const struct call_form *form;
+    const oato_status status = form_find(m, prompt, &form, err);
+    *known = form;
+    return status;
 }
 
 /* The call of one tool. Texts are of malloc. */
@@ -125,10 +134,10 @@ static bool piece_make(struct grammar_piece *p, const struct call_form *f, const
 }
 
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            const struct text *prompt, struct oato_error *err)
+                            enum chat_form form, const struct text *prompt, struct oato_error *err)
 {
-    const struct call_form *form = form_find(j->instance, prompt, err);
-    if (!form)
+    const struct call_form *f = generic;
+    if (form == CHAT_FORM_OWN && form_find(j->instance, prompt, &f, err))
         return err->status;
     struct grammar_piece *pieces = calloc(json_array_size(tools) + 1, sizeof *pieces);
     const json_t *tool;
@@ -146,7 +155,7 @@ oato_status calls_constrain(struct job *j, const json_t *tools, const char *only
                           "-, not \"%.80s\"",
                           name);
         if (!status && good && (!only || !strcmp(name, only)))
-            good = piece_make(&pieces[n++], form, function);
+            good = piece_make(&pieces[n++], f, function);
     }
     if (!status && !good)
         status = oato_fail_memory(err, 1 << 16, "the tools");
