@@ -67,6 +67,9 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
                          struct oato_error *err);
 /* Prints the engine's warnings, ends what the batch still has, and empties *s. */
 void session_close(struct session *s);
+/* Whether session_open may succeed, as far as names and the headers of files tell: devices are not
+ * opened, weights not read, nothing is printed. For programs that tell others of it first. */
+oato_status session_check(const struct session_args *a, struct oato_error *err);
 /* The chat template that the arguments ask for; a warning that comes with it is printed. */
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err);

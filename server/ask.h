@@ -44,8 +44,10 @@ enum ask_kind {
     ASK_TEXT,
     ASK_CHAT,
     ASK_EMBED,
-    ASK_TOKENIZE, /* no job is made of these two */
-    ASK_DETOKENIZE
+    ASK_TOKENIZE, /* no job is made of these */
+    ASK_DETOKENIZE,
+    ASK_MESSAGES, /* they become chats */
+    ASK_RESPONSES
 };
 
 /* What a request asks for besides its prompts. */

@@ -27,6 +27,7 @@ static void choice_free(struct choice *c)
         text_free(&c->calls[i].arguments);
     }
     free(c->calls);
+    free(c->parts);
     free(c->tokens);
     free(c->progress);
     free(c->rows);
@@ -70,10 +71,27 @@ void job_wake(struct job *j)
 
 /* -------------------------------------------------------------------- what the engine tells --- */
 
+/* What follows is of this kind; a call is a part of its own. */
+static void part_note(struct choice *c, enum part_kind kind, size_t from)
+{
+    if (kind != PART_CALL && c->n_parts && c->parts[c->n_parts - 1].kind == kind)
+        return;
+    struct part *parts = array_room(c->parts, c->n_parts, &c->parts_cap, sizeof *parts);
+    c->failed = c->failed || !parts;
+    if (!parts)
+        return;
+    c->parts = parts;
+    parts[c->n_parts++] = (struct part){kind, from};
+}
+
 static void on_text(void *user, enum chat_part part, const char *s, size_t n)
 {
     struct choice *c = user;
-    text_add(part == CHAT_THINKS ? &c->thinks : &c->says, s, n);
+    const bool thinks = part == CHAT_THINKS;
+    struct text *to = thinks ? &c->thinks : &c->says;
+    if (n)
+        part_note(c, thinks ? PART_THINKS : PART_SAYS, to->len);
+    text_add(to, s, n);
 }
 
 /* Where one call is enough, the others are not told. */
@@ -87,10 +105,12 @@ static void on_call(void *user, const char *name)
     if (calls)
         c->calls = calls;
     c->failed = c->failed || !calls || !call.name;
-    if (c->failed || c->beyond)
+    if (c->failed || c->beyond) {
         free(call.name);
-    else
-        c->calls[c->n_calls++] = call;
+        return;
+    }
+    part_note(c, PART_CALL, c->n_calls);
+    c->calls[c->n_calls++] = call;
 }
 
 static void on_arguments(void *user, const char *s, size_t n)
@@ -318,7 +338,9 @@ bool choice_token(void *user, int32_t id)
         c->tokens = tokens;
         tokens[c->n_tokens++] = id;
     }
+    const size_t thought = c->thinks.len;
     c->failed = c->failed || !tokens || !answer_text_push(&c->told, id);
+    c->n_thought += c->thinks.len > thought;
     if (j->ask.stream)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
