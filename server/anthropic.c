@@ -31,6 +31,9 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
 {
     const json_t *block;
     size_t i;
+    if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
+        return oato_fail(err, OATO_EUSAGE,
+                         "system and tool_result want a text or a list of blocks");
     message_says(message, content);
     json_array_foreach(content, i, block)
     {
@@ -210,12 +213,6 @@ static oato_status messages_request(struct exchange *x, struct oato_error *err)
 
 /* --------------------------------------------------------------------------------- answers --- */
 
-/* Of random digits, as the answer's own. */
-static const char *digits(const struct job *j)
-{
-    return j->ask.id + strlen("chatcmpl-");
-}
-
 static json_t *usage_of(const struct choice *c)
 {
     return json_pack("{s:i, s:i, s:i, s:I}", "input_tokens", c->n_ids - c->cached,
@@ -233,16 +230,27 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
         return json_pack("{s:s, s:o}", "type", "text", "text", text);
     if (p.kind == PART_THINKS)
         return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature",
-                         all ? json_sprintf("%s_%zu", digits(j), index) : json_string(""));
-    json_t *input = n ? json_loadb(p.text, n, JSON_ALLOW_NUL, NULL) : json_object();
+                         all ? json_sprintf("%s_%zu", job_digits(j), index) : json_string(""));
+    json_t *input = json_loadb(p.text, n, JSON_ALLOW_NUL, NULL);
     if (!json_is_object(input)) { /* the model may call with what is none */
         json_decref(input);
-        input = json_pack("{s:O}", "input", text);
+        input = n ? json_pack("{s:O}", "input", text) : json_object();
     }
     json_decref(text);
     return json_pack("{s:s, s:o, s:s, s:o}", "type", "tool_use", "id",
-                     json_sprintf("toolu_%s_%zu", digits(j), index), "name", p.name, "input",
+                     json_sprintf("toolu_%s_%zu", job_digits(j), index), "name", p.name, "input",
                      input);
+}
+
+/* A call that the limit has cut is none. */
+static bool is_cut(const struct choice *c, const struct part_view *p)
+{
+    const enum ending e = choice_ending(c);
+    if (p->kind != PART_CALL || (e != ENDING_LIMIT && e != ENDING_CONTEXT))
+        return false;
+    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
+    json_decref(arguments);
+    return !arguments;
 }
 
 /* The message, or what is known of it when it begins. */
@@ -250,11 +258,13 @@ static json_t *message_value(const struct job *j, bool all)
 {
     const struct choice *c = j->choices[0];
     json_t *content = json_array();
-    for (size_t i = 0; i < c->n_parts && all; i++)
-        if (part_at(c, i).whole) /* a call that the limit has cut is none */
+    for (size_t i = 0; i < c->n_parts && all; i++) {
+        const struct part_view p = part_at(c, i);
+        if (!is_cut(c, &p))
             json_array_append_new(content, block_of(j, i, true));
+    }
     return json_pack("{s:o, s:s, s:s, s:s, s:o, s:s?, s:s?, s:o}", "id",
-                     json_sprintf("msg_%s", digits(j)), "type", "message", "role", "assistant",
+                     json_sprintf("msg_%s", job_digits(j)), "type", "message", "role", "assistant",
                      "model", j->instance->name, "content", content, "stop_reason",
                      all ? ending_stop_reason(choice_ending(c)) : NULL, "stop_sequence",
                      all ? c->stop.hit : NULL, "usage", usage_of(c));
@@ -288,7 +298,7 @@ static void piece_events(const struct job *j, const struct part_piece *p, struct
                     text_value(p->text, p->n));
     if (p->ends && p->part.kind == PART_THINKS)
         delta_event(out, p->index, "signature_delta", "signature",
-                    json_sprintf("%s_%zu", digits(j), p->index));
+                    json_sprintf("%s_%zu", job_digits(j), p->index));
     if (p->ends)
         value_event(out, json_pack("{s:s, s:I}", "type", "content_block_stop", "index", index));
 }

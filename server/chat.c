@@ -1,7 +1,7 @@
 /*
  * chat.c - conversations as OpenAI's clients send them, made into what the model's template reads.
  * The model's own template gets messages and tools as JSON; a named format only roles and texts,
- * and so do templates that show no tools (tools.c).
+ * and so do templates that show no tools.
  */
 #include "server/server_internal.h"
 
@@ -55,35 +55,18 @@ static void arguments_parse(json_t *calls)
     }
 }
 
-/* Older and newer names for the same: functions that are called are tools, and the developer is the
- * system where the template does not know it. */
-static void message_rename(const struct chat_template *c, json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-    json_t *old = json_object_get(message, "function_call");
-    const json_t *calls = json_object_get(message, "tool_calls");
-    if (!strcmp(role, "developer") && !chat_template_mentions(c, "developer"))
-        json_object_set_new(message, "role", json_string("system"));
-    if (!strcmp(role, "function"))
-        json_object_set_new(message, "role", json_string("tool"));
-    if (json_is_object(old) && !json_array_size(calls))
-        json_object_set_new(
-            message, "tool_calls",
-            json_pack("[{s:s, s:s, s:O}]", "id", "call_0", "type", "function", "function", old));
-    else if (json_is_null(calls) || (json_is_array(calls) && !json_array_size(calls)))
-        json_object_del(message, "tool_calls");
-    json_object_del(message, "function_call");
-}
-
 /* Checks a message and changes it in place: its content becomes a text. */
 static oato_status message_mend(const struct chat_template *c, json_t *message, size_t at,
                                 struct oato_error *err)
 {
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
-    message_rename(c, message);
+    chat_message_rename(c, message);
     json_t *content = json_object_get(message, "content"),
            *calls = json_object_get(message, "tool_calls");
+    if (json_is_array(json_object_get(message, "reasoning_content")))
+        json_object_set_new(message, "reasoning_content",
+                            parts_join(json_object_get(message, "reasoning_content"), "\n"));
     arguments_parse(calls);
     if (json_is_array(content)) {
         json_t *joined = parts_join(content, "\n");
@@ -283,7 +266,7 @@ static oato_status generic_apply(const struct instance *m, const json_t *o, cons
     oato_status status = OATO_OK;
     bool good = false;
     for (int no_system = 0; no_system < 2 && !good; no_system++) {
-        json_t *told = tools_tell(messages, tools, several, no_system);
+        json_t *told = chat_tools_tell(messages, tools, several, no_system);
         if (!told)
             return oato_fail_memory(err, 1 << 16, "messages");
         out->len = 0;
@@ -308,15 +291,16 @@ static oato_status messages_apply(const struct instance *m, const json_t *o, jso
     const bool own = chat_template_is_program(m->template);
     const bool shows = own && chat_template_mentions(m->template, "tools");
     const bool tells = own && chat_template_mentions(m->template, "tool_calls");
+    const struct chat_call_form *known = NULL;
     const char *only;
-    bool known = true;
     *form = CHAT_FORM_OWN;
-    if (tools ? shows : tells || !tools_are_used(messages)) {
+    if (tools ? shows : tells || !chat_tools_used(messages)) {
         if (any_apply(m, o, messages, tools, answer, budget, out, err))
             return err->status;
-        if (must_call(json_object_get(o, "tool_choice"), &only) && calls_known(m, out, &known, err))
+        if (must && chat_call_form_find(m->template, CHAT_FORM_OWN, or_empty(out->data), out->len,
+                                        &known, err))
             return err->status;
-        if (known && (!tools || !tools_hidden(m, o, messages, answer, budget, out)))
+        if ((known || !must) && (!tools || !tools_hidden(m, o, messages, answer, budget, out)))
             return OATO_OK;
     }
     *form = tools ? CHAT_FORM_GENERIC : CHAT_FORM_OWN;

@@ -23,37 +23,40 @@ json_t *message_of(json_t *messages, const char *role)
     return json_array_append_new(messages, new) ? NULL : new;
 }
 
+/* The list that is this member, which is made where it is missing. */
+static json_t *list_of(json_t *o, const char *key)
+{
+    if (!json_object_get(o, key))
+        json_object_set_new(o, key, json_array());
+    return json_object_get(o, key);
+}
+
 json_t *message_of_result(json_t *messages, const json_t *id)
 {
     json_t *new = json_pack("{s:s, s:O*, s:[]}", "role", "tool", "tool_call_id", id, "content");
     return json_array_append_new(messages, new) ? NULL : new;
 }
 
+static void text_part(json_t *message, const char *key, const json_t *text)
+{
+    json_t *parts = list_of(message, key);
+    if (json_string_length(text))
+        json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
+}
+
 void message_says(json_t *message, const json_t *text)
 {
-    if (json_string_length(text))
-        json_array_append_new(json_object_get(message, "content"),
-                              json_pack("{s:s, s:O}", "type", "text", "text", text));
+    text_part(message, "content", text);
 }
 
 void message_thinks(json_t *message, const json_t *text)
 {
-    const json_t *before = json_object_get(message, "reasoning_content");
-    if (!json_string_length(text))
-        return;
-    json_object_set_new(message, "reasoning_content",
-                        json_sprintf("%s%s%s", or_empty(json_string_value(before)),
-                                     before ? "\n" : "", json_string_value(text)));
+    text_part(message, "reasoning_content", text);
 }
 
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments)
 {
-    json_t *calls = json_object_get(message, "tool_calls");
-    if (!calls) {
-        calls = json_array();
-        json_object_set_new(message, "tool_calls", calls);
-    }
-    json_array_append_new(calls,
+    json_array_append_new(list_of(message, "tool_calls"),
                           json_pack("{s:O*, s:s, s:{s:O*, s:O*}}", "id", id, "type", "function",
                                     "function", "name", name, "arguments", arguments));
 }
@@ -68,14 +71,12 @@ void tool_add(json_t *tools, const json_t *name, const json_t *description, cons
 void thinking_set(const struct exchange *x, json_t *request, bool on)
 {
     const struct chat_template *template = x->instance->template;
-    json_t *variables = json_object_get(request, "chat_template_kwargs");
     if (!template || !chat_template_is_program(template)) /* a named format has no variables */
         return;
-    if (!json_is_object(variables)) {
-        variables = json_object();
-        json_object_set_new(request, "chat_template_kwargs", variables);
-    }
-    json_object_set_new(variables, "enable_thinking", json_boolean(on));
+    if (!json_is_object(json_object_get(request, "chat_template_kwargs")))
+        json_object_set_new(request, "chat_template_kwargs", json_object());
+    json_object_set_new(json_object_get(request, "chat_template_kwargs"), "enable_thinking",
+                        json_boolean(on));
 }
 
 const char *effort_of(const json_t *effort)
@@ -90,6 +91,11 @@ const char *effort_of(const json_t *effort)
 }
 
 /* --------------------------------------------------------------------------------- answers --- */
+
+const char *job_digits(const struct job *j)
+{
+    return j->ask.id + strlen("chatcmpl-");
+}
 
 struct part_view part_at(const struct choice *c, size_t index)
 {

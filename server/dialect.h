@@ -32,8 +32,8 @@ struct dialect {
 /* Whether it is this text. */
 bool json_is(const json_t *value, const char *text);
 /* Of OpenAI's messages: the last one, if it is of this role, or a new one behind it; the templates
- * of models read no two of a role in a row. Its content is a list of parts. NULL: memory is short.
- */
+ * of models read no two of a role in a row. Its content is a list of parts, as is its reasoning.
+ * NULL: memory is short. */
 json_t *message_of(json_t *messages, const char *role);
 /* The result of a call, whose content is empty yet. */
 json_t *message_of_result(json_t *messages, const json_t *id);
@@ -51,6 +51,8 @@ const char *effort_of(const json_t *effort);
 
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 
+/* Random ones, for the names of an answer and its parts. */
+const char *job_digits(const struct job *j);
 /* All there is of a part so far. */
 struct part_view {
     enum part_kind kind;

@@ -431,7 +431,8 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
-    return x->method == METHOD_GET ? x->route->answer(x) : prepare_later(x);
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect;
+    return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)

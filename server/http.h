@@ -148,7 +148,7 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
-/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+/* GET: also HEAD. */
 enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
 
 struct route {
@@ -157,7 +157,8 @@ struct route {
     bool open;    /* without a key */
     bool loading; /* also before the model is there */
     enum MHD_Result (*answer)(struct exchange *x);
-    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
+    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's, and a GET, which
+                                      takes no time, is answered by an HTTP thread */
 };
 /* NULL-terminated by path; the first one that fits a request answers it. */
 extern const struct route routes[];

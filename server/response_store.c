@@ -92,26 +92,18 @@ void response_store_put(struct response_store *s, int32_t client, const char *id
     pthread_mutex_unlock(&s->lock);
 }
 
-bool response_store_get(struct response_store *s, int32_t client, const char *id, struct text *out)
-{
-    pthread_mutex_lock(&s->lock);
-    struct stored **at = find(s, client, id);
-    const bool found = *at != NULL;
-    if (found) {
-        put_first(s, take(s, at));
-        text_add(out, or_empty(s->first->text.data), s->first->text.len);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return found;
-}
-
-bool response_store_remove(struct response_store *s, int32_t client, const char *id)
+bool response_store_get(struct response_store *s, int32_t client, const char *id, bool forget,
+                        struct text *out)
 {
     pthread_mutex_lock(&s->lock);
     struct stored **at = find(s, client, id);
     struct stored *r = *at ? take(s, at) : NULL;
-    pthread_mutex_unlock(&s->lock);
     if (r)
+        text_add(out, or_empty(r->text.data), r->text.len);
+    if (r && !forget)
+        put_first(s, r);
+    pthread_mutex_unlock(&s->lock);
+    if (r && forget)
         stored_free(r);
     return r != NULL;
 }

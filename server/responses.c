@@ -20,14 +20,14 @@ static oato_status unsupported(const char *what, const json_t *of, struct oato_e
 /* ------------------------------------------------------------------------ what was answered --- */
 
 /* {"response": .., "items": ..} of one that is kept, the caller's. */
-static oato_status kept_load(struct exchange *x, const char *id, json_t **kept,
+static oato_status kept_load(struct exchange *x, const char *id, bool forget, json_t **kept,
                              struct oato_error *err)
 {
     struct text t;
     text_init(&t);
     *kept = NULL;
     oato_status status =
-        response_store_get(x->server->responses, x->client, id, &t)
+        response_store_get(x->server->responses, x->client, id, forget, &t)
             ? json_afford(&x->budget, or_empty(t.data), t.len, err)
             : oato_fail(err, OATO_EUSAGE, "Response with id '%.80s' not found.", id);
     if (!status)
@@ -54,7 +54,7 @@ static oato_status reference_load(struct exchange *x, const json_t *reference, j
     int64_t at = -1;
     if (digits && index > digits && index - digits < 40 && parse_i64(index + 1, 0, 1 << 20, &at))
         strncat(id, digits + 1, (size_t)(index - digits - 1));
-    oato_status status = kept_load(x, id, &kept, err);
+    oato_status status = kept_load(x, id, false, &kept, err);
     *item = json_array_get(output_of(kept), (size_t)at);
     if (!status && !json_is(json_object_get(*item, "id"), name))
         status = oato_fail(err, OATO_EUSAGE, "item_reference: there is no item %.80s", name);
@@ -70,14 +70,17 @@ static oato_status parts_take(json_t *message, const json_t *content, struct oat
 {
     const json_t *part;
     size_t i;
+    if (!json_is_string(content) && !json_is_array(content))
+        return oato_fail(err, OATO_EUSAGE, "content and output want a text or a list of parts");
     message_says(message, content);
     json_array_foreach(content, i, part)
     {
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         if (json_is(type, "refusal"))
             text = json_object_get(part, "refusal");
-        else if (!json_is(type, "input_text") && !json_is(type, "output_text") &&
-                 !json_is(type, "text"))
+        else if ((!json_is(type, "input_text") && !json_is(type, "output_text") &&
+                  !json_is(type, "text")) ||
+                 !json_is_string(text))
             return unsupported("content", part, err);
         message_says(message, text);
     }
@@ -187,7 +190,7 @@ static oato_status items_load(struct exchange *x, json_t **items, struct oato_er
     }
     *items = json_array();
     items_mend(input);
-    if (json_is_string(before) && kept_load(x, json_string_value(before), &kept, err))
+    if (json_is_string(before) && kept_load(x, json_string_value(before), false, &kept, err))
         return err->status;
     json_array_extend(*items, json_object_get(kept, "items"));
     json_array_extend(*items, (json_t *)output_of(kept));
@@ -409,19 +412,16 @@ enum MHD_Result route_response(struct exchange *x)
     struct oato_error err;
     struct text t;
     json_t *kept = NULL, *told = NULL;
-    x->budget = BUDGET_REQUEST;
-    oato_status status = kept_load(x, x->rest, &kept, &err);
+    oato_status status = kept_load(x, x->rest, x->method == METHOD_DELETE, &kept, &err);
     if (status)
         return status == OATO_EUSAGE ? reply_error(x, MHD_HTTP_NOT_FOUND, "%s", err.text)
                                      : reply_failure(x, &err);
-    if (x->method == METHOD_DELETE) {
-        response_store_remove(x->server->responses, x->client, x->rest);
+    if (x->method == METHOD_DELETE)
         told = json_pack("{s:s, s:s, s:b}", "id", x->rest, "object", "response", "deleted", 1);
-    } else if (strstr(x->route->path, "/input_items")) {
+    else if (strstr(x->route->path, "/input_items"))
         told = items_told(json_object_get(kept, "items"), order && !strcmp(order, "asc"));
-    } else {
+    else
         told = json_incref(json_object_get(kept, "response"));
-    }
     text_init(&t);
     value_write(&t, told);
     json_decref(kept);

@@ -12,9 +12,10 @@ struct response_store *response_store_create(void);
 void response_store_free(struct response_store *s); /* or NULL */
 /* Keeps a copy; a text that is larger than the store, or for which memory is short, is not kept. */
 void response_store_put(struct response_store *s, int32_t client, const char *id, const char *text);
-/* Appends the text that this client was given. False: there is none. */
-bool response_store_get(struct response_store *s, int32_t client, const char *id, struct text *out);
-bool response_store_remove(struct response_store *s, int32_t client, const char *id);
+/* Appends the text that this client was given; forget: it is not kept any more. False: there is
+ * none. */
+bool response_store_get(struct response_store *s, int32_t client, const char *id, bool forget,
+                        struct text *out);
 
 /* Reasoning that comes back with the next request: behind this mark it stands as it is. */
 #define REASONING_MARK "oato:"

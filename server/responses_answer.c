@@ -23,11 +23,6 @@ static const struct form {
 static const struct form custom = {"custom_tool_call", "ctc", NULL,
                                    "response.custom_tool_call_input", "input"};
 
-static const char *digits(const struct job *j)
-{
-    return j->ask.id + strlen("chatcmpl-");
-}
-
 static const json_t *tool_of(const struct job *j, const struct part_view *p)
 {
     return p->kind == PART_CALL ? json_object_get(json_object_get(j->ask.kept, "names"), p->name)
@@ -41,7 +36,7 @@ static const struct form *form_of(const struct job *j, const struct part_view *p
 
 static json_t *id_of(const struct job *j, const struct form *f, size_t index)
 {
-    return json_sprintf("%s_%s_%zu", f->id, digits(j), index);
+    return json_sprintf("%s_%s_%zu", f->id, job_digits(j), index);
 }
 
 /* Of n tokens from `first` on: a list. */
@@ -95,7 +90,7 @@ static json_t *item_of(const struct job *j, size_t index, bool all)
     json_t *item =
         json_pack("{s:o, s:s, s:s}", "id", id_of(j, f, index), "type", f->item, "status", status);
     if (p.kind == PART_CALL) {
-        json_object_set_new(item, "call_id", json_sprintf("call_%s_%zu", digits(j), index));
+        json_object_set_new(item, "call_id", json_sprintf("call_%s_%zu", job_digits(j), index));
         json_object_set_new(item, "name", json_string(p.name));
         json_object_set_new(item, f->whole, text_of(f, &p, all));
         if (f != &custom)
@@ -152,7 +147,7 @@ static json_t *response_of(const struct job *j, bool all)
         json_array_append_new(output, item_of(j, i, true));
     json_t *r = json_pack(
         "{s:o, s:s, s:I, s:s, s:o?, s:o?, s:s, s:o, s:f, s:f, s:o?, s:o?}", "id",
-        json_sprintf("resp_%s", digits(j)), "object", "response", "created_at",
+        json_sprintf("resp_%s", job_digits(j)), "object", "response", "created_at",
         (json_int_t)j->ask.created, "status", status, "error",
         strcmp(status, "failed")
             ? NULL

@@ -7,8 +7,9 @@ import {get} from "./api.js";
 const PARTS = [["weight_bytes", "weights"], ["kv_bytes", "KV cache"], ["other_bytes", "work"]];
 let plan = null, last = null, metrics = null;
 
-const number = (value, digits = 1) => value > 0 ? value.toLocaleString(undefined, {maximumFractionDigits: digits}) : "–";
-const milliseconds = value => !(value > 0) ? "–" : value < 0.1 ? `${number(value * 1000, 0)} µs` : value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 2)} s`;
+const number = (value, digits = 1) =>
+  value > 0 ? value.toLocaleString(undefined, {maximumFractionDigits: value < 1000 ? digits : 0}) : "–";
+const milliseconds = value => !(value > 0) ? "–" : value < 0.001 ? "< 1 µs" : value < 0.1 ? `${number(value * 1000, 0)} µs` : value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 2)} s`;
 
 /** Of the kinds of requests that the plan is for, the one that is most like the last answer. */
 function nearest() {

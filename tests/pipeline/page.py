@@ -23,6 +23,18 @@ SIZES = [("desktop", 1280, 800, False), ("phone", 390, 844, True)]
 BUSY, IDLE = "document.querySelector('#send').textContent === 'Stop'", "document.querySelector('#send').textContent === 'Send'"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
+# Two devices, and two kinds of requests, of which the first is the one like the chats here.
+PLAN = {"planned": True, "model": "tiny", "kv": "F16", "context": 4096, "solver": "ilp", "predicted": [
+    {"prompt_n": 32, "cache_n": 0, "predicted_n": 128, "at_once": 1, "prompt_per_second": 410, "predicted_per_second": 88.2, "first_token_ms": 120},
+    {"prompt_n": 3000, "cache_n": 0, "predicted_n": 9, "at_once": 1, "prompt_per_second": 99, "predicted_per_second": 9, "first_token_ms": 9999}],
+    "devices": [
+        {"id": "cpu:0", "kind": "cpu", "model": "a processor", "memory_bytes": 3 << 28, "weight_bytes": 1 << 28, "kv_bytes": 1 << 27,
+         "budget_bytes": 16 << 30, "kv_layers": 2, "streamed": 0, "first_layer": 0, "last_layer": 1,
+         "operators": [{"kind": "embed", "n": 1, "prefill_ns": 9, "decode_ns": 4000}, {"kind": "mul_mat", "n": 8, "prefill_ns": 9, "decode_ns": 2500000}]},
+        {"id": "cuda:0", "kind": "cuda", "model": "an accelerator", "memory_bytes": 2 << 30, "weight_bytes": 1 << 30, "kv_bytes": 1 << 29,
+         "budget_bytes": 8 << 30, "kv_layers": 28, "streamed": 3, "first_layer": 2, "last_layer": 29,
+         "operators": [{"kind": "mul_mat", "n": 112, "prefill_ns": 9, "decode_ns": 4500000}, {"kind": "attention", "n": 28, "prefill_ns": 9, "decode_ns": 900000}]}]}
+
 
 class Page:
     """What a person does with the page, and what they see."""
@@ -275,15 +287,14 @@ def a_message_too_long_is_no_end(p):
 
 
 def a_full_browser_is_told(p):
-    origin = p.up.url.rstrip("/")
-    p.b.call("Storage.overrideQuotaForOrigin", origin=origin, quotaSize=1)
+    # As a disk without room ends it; DevTools' quota holds only some seconds after it is set.
+    p.b.run("""window.put = IDBObjectStore.prototype.put;
+        IDBObjectStore.prototype.put = function(...a) { const r = put.apply(this, a); this.transaction.abort(); return r; }; 0""")
     p.say("say full")
-    p.b.run("""import(new URL("page/files.js", location.href)).then(files =>
-        files.add([new File(["many words ".repeat(90000)], "large.txt")]))""")
-    p.say("say full with a file")
     p.b.wait("document.querySelector('#banner').textContent.includes('no room')", "the warning")
+    assert p.messages()[-1] == ["assistant", "full"]
     p.shot("full")
-    p.b.call("Storage.overrideQuotaForOrigin", origin=origin, quotaSize=1 << 30)
+    p.b.run("IDBObjectStore.prototype.put = put; 0")
     p.say("say there is room")
     p.b.wait("document.querySelector('#banner').hidden", "the end of the warning")
 
@@ -294,7 +305,18 @@ def shows_the_plan(p):
     text = p.b.run("document.querySelector('#plan').innerText")
     assert "There is no plan" in text and "cpu:0" in text and "weights" in text and "layers 0 to 1" in text, text
     assert "54.3" in text, text  # measured in the last answer
+    p.up.plan = PLAN
+    p.b.open(p.up.url, *p.size)
+    p.say("say measure")
+    p.tab("plan")
+    p.b.wait("document.querySelector('#plan').innerText.includes('321.5')", "what was measured")
+    cells = p.b.run("[...document.querySelectorAll('.against tbody td')].map(c => c.textContent)")
+    assert cells[:2] == ["410", "321.5"] and cells[3:5] == ["88.2", "54.3"] and cells[6] == "120 ms", cells
+    text = p.b.run("document.querySelector('#plan').innerText")
+    for said in ("cuda:0", "layers 2 to 29", "weights 1.0 GiB", "2.0 GiB of the 8.0 GiB", "mul mat", "4.5 ms", "3 operators streamed"):
+        assert said in text, text
     p.shot("plan")
+    p.up.plan = None
     p.tab("activity")
     p.b.wait("document.querySelector('#pages').textContent.includes('pages of 64 tokens')", "the map of the KV cache")
     p.shot("activity")

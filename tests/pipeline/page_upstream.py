@@ -36,12 +36,12 @@ scripts = {
 
 class Upstream(http.server.ThreadingHTTPServer):
     """`bodies` are the chats that were asked, `aborted` how many of their clients went, `models` what /v1/models lists
-    besides the server's own."""
+    besides the server's own, `plan` what /plan answers in place of it."""
     daemon_threads = True
 
     def __init__(self, server):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.target, self.bodies, self.aborted, self.models, self.calls = server, [], 0, [], 0
+        self.target, self.bodies, self.aborted, self.models, self.plan = server, [], 0, [], None
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -64,6 +64,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             answer = error
         stream = "event-stream" in answer.headers.get("Content-Type", "")
         body = None if stream else answer.read()
+        if self.path == "/plan" and self.server.plan:
+            body = json.dumps(self.server.plan).encode()
         if self.path == "/v1/models" and self.server.models:
             listed = json.loads(body)
             listed["data"] += self.server.models
@@ -102,7 +104,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.forward(data)
         self.server.bodies.append(body)
         asked = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
-        script = scripts.get(asked.split()[0])
+        script = scripts.get((asked.split("\n")[-1] if asked.startswith("File ") else asked).split()[0])
         if not script:
             return self.forward(data)
         self.begin_stream()

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { WIDTH = 64, KINDS = ASK_DETOKENIZE + 1 };
+enum { WIDTH = 64, KINDS = ASK_RESPONSES + 1 };
 
 static bool is_used(const struct member *m)
 {
@@ -212,8 +212,9 @@ static void property_check(const struct member *m, const json_t *p)
 static json_t *schema_of(const json_t *api, enum ask_kind kind)
 {
     static const char *const names[] = {
-        [ASK_NATIVE] = "Native",    [ASK_TEXT] = "Completion",    [ASK_CHAT] = "Chat",
-        [ASK_EMBED] = "Embeddings", [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize"};
+        [ASK_NATIVE] = "Native",     [ASK_TEXT] = "Completion",    [ASK_CHAT] = "Chat",
+        [ASK_EMBED] = "Embeddings",  [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
+        [ASK_MESSAGES] = "Messages", [ASK_RESPONSES] = "Responses"};
     json_t *schema = json_object_get(json_object_get(json_object_get(api, "components"), "schemas"),
                                      names[kind]);
     if (*names[kind] == '/')
@@ -260,10 +261,10 @@ static void list_add(struct text *t, unsigned bits, const char *const *names, si
 
 static void table_print(struct text *t)
 {
-    static const char *const at[] = {
-        [ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
-        [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
-        [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize"};
+    static const char *const at[] = {[ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
+                                     [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
+                                     [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
+                                     [ASK_MESSAGES] = "messages",  [ASK_RESPONSES] = "responses"};
     static const char *const types[] = {"flag", "whole number", "number", "text", "list", "object"};
     const unsigned answers = MEMBER_ON(ASK_NATIVE) | MEMBER_ON(ASK_TEXT) | MEMBER_ON(ASK_CHAT);
     text_printf(t, "| member | at | wants | here |\n|---|---|---|---|\n");

@@ -1,10 +1,11 @@
 /*
- * tools.c - the generic form of calls, for templates that show none: tools and how to call them are
- * told in the system message, calls and their results in the history are texts of the assistant and
- * of the user. So the template sees only roles and texts, which all templates know.
+ * chat_tools.c - the generic form of calls, for templates that show none: tools and how to call
+ * them are told in the system message, calls and their results in the history are texts of the
+ * assistant and of the user. So the template sees only roles and texts, which all templates know.
  */
-#include "server/server_internal.h"
+#include "text/chat_tools.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,7 +110,7 @@ static bool messages_tell(json_t *list, const json_t *messages, const struct tex
     return good;
 }
 
-json_t *tools_tell(const json_t *messages, const json_t *tools, bool several, bool no_system)
+json_t *chat_tools_tell(const json_t *messages, const json_t *tools, bool several, bool no_system)
 {
     json_t *list = json_array();
     const json_t *message;
@@ -134,7 +135,7 @@ json_t *tools_tell(const json_t *messages, const json_t *tools, bool several, bo
     return NULL;
 }
 
-bool tools_are_used(const json_t *messages)
+bool chat_tools_used(const json_t *messages)
 {
     const json_t *message;
     size_t i;
@@ -145,4 +146,22 @@ bool tools_are_used(const json_t *messages)
             return true;
     }
     return false;
+}
+
+void chat_message_rename(const struct chat_template *c, json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    json_t *old = json_object_get(message, "function_call");
+    const json_t *calls = json_object_get(message, "tool_calls");
+    if (!strcmp(role, "developer") && !chat_template_mentions(c, "developer"))
+        json_object_set_new(message, "role", json_string("system"));
+    if (!strcmp(role, "function"))
+        json_object_set_new(message, "role", json_string("tool"));
+    if (json_is_object(old) && !json_array_size(calls))
+        json_object_set_new(
+            message, "tool_calls",
+            json_pack("[{s:s, s:s, s:O}]", "id", "call_0", "type", "function", "function", old));
+    else if (json_is_null(calls) || (json_is_array(calls) && !json_array_size(calls)))
+        json_object_del(message, "tool_calls");
+    json_object_del(message, "function_call");
 }
