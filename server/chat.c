@@ -293,6 +293,7 @@ static oato_status messages_apply(const struct instance *m, const json_t *o, jso
     const bool tells = own && chat_template_mentions(m->template, "tool_calls");
     const struct chat_call_form *known = NULL;
     const char *only;
+    const bool must = must_call(json_object_get(o, "tool_choice"), &only);
     *form = CHAT_FORM_OWN;
     if (tools ? shows : tells || !chat_tools_used(messages)) {
         if (any_apply(m, o, messages, tools, answer, budget, out, err))
