@@ -177,7 +177,8 @@ enum MHD_Result reply_ending(struct exchange *x)
 
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
-    if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
+    const bool known = x->taken || x->server->models.alone;
+    if (known && atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
     const char *too_long = dialect_of(x)->too_long;
     if (err->status == OATO_EFIT && x->n_prompt && too_long)
@@ -398,11 +399,12 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
                            "other large requests wait; try again later");
     if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    if (state == INSTANCE_LOADING && !x->route->loading)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state > INSTANCE_READY && !x->route->loading)
+    const bool alone = x->server->models.alone, needs = !x->route->loading;
+    if (needs && (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY)))
         return reply_ending(x);
-    const bool at_once = x->method == METHOD_GET && !x->route->dialect;
+    if (needs && alone && state < INSTANCE_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect && (alone || !needs);
     return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
@@ -413,7 +415,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
         return MHD_NO;
     *context = x;
     x->server = s;
-    x->instance = s->instance;
+    x->instance = s->models.of[0];
     x->connection = c;
     text_init(&x->body);
     atomic_fetch_add(&s->exchanges, 1);
@@ -480,6 +482,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
         pthread_mutex_unlock(&x->job->lock);
         job_release(x->job);
     }
+    models_leave(x);
     peer_await(x, true); /* the next request */
     peer_answered(x);
     if (x->response)

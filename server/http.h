@@ -7,7 +7,7 @@
 #define OATO_SERVER_HTTP_H
 
 #include "server/head.h"
-#include "server/instance.h"
+#include "server/models.h"
 
 enum { HOSTS_MAX = 8 };
 
@@ -57,7 +57,8 @@ struct preparation {
 struct server {
     const struct server_options *options;
     struct list keys, hosts, origins;
-    struct instance *instance;
+    struct models models;
+    atomic_bool ending; /* no new requests */
     struct response_store *responses;
     time_t started;
     atomic_int exchanges;     /* requests whose answers are not sent yet */
@@ -75,7 +76,9 @@ void list_free(struct list *l);
 /* One request and its answer. */
 struct exchange {
     struct server *server;
-    struct instance *instance; /* that answers */
+    struct instance *instance; /* that answers; the first one until it is known */
+    bool taken;                /* it stays loaded for this request: models_take */
+    uint64_t awaits_ns;        /* since when it waits for a model */
     struct MHD_Connection *connection;
     const struct route *route;
     unsigned method; /* METHOD_ of it; 0: another */
@@ -109,6 +112,10 @@ oato_status json_afford(struct budget *b, const char *json, size_t n, struct oat
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
+/* By whoever has a request that was prepared, or waited for a model: it is answered or, without a
+ * result, given up; or goes back to its lane. */
+void prepare_end(struct exchange *x, enum MHD_Result result);
+void prepare_again(struct exchange *x);
 /* What waits is answered with 503, what runs is given up. */
 void prepare_close(struct server *s);
 /* The body is not needed any more. */
@@ -166,8 +173,10 @@ enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
 
-/* The request as a JSON object; NULL, and err says why. Borrowed from x. */
+/* The request as a JSON object; NULL, and err says why. Borrowed from x, whose body goes then;
+ * body_parse leaves it there. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+json_t *body_parse(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
@@ -195,6 +204,7 @@ enum MHD_Result route_openapi(struct exchange *x);
 json_t *openapi_make(const struct sampler_options *defaults);
 enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_slot(struct exchange *x); /* slots.c */
 enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);

@@ -64,8 +64,12 @@ static void port_read(int listener, char port[16])
 static void tell_address(const struct server *s, const char *host, const char *port)
 {
     const bool v6 = strchr(host, ':') != NULL;
-    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
-              v6 ? "]" : "", port, s->instance->name);
+    text_tell("oato-serve: listening at http://%s%s%s:%s, ", v6 ? "[" : "", host, v6 ? "]" : "",
+              port);
+    if (s->models.alone)
+        text_tell("loading %s\n", s->models.of[0]->name);
+    else
+        text_tell("serving %d models\n", s->models.n);
 }
 
 /* Port 0 becomes the one that was found. */
