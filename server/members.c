@@ -315,8 +315,8 @@ static oato_status range_check(const struct member *m, double d, struct oato_err
     return m->types & WHOLE
                ? oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %.0f to %.0f", m->name,
                            m->least, m->most)
-               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g", m->name, m->least,
-                           m->most);
+               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %.10g to %.10g", m->name,
+                           m->least, m->most);
 }
 
 static oato_status member_check(const struct member *m, const json_t *v, int32_t width,
