@@ -55,6 +55,8 @@ class Page:
             self.b.click(f"#{which} .close" if self.phone else f"#show-{which}")
 
     def tab(self, name):
+        if self.phone:
+            self.side("left", False)
         self.side("right")
         self.b.click(f"#tab-{name}")
 
