@@ -28,7 +28,7 @@ static bool start(const struct batch *b, struct batched *r, struct oato_error *e
         r->seq = -1;
         return false;
     }
-    if (r->ask.seq < 0 && !b->embeddings) /* what is shared has no rows */
+    if (r->ask.seq < 0 && r->ask.sampler) /* what is shared has no rows */
         r->fed =
             engine_seq_begin(b->engine, r->seq, r->text, wants_rows(r) ? r->rows + 1 : r->n_text);
     if (r->ask.on_begin && !r->begun)
