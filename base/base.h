@@ -496,9 +496,9 @@ void progress_end(struct progress *p);
 /* Takes the line away if one is shown, for other text; the next update draws it again. */
 void progress_clear(void);
 
-/* The number of the signal, SIGINT or SIGTERM, that came since interrupt_catch was called; long
- * loops look at it and stop. A second signal ends the process as usual. One that was ignored when
- * the program began stays ignored. */
+/* The number of the signal, SIGINT, SIGTERM or SIGHUP, that came since interrupt_catch was called;
+ * long loops look at it and stop. A second signal ends the process as usual. One that was ignored
+ * when the program began stays ignored. */
 #ifndef __cplusplus /* the emulated GPU, which reads this file, has no _Atomic */
 extern _Atomic int oato_interrupted;
 #endif

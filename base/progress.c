@@ -123,6 +123,7 @@ void interrupt_catch(void)
 {
     catch_one(SIGINT);
     catch_one(SIGTERM);
+    catch_one(SIGHUP);
 }
 
 void interrupt_deadline(unsigned seconds)

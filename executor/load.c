@@ -523,9 +523,10 @@ static oato_status device_allocate(const struct engine *e, struct engine_device 
     if (stored && stored_open(e, d, err))
         return err->status;
     weight_reserve(d->device, d->lowered->weight_bytes, d->lowered->n_slots);
+    struct oato_error unkept; /* no failure: *err stays as it is */
     oato_status status = weights_prepare(e, d, err);
-    if (!status && keeps && !d->prepared.data && prepared_save(e, d, err))
-        warn_line(e->warn, e->user, "%s: the prepared weights are not kept", err->text);
+    if (!status && keeps && !d->prepared.data && prepared_save(e, d, &unkept))
+        warn_line(e->warn, e->user, "%s: the prepared weights are not kept", unkept.text);
     if (!status && d->lowered->n_kv)
         status = ops->kv_create(d->device, d->lowered->kv_shapes, d->lowered->n_kv, e->kv_dtype,
                                 e->pool.pages[KV_ALL].n, &d->kv, err);

@@ -236,8 +236,9 @@ void session_close(struct session *s)
     memset(s, 0, sizeof *s);
 }
 
-oato_status session_template(const struct session *s, const struct session_args *a,
-                             struct chat_template **out, struct oato_error *err)
+/* The chat template that the arguments ask for. */
+static oato_status template_find(const struct gguf *g, const struct session_args *a,
+                                 struct chat_template **out, struct oato_error *err)
 {
     struct text program;
     oato_status status = OATO_OK;
@@ -251,18 +252,60 @@ oato_status session_template(const struct session *s, const struct session_args 
     const char *name = a->chat_template_file ? or_empty(program.data) : a->chat_template;
     const size_t n = a->chat_template_file ? program.len : strlen(or_empty(name));
     if (!status)
-        status = chat_template_find(s->model->gguf, name, n, a->chat_template_file, out, err);
+        status = chat_template_find(g, name, n, a->chat_template_file, out, err);
     text_free(&program);
-    if (status)
-        return status;
-    if (chat_template_warning(*out)[0])
-        program_warn(NULL, chat_template_warning(*out));
-    if (a->variables)
+    if (!status && a->variables)
         status = chat_template_variables(*out, a->variables, err);
     if (status) {
         chat_template_free(*out);
         *out = NULL;
     }
+    return status;
+}
+
+oato_status session_template(const struct session *s, const struct session_args *a,
+                             struct chat_template **out, struct oato_error *err)
+{
+    if (template_find(s->model->gguf, a, out, err))
+        return err->status;
+    if (chat_template_warning(*out)[0])
+        program_warn(NULL, chat_template_warning(*out));
+    return OATO_OK;
+}
+
+static oato_status plan_fits(const struct session_args *a, const struct gguf *g,
+                             struct oato_error *err)
+{
+    struct plan plan;
+    if (!a->plan)
+        return OATO_OK;
+    if (plan_load(a->plan, &plan, err))
+        return err->status;
+    const oato_status status = plan_check_model(&plan, g, err);
+    plan_free(&plan);
+    return status;
+}
+
+oato_status session_check(const struct session_args *a, struct oato_error *err)
+{
+    const struct engine_options *o = &a->engine;
+    char specs[DEVICES_MAX][256];
+    struct model *m = NULL;
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *template = NULL;
+    oato_status status = OATO_OK;
+    if (o->devices && device_split(o->devices, specs, DEVICES_MAX, err) < 0)
+        return err->status;
+    status = model_open_as(a->model, &a->choice, &m, err);
+    if (!status)
+        status = plan_fits(a, m->gguf, err);
+    if (!status)
+        status = tokenizer_create(m->gguf, &tokenizer, err);
+    if (!status && (a->chat_template || a->chat_template_file || a->variables))
+        status = template_find(m->gguf, a, &template, err);
+    chat_template_free(template);
+    tokenizer_free(tokenizer);
+    model_close(m);
     return status;
 }
 
@@ -279,10 +322,11 @@ struct sampler *session_sampler(const struct session *s)
 /* ---------------------------------------------------------------------- text of answers --- */
 
 oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
-                             const struct text *prompt, struct oato_error *err)
+                             enum chat_form form, const struct text *prompt, struct oato_error *err)
 {
     chat_reader_free(t->reader);
-    return chat_reader_open(c, or_empty(prompt->data), prompt->len, &t->sink, &t->reader, err);
+    return chat_reader_open(c, form, or_empty(prompt->data), prompt->len, &t->sink, &t->reader,
+                            err);
 }
 
 static bool characters_take(struct answer_text *t, const char *bytes, size_t n, bool last)
@@ -320,7 +364,7 @@ bool answer_text_end(struct answer_text *t, bool cut)
     if (cut)
         t->utf8.n_held = 0;
     const bool good = characters_take(t, "", 0, true);
-    return (!t->reader || !chat_reader_end(t->reader, &err)) && good;
+    return (!t->reader || !chat_reader_end(t->reader, cut, &err)) && good;
 }
 
 void answer_text_free(struct answer_text *t)

@@ -67,6 +67,9 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
                          struct oato_error *err);
 /* Prints the engine's warnings, ends what the batch still has, and empties *s. */
 void session_close(struct session *s);
+/* Whether session_open may succeed, as far as names and the headers of files tell: devices are not
+ * opened, weights not read, nothing is printed. For programs that tell others of it first. */
+oato_status session_check(const struct session_args *a, struct oato_error *err);
 /* The chat template that the arguments ask for; a warning that comes with it is printed. */
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err);
@@ -87,13 +90,14 @@ struct answer_text {
      * NULL: nobody. Appends to `out` what goes on; last: nothing follows. */
     void (*filter)(void *user, const char *s, size_t n, bool last, struct text *out);
 };
-/* Opens the reader for the answer to this prompt of a chat template. */
+/* Opens the reader for the answer to this prompt of a chat template, with calls in this form. */
 oato_status answer_text_read(struct answer_text *t, const struct chat_template *c,
-                             const struct text *prompt, struct oato_error *err);
+                             enum chat_form form, const struct text *prompt,
+                             struct oato_error *err);
 /* The text of one more token. False: memory was short. */
 bool answer_text_push(struct answer_text *t, int32_t id);
-/* The end; cut: the answer was ended at a limit, so an incomplete character is dropped. False:
- * memory was short, and text may be missing. */
+/* The end; cut: the model did not end the answer, so an incomplete character or mark is dropped.
+ * False: memory was short, and text may be missing. */
 bool answer_text_end(struct answer_text *t, bool cut);
 void answer_text_free(struct answer_text *t);
 

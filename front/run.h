@@ -74,9 +74,10 @@ struct answer {
     struct grammar_state *allowed; /* NULL: anything */
     int32_t *out;                  /* receives the generated ids; NULL: not needed */
     int32_t n_out;
-    struct text text;    /* what is said; with calls of functions, if they are not kept apart */
-    struct text thought; /* the reasoning before it */
-    struct text calls;   /* members of a JSON array */
+    struct text text;      /* what is said; with calls of functions, if they are not kept apart */
+    struct text thought;   /* the reasoning before it */
+    struct text calls;     /* members of a JSON array */
+    struct text arguments; /* of the call that is arriving, if they are kept apart */
     bool calls_apart;
     size_t printed, printed_thought;
     struct answer_text told;

@@ -15,25 +15,53 @@ static void on_text(void *user, enum chat_part part, const char *s, size_t n)
     text_add(part == CHAT_THINKS ? &x->thought : &x->text, s, n);
 }
 
-static void on_call(void *user, const char *name, const char *arguments)
+static void on_call(void *user, const char *name)
 {
     struct answer *x = user;
     if (!x->calls_apart) {
-        text_printf(&x->text, "%s%s(%s)", x->text.len ? "\n" : "", name, arguments);
+        text_printf(&x->text, "%s%s(", x->text.len ? "\n" : "", name);
         return;
     }
     json_open(&x->calls, NULL, '{');
     json_add(&x->calls, JSON("name", name));
     json_key(&x->calls, "arguments");
-    text_printf(&x->calls, "%s", arguments);
+}
+
+static void on_arguments(void *user, const char *s, size_t n)
+{
+    struct answer *x = user;
+    text_add(x->calls_apart ? &x->arguments : &x->text, s, n);
+}
+
+/* Arguments that are no JSON are a text of it. */
+static void on_call_end(void *user, bool whole)
+{
+    struct answer *x = user;
+    struct text *a = &x->arguments;
+    if (!x->calls_apart) {
+        text_printf(&x->text, ")");
+        return;
+    }
+    if (whole) {
+        text_add(&x->calls, or_empty(a->data), a->len);
+    } else {
+        text_printf(&x->calls, "\"");
+        text_add_json(&x->calls, or_empty(a->data), a->len);
+        text_printf(&x->calls, "\"");
+    }
+    a->len = 0;
     json_close(&x->calls, '}');
 }
+
+static const struct chat_sink sink = {
+    .text = on_text, .call = on_call, .arguments = on_arguments, .call_end = on_call_end};
 
 oato_status answer_read(struct answer *x, const struct chat_template *c, const struct text *prompt,
                         struct oato_error *err)
 {
-    x->told.sink = (struct chat_sink){on_text, on_call, x};
-    return answer_text_read(&x->told, c, prompt, err);
+    x->told.sink = sink;
+    x->told.sink.user = x;
+    return answer_text_read(&x->told, c, CHAT_FORM_OWN, prompt, err);
 }
 
 void answer_free(struct answer *x)
@@ -42,6 +70,7 @@ void answer_free(struct answer *x)
     text_free(&x->text);
     text_free(&x->thought);
     text_free(&x->calls);
+    text_free(&x->arguments);
 }
 
 static bool on_token(void *user, int32_t id)
@@ -79,7 +108,8 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
 {
     x->session = s;
     x->told.tokenizer = s->tokenizer;
-    x->told.sink = (struct chat_sink){on_text, on_call, x};
+    x->told.sink = sink;
+    x->told.sink.user = x;
     x->ignore_end = a->ignore_end;
     x->done = false;
     x->n_out = 0;
@@ -98,7 +128,7 @@ oato_status answer_ask(struct session *s, const struct run_args *a, struct answe
 
 oato_status answer_check(const struct answer *x, struct oato_error *err)
 {
-    if (x->text.failed || x->thought.failed || x->calls.failed)
+    if (x->text.failed || x->thought.failed || x->calls.failed || x->arguments.failed)
         return oato_fail_memory(err, x->text.len, "the answer");
     const bool refused = x->done && x->why == BATCH_REFUSED;
     const struct oato_error *why = refused ? grammar_state_error(x->allowed) : NULL;

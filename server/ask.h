@@ -44,8 +44,10 @@ enum ask_kind {
     ASK_TEXT,
     ASK_CHAT,
     ASK_EMBED,
-    ASK_TOKENIZE, /* no job is made of these two */
-    ASK_DETOKENIZE
+    ASK_TOKENIZE, /* no job is made of these */
+    ASK_DETOKENIZE,
+    ASK_MESSAGES, /* they become chats */
+    ASK_RESPONSES
 };
 
 /* What a request asks for besides its prompts. */
@@ -65,6 +67,7 @@ struct ask {
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */
     int32_t n;                     /* answers to each prompt */
+    bool one_call; /* no second one */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;

@@ -49,29 +49,42 @@ static void on_text(void *user, enum chat_part part, const char *s, size_t n)
     t->right = t->right && (part == CHAT_THINKS || strspn(s, " \n") >= n);
 }
 
-static void on_call(void *user, const char *name, const char *arguments)
+static void on_call(void *user, const char *name)
 {
     struct trial *t = user;
     t->calls++;
-    t->right = t->right && !strcmp(name, "f") && !strcmp(arguments, "{}");
+    t->right = t->right && !strcmp(name, "f");
+}
+
+static void on_arguments(void *user, const char *s, size_t n)
+{
+    struct trial *t = user;
+    t->right = t->right && n == 2 && !memcmp(s, "{}", 2);
+}
+
+static void on_call_end(void *user, bool whole)
+{
+    struct trial *t = user;
+    t->right = t->right && whole;
 }
 
 static oato_status form_try(const struct instance *m, const struct call_form *f,
                             const struct text *prompt, bool *is, struct oato_error *err)
 {
     struct trial trial = {.right = true};
-    const struct chat_sink sink = {on_text, on_call, &trial};
+    const struct chat_sink sink = {on_text, on_call, on_arguments, on_call_end, &trial};
     struct chat_reader *reader;
     struct text call;
     const char *begin, *end;
-    if (chat_reader_open(m->template, or_empty(prompt->data), prompt->len, &sink, &reader, err))
+    if (chat_reader_open(m->template, CHAT_FORM_OWN, or_empty(prompt->data), prompt->len, &sink,
+                         &reader, err))
         return err->status;
     text_init(&call);
     const bool thinks = chat_reader_thinks(reader, &begin, &end);
     text_printf(&call, "%s%sf%s{}%s", thinks ? end : "", f->before, f->between, f->after);
     chat_reader_push(reader, or_empty(call.data), call.len);
     const oato_status status =
-        call.failed ? oato_fail_memory(err, 200, "a call") : chat_reader_end(reader, err);
+        call.failed ? oato_fail_memory(err, 200, "a call") : chat_reader_end(reader, false, err);
     *is = trial.right && trial.calls == 1;
     chat_reader_free(reader);
     text_free(&call);

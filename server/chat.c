@@ -299,7 +299,7 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {
-        status = answer_text_read(&j->choices[i]->told, m->template, &prompt, err);
+        status = answer_text_read(&j->choices[i]->told, m->template, CHAT_FORM_OWN, &prompt, err);
         if (!status)
             status = constraint_think(j->choices[i], err);
     }

@@ -23,7 +23,55 @@ struct dialect {
     /* The body of an error. */
     void (*error)(struct text *t, unsigned status, const char *message);
     const char *stream_type; /* Content-Type of a stream */
+    const char *id_header;   /* that numbers requests, as the body of an error does; NULL: none */
+    const char *unfit; /* before the message that a prompt does not fit; NULL: OpenAI's form */
 };
+
+/* --------------------------------------------------------------- requests (dialect.c) --- */
+
+/* Of OpenAI's messages: the last one, if it is of this role, or a new one behind it; the templates
+ * of models read no two of a role in a row. Its content is a list of parts. NULL: memory is short.
+ */
+json_t *message_of(json_t *messages, const char *role);
+/* The result of a call, whose content is empty yet. */
+json_t *message_of_result(json_t *messages, const json_t *id);
+/* Append to it. Texts that are no JSON strings count as empty. */
+void message_says(json_t *message, const json_t *text);
+void message_thinks(json_t *message, const json_t *text);
+/* arguments: an object, or the text of one. */
+void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments);
+/* Appends a tool in OpenAI's form. Members that are NULL are left out. */
+void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema);
+/* Lets the model reason, or not, where its template knows the variable. */
+void thinking_set(const struct exchange *x, json_t *request, bool on);
+/* The effort that OpenAI's chats know for one of theirs or Anthropic's. NULL: none. */
+const char *effort_of(const json_t *effort);
+
+/* ---------------------------------------------------------------- answers (dialect.c) --- */
+
+/* All there is of a part so far. */
+struct part_view {
+    enum part_kind kind;
+    const char *name; /* of a call */
+    const char *text; /* arguments of a call */
+    size_t n;
+    bool whole; /* a call whose arguments are complete; true of other parts */
+};
+struct part_view part_at(const struct choice *c, size_t index);
+/* What a stream has not sent yet of one part. */
+struct part_piece {
+    size_t index;
+    struct part_view part;
+    const char *text; /* that is new */
+    size_t n;
+    bool begins, ends;
+};
+/* Takes the next one, which then counts as sent. False: there is none. */
+bool part_next(struct choice *c, struct part_piece *p);
+/* "event: NAME" and "data: EVENT" of an event in JSON, which is freed. */
+void event_named(struct text *out, const char *name, struct text *event);
+/* A member with a value as it is; NULL: null. */
+void value_add(struct text *t, const char *key, const json_t *value);
 
 /* The events of choices in turn, for dialects whose events are of one choice each: `event` appends
  * one. last: the choice has ended; it has no text then. */
@@ -38,5 +86,7 @@ void error_event(struct job *j, struct text *out);
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */
+extern const struct dialect dialect_messages, dialect_messages_count;      /* anthropic.c */
+extern const struct dialect dialect_responses;                             /* responses.c */
 
 #endif

@@ -7,23 +7,23 @@
 
 #include <string.h>
 
-/* finish: OpenAI's finish_reason, and stop_type: llama.cpp's, of an answer; both NULL: an error,
- * with this status. */
+/* finish: OpenAI's finish_reason, stop_type: llama.cpp's, and stop_reason: Anthropic's, of an
+ * answer; all NULL: an error, with this status. */
 static const struct ending_row {
-    const char *finish, *stop_type;
+    const char *finish, *stop_type, *stop_reason;
     unsigned status;
 } rows[] = {
-    [ENDING_STOP] = {"stop", "eos", MHD_HTTP_OK},
-    [ENDING_WORD] = {"stop", "word", MHD_HTTP_OK},
-    [ENDING_CALLS] = {"tool_calls", "eos", MHD_HTTP_OK},
-    [ENDING_LIMIT] = {"length", "limit", MHD_HTTP_OK},
-    [ENDING_CONTEXT] = {"length", "limit", MHD_HTTP_OK},
-    [ENDING_REQUEST] = {NULL, NULL, MHD_HTTP_BAD_REQUEST},
-    [ENDING_MEMORY] = {NULL, NULL, MHD_HTTP_INTERNAL_SERVER_ERROR},
-    [ENDING_ENGINE] = {NULL, NULL, MHD_HTTP_INTERNAL_SERVER_ERROR},
-    [ENDING_DEVICE] = {NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
-    [ENDING_SHUTDOWN] = {NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
-    [ENDING_CANCELLED] = {NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
+    [ENDING_STOP] = {"stop", "eos", "end_turn", MHD_HTTP_OK},
+    [ENDING_WORD] = {"stop", "word", "stop_sequence", MHD_HTTP_OK},
+    [ENDING_CALLS] = {"tool_calls", "eos", "tool_use", MHD_HTTP_OK},
+    [ENDING_LIMIT] = {"length", "limit", "max_tokens", MHD_HTTP_OK},
+    [ENDING_CONTEXT] = {"length", "limit", "model_context_window_exceeded", MHD_HTTP_OK},
+    [ENDING_REQUEST] = {NULL, NULL, NULL, MHD_HTTP_BAD_REQUEST},
+    [ENDING_MEMORY] = {NULL, NULL, NULL, MHD_HTTP_INTERNAL_SERVER_ERROR},
+    [ENDING_ENGINE] = {NULL, NULL, NULL, MHD_HTTP_INTERNAL_SERVER_ERROR},
+    [ENDING_DEVICE] = {NULL, NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
+    [ENDING_SHUTDOWN] = {NULL, NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
+    [ENDING_CANCELLED] = {NULL, NULL, NULL, MHD_HTTP_SERVICE_UNAVAILABLE},
 };
 
 enum ending choice_ending(const struct choice *c)
@@ -47,6 +47,11 @@ const char *ending_finish(enum ending e)
 const char *ending_stop_type(enum ending e)
 {
     return rows[e].stop_type;
+}
+
+const char *ending_stop_reason(enum ending e)
+{
+    return rows[e].stop_reason;
 }
 
 /* Whose fault an error of the engine is. A request was checked before it reached the engine, so

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum {
     HTTP_THREADS = 4,
@@ -46,6 +47,29 @@ static bool origin_is_allowed(const struct server *s, const char *origin)
     return false;
 }
 
+bool asks_anthropic(const struct exchange *x)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "anthropic-version");
+}
+
+/* In which errors are told: the route's, or that of a client who names Anthropic's version. */
+static const struct dialect *dialect_of(const struct exchange *x)
+{
+    if (x->route && x->route->dialect)
+        return x->route->dialect;
+    return asks_anthropic(x) ? &dialect_messages : &dialect_chat;
+}
+
+static const char *request_id(struct exchange *x)
+{
+    uint64_t r;
+    if (!*x->id && getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r)
+        r = now_ns();
+    if (!*x->id)
+        snprintf(x->id, sizeof x->id, "req_%016llx", (unsigned long long)r);
+    return x->id;
+}
+
 static void headers_add(struct exchange *x, struct MHD_Response *r)
 {
     const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
@@ -54,6 +78,10 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
     if (origin)
         header(r, "Vary", "Origin");
     header(r, "Server", "oato-serve");
+    for (size_t i = 0; *x->etag && page_headers[i]; i += 2)
+        header(r, page_headers[i], page_headers[i + 1]);
+    if (*x->etag)
+        header(r, "ETag", x->etag);
 }
 
 /* By the connection's own thread. */
@@ -74,6 +102,8 @@ static enum MHD_Result respond(struct exchange *x, unsigned status, const char *
     header(r, "Content-Type", type);
     if (*x->started)
         header(r, "Process-Start-Time-Unix", x->started);
+    if (dialect_of(x)->id_header)
+        header(r, dialect_of(x)->id_header, request_id(x));
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         header(r, "Retry-After", "1");
     if (status == MHD_HTTP_UNAUTHORIZED)
@@ -128,8 +158,12 @@ enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     text_init(&t);
-    const struct dialect *d = x->route && x->route->dialect ? x->route->dialect : &dialect_chat;
-    d->error(&t, status, message);
+    dialect_of(x)->error(&t, status, message);
+    if (dialect_of(x)->id_header && t.len) {
+        t.len--; /* another member of the object */
+        json_add(&t, JSON("request_id", request_id(x)));
+        json_close(&t, '}');
+    }
     const enum MHD_Result result =
         t.failed ? MHD_NO : reply(x, status, "application/json; charset=utf-8", t.data, t.len);
     text_free(&t);
@@ -170,7 +204,9 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
     if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
     if (err->status == OATO_EFIT && x->n_prompt)
-        return reply_unfit(x, err);
+        return dialect_of(x)->unfit
+                   ? reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%s", dialect_of(x)->unfit, err->text)
+                   : reply_unfit(x, err);
     return reply_error(x, failure_status(err), "%s", err->text);
 }
 
@@ -310,40 +346,76 @@ static enum MHD_Result preflight(struct exchange *x)
     return respond(x, MHD_HTTP_OK, "text/html", r);
 }
 
-static const struct route *route_find(const char *path, bool *known, bool post)
+/* Whether a path is one of the pattern, in which a * stands for any text but an empty one: *rest
+ * and *n are it. */
+static bool path_matches(const char *pattern, const char *path, const char **rest, size_t *n)
 {
-    const struct route *found = NULL;
-    *known = false;
+    const size_t before = strcspn(pattern, "*"), length = strlen(path);
+    const size_t after = pattern[before] ? strlen(pattern + before + 1) : 0;
+    *rest = path + before;
+    *n = length - before - after;
+    return pattern[before] ? length > before + after && !strncmp(path, pattern, before) &&
+                                 !strcmp(path + length - after, pattern + before + 1)
+                           : !strcmp(path, pattern);
+}
+
+/* The first one of the path and method, and the methods of all that have the path. */
+static const struct route *route_find(struct exchange *x, const char *path, unsigned *methods)
+{
+    const char *rest;
+    size_t n;
+    *methods = 0;
     for (const struct route *r = routes; r->path; r++) {
-        if (strcmp(r->path, path) != 0)
+        if (!path_matches(r->path, path, &rest, &n))
             continue;
-        *known = true;
-        if (r->post == post)
-            found = r;
+        *methods |= r->methods;
+        if (!(r->methods & x->method))
+            continue;
+        x->rest = strchr(r->path, '*') ? strndup(rest, n) : NULL;
+        return r;
     }
-    return found;
+    return NULL;
+}
+
+static const char *const method_names[] = {"GET", "POST", "DELETE"};
+
+static unsigned method_of(const char *name)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (!strcmp(name, method_names[i]))
+            return 1u << i;
+    return strcmp(name, "HEAD") != 0 ? 0 : METHOD_GET;
+}
+
+static enum MHD_Result reply_wrong_method(struct exchange *x, const char *path, unsigned methods)
+{
+    char names[40] = "";
+    size_t n = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (methods >> i & 1)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
+                                  method_names[i]);
+    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path, names);
 }
 
 static enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
 {
-    const bool post = !strcmp(method, "POST");
-    const bool get = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     const int state = atomic_load(&x->instance->state);
-    bool known;
+    unsigned methods;
     if (!strcmp(method, "OPTIONS"))
         return preflight(x);
-    x->route = route_find(path, &known, post);
+    x->method = method_of(method);
+    x->route = route_find(x, path, &methods);
     if (!may_ask(x))
         return reply_error(x, MHD_HTTP_UNAUTHORIZED,
                            "Invalid API Key: send a valid one as \"Authorization: Bearer KEY\"");
-    if (!known)
+    if (!methods)
         return reply_error(x, MHD_HTTP_NOT_FOUND,
                            "there is no %.80s here; /health, /v1/models, "
                            "/v1/completions, /v1/chat/completions and others are",
                            path);
-    if (!x->route || !(post || get))
-        return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path,
-                           post ? "GET" : "POST");
+    if (!x->route)
+        return reply_wrong_method(x, path, methods);
     if (x->too_large)
         return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
                            "the request is larger than %d KiB; --body-limit KIB allows more",
@@ -351,13 +423,13 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
     if (x->crowded)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
                            "other large requests wait; try again later");
-    if (x->body.failed)
+    if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     if (state == INSTANCE_LOADING && !x->route->loading)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
-    return post ? prepare_later(x) : x->route->answer(x);
+    return x->method == METHOD_GET ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)
@@ -447,6 +519,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
     json_decref(x->json);
     json_decref(x->fields);
     json_decref(x->kept);
+    free(x->rest);
     free(x);
     *context = NULL;
     atomic_fetch_sub(&s->exchanges, 1);

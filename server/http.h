@@ -68,11 +68,15 @@ struct exchange {
     struct instance *instance; /* that answers */
     struct MHD_Connection *connection;
     const struct route *route;
+    unsigned method; /* METHOD_ of it; 0: another */
+    char *rest;      /* of the path: what stands at the * of the route's, decoded; or NULL */
     struct text body;
     bool too_large;
     size_t n_prompt;  /* tokens of a prompt that does not fit */
     int32_t client;   /* number of its key */
+    char id[24];      /* told as dialect.id_header says; "": not made yet */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
+    char etag[24];    /* of a file of the page; "": the answer is none */
     struct job *job;
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
     json_t *fields;       /* "response_fields" of it */
@@ -129,6 +133,8 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t);
 /* {"error": ..}, as OpenAI has it. */
 enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The client names the version of Anthropic's interface that it knows. */
+bool asks_anthropic(const struct exchange *x);
 /* 503: the server is ending. */
 enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */
@@ -139,23 +145,29 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
+/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
+
 struct route {
-    const char *path;
-    bool post;
+    const char *path; /* a * in it stands for any text but an empty one: exchange.rest */
+    unsigned methods;
     bool open;    /* without a key */
     bool loading; /* also before the model is there */
     enum MHD_Result (*answer)(struct exchange *x);
     const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
 };
-/* NULL-terminated by path. */
+/* NULL-terminated by path; the first one that fits a request answers it. */
 extern const struct route routes[];
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);
+/* Of answers that have an ETag: names and values in turn, then NULL. */
+extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
 enum MHD_Result route_slots(struct exchange *x);
+enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);

@@ -250,11 +250,12 @@ enum MHD_Result route_count(struct exchange *x)
     struct text prompt, t;
     int32_t *ids = NULL;
     size_t n = 0;
-    const json_t *o = body_json(x, &err);
     text_init(&prompt);
+    const struct dialect *d = x->route->dialect;
     const bool bad =
-        !o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->instance, o, &x->budget, &prompt, &err) ||
+        !body_json(x, &err) || (d && d->request(x, &err)) ||
+        request_members(x->json, ASK_CHAT, 0, NULL, &err) ||
+        chat_prompt(x->instance, x->json, &x->budget, &prompt, &err) ||
         tokenizer_encode_within(x->instance->session.tokenizer, or_empty(prompt.data), prompt.len,
                                 TOKENIZE_PROMPT, &x->budget, &ids, &n, &err);
     text_free(&prompt);
@@ -263,7 +264,9 @@ enum MHD_Result route_count(struct exchange *x)
         return reply_failure(x, &err);
     text_init(&t);
     json_open(&t, NULL, '{');
-    json_add(&t, JSON("object", "response.input_tokens"), JSON("input_tokens", n));
+    if (d != &dialect_messages_count)
+        json_add(&t, JSON("object", "response.input_tokens"));
+    json_add(&t, JSON("input_tokens", n));
     json_close(&t, '}');
     return reply_json(x, &t);
 }

@@ -26,6 +26,7 @@ oato_status instance_create(struct server *s, struct instance **out, struct oato
     m->server = s;
     m->options = s->options;
     m->incoming_end = &m->incoming;
+    text_init(&m->plan);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->vocab_lock, NULL);
     pthread_cond_init(&m->wake, NULL);
@@ -76,6 +77,7 @@ oato_status instance_free(struct instance *m, struct oato_error *err)
     session_close(&m->session);
     const oato_status status = policy_close(m, err);
     chat_template_free(m->template);
+    text_free(&m->plan);
     list_free(&m->aliases);
     list_free(&m->tags);
     pthread_cond_destroy(&m->wake);

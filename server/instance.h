@@ -61,8 +61,9 @@ struct instance {
         session; /* of the engine thread; model, tokenizer and sampling are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
-    int32_t context; /* most positions of one request */
-    char name[128];  /* in answers */
+    int32_t context;  /* most positions of one request */
+    struct text plan; /* what /plan tells; written when the model is loaded */
+    char name[128];   /* in answers */
     struct list aliases, tags;
     atomic_int state;      /* enum instance_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
@@ -110,6 +111,8 @@ bool loop_submit(struct job *j);
 /* The engine thread; returns when told to stop or when the engine fails. */
 void *loop_run(void *instance);
 
+/* plan.c: writes m->plan, once the session is open. */
+oato_status plan_describe(struct instance *m, struct oato_error *err);
 /* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct instance *m, struct batch_view *v, int32_t n);
 

@@ -27,6 +27,7 @@ static void choice_free(struct choice *c)
         text_free(&c->calls[i].arguments);
     }
     free(c->calls);
+    free(c->parts);
     free(c->tokens);
     free(c->progress);
     free(c->rows);
@@ -70,28 +71,63 @@ void job_wake(struct job *j)
 
 /* -------------------------------------------------------------------- what the engine tells --- */
 
+/* What follows is of this kind; a call is a part of its own. */
+static void part_note(struct choice *c, enum part_kind kind, size_t from)
+{
+    if (kind != PART_CALL && c->n_parts && c->parts[c->n_parts - 1].kind == kind)
+        return;
+    struct part *parts = array_room(c->parts, c->n_parts, &c->parts_cap, sizeof *parts);
+    c->failed = c->failed || !parts;
+    if (!parts)
+        return;
+    c->parts = parts;
+    parts[c->n_parts++] = (struct part){kind, from};
+}
+
 static void on_text(void *user, enum chat_part part, const char *s, size_t n)
 {
     struct choice *c = user;
-    text_add(part == CHAT_THINKS ? &c->thinks : &c->says, s, n);
+    const bool thinks = part == CHAT_THINKS;
+    struct text *to = thinks ? &c->thinks : &c->says;
+    if (n)
+        part_note(c, thinks ? PART_THINKS : PART_SAYS, to->len);
+    text_add(to, s, n);
 }
 
-static void on_call(void *user, const char *name, const char *arguments)
+/* Where one call is enough, the others are not told. */
+static void on_call(void *user, const char *name)
 {
     struct choice *c = user;
     struct call *calls = array_room(c->calls, c->n_calls, &c->calls_cap, sizeof *calls);
-    struct call call = {.name = strdup(name), .ended = true};
+    struct call call = {.name = strdup(name)};
+    c->beyond = c->job->ask.one_call && c->n_calls;
     text_init(&call.arguments);
-    text_add(&call.arguments, arguments, strlen(arguments));
     if (calls)
         c->calls = calls;
-    if (!calls || !call.name || call.arguments.failed) {
+    c->failed = c->failed || !calls || !call.name;
+    if (c->failed || c->beyond) {
         free(call.name);
-        text_free(&call.arguments);
-        c->failed = true;
         return;
     }
+    part_note(c, PART_CALL, c->n_calls);
     c->calls[c->n_calls++] = call;
+}
+
+static void on_arguments(void *user, const char *s, size_t n)
+{
+    struct choice *c = user;
+    if (!c->failed && !c->beyond)
+        text_add(&c->calls[c->n_calls - 1].arguments, s, n);
+}
+
+static void on_call_end(void *user, bool whole)
+{
+    struct choice *c = user;
+    (void)whole;
+    if (c->failed || c->beyond)
+        return;
+    c->calls[c->n_calls - 1].ended = true;
+    c->failed = c->calls[c->n_calls - 1].arguments.failed;
 }
 
 static void on_filter(void *user, const char *s, size_t n, bool last, struct text *out)
@@ -155,8 +191,9 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
                          .asked_ns = now_ns(),
                          .per_token = 1 + (size_t)j->ask.sampling.top_logprobs};
     c->stop.of = &j->ask.stops;
-    c->told = (struct answer_text){
-        .tokenizer = s->tokenizer, .sink = {on_text, on_call, c}, .filter = on_filter};
+    c->told = (struct answer_text){.tokenizer = s->tokenizer,
+                                   .sink = {on_text, on_call, on_arguments, on_call_end, c},
+                                   .filter = on_filter};
     if (j->ask.kind == ASK_NATIVE || j->ask.echo || j->ask.verbose)
         prompt_decode(c);
     const oato_status status = scores_prepare(c, err);
@@ -301,11 +338,14 @@ bool choice_token(void *user, int32_t id)
         c->tokens = tokens;
         tokens[c->n_tokens++] = id;
     }
+    const size_t thought = c->thinks.len;
     c->failed = c->failed || !tokens || !answer_text_push(&c->told, id);
+    c->n_thought += c->thinks.len > thought;
     if (j->ask.stream)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
-    return !c->stop.hit && !c->failed;
+    const bool enough = j->ask.one_call && c->n_calls && c->calls[0].ended;
+    return !c->stop.hit && !enough && !c->failed;
 }
 
 void choice_end(void *user, enum batch_end why)
@@ -314,8 +354,8 @@ void choice_end(void *user, enum batch_end why)
     struct job *j = c->job;
     struct instance *m = j->instance;
     pthread_mutex_lock(&j->lock);
-    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED) || c->failed || c->says.failed ||
-                c->thinks.failed;
+    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED || c->stop.hit) || c->failed ||
+                c->says.failed || c->thinks.failed;
     if (c->failed)
         job_fail_memory(j, c->says.len);
     if (why == BATCH_REFUSED && grammar_state_error(c->follows))

@@ -16,7 +16,7 @@
 struct call {
     char *name;
     struct text arguments; /* so far */
-    bool ended;            /* they are whole */
+    bool ended;            /* nothing follows: they are whole, unless the answer was cut */
 };
 
 /* So many tokens of the prompt were in the KV cache at that time. */
@@ -47,6 +47,13 @@ struct text_place {
     char begun[4];
 };
 
+/* A part of an answer, in the order in which they came: its text begins at `from` of all its kind
+ * says, or it is call number `from`. */
+struct part {
+    enum part_kind { PART_THINKS, PART_SAYS, PART_CALL } kind;
+    size_t from;
+};
+
 /* One answer. What the engine thread writes is under the job's lock. */
 struct choice {
     struct job *job;
@@ -59,6 +66,7 @@ struct choice {
     struct stop_filter stop;
     struct text says, thinks;
     struct call *calls;
+    struct part *parts;
     int32_t *tokens;
     struct token_prob *probs;  /* per_token of each token: itself, then the most likely ones */
     struct token_prob *scores; /* of the prompt: per_token of each token but the first; NULL: not
@@ -66,7 +74,9 @@ struct choice {
     int32_t n_scored;          /* tokens that have theirs */
     size_t n_ends;             /* 1: probs has the token that ended the answer, too */
     size_t n_calls, n_tokens, n_probs, per_token, calls_cap, tokens_cap, probs_cap;
-    bool ended, failed; /* failed: memory was short */
+    size_t n_parts, parts_cap, n_thought; /* n_thought: tokens of reasoning */
+    bool ended, failed;                   /* failed: memory was short */
+    bool beyond;                          /* a call that is arriving is one too many */
     enum batch_end why;
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */
@@ -79,9 +89,11 @@ struct choice {
     /* of an HTTP thread: what a stream has sent */
     size_t sent_says, sent_thinks, sent_tokens, sent_progress;
     size_t sent_calls,
-        sent_arguments; /* calls that were begun, bytes of the last one's arguments */
+        sent_arguments;          /* calls that were begun, bytes of the last one's arguments */
+    size_t sent_parts, n_events; /* parts that are sent whole */
     struct text_place place;
     bool begun, sent_end, sent_call; /* sent_call: the last call that was begun is whole */
+    bool part_begun;                 /* the one behind sent_parts */
 };
 
 /* The answers that a request waits for. Freed by the second of its two owners. */
@@ -123,7 +135,8 @@ void choice_score(void *user, const float *row); /* batch_request.on_row */
 enum ending choice_ending(const struct choice *c);
 const char *ending_finish(enum ending e);
 const char *ending_stop_type(enum ending e);
-unsigned job_status(const struct job *j); /* of HTTP, once its answers have ended */
+const char *ending_stop_reason(enum ending e); /* Anthropic's */
+unsigned job_status(const struct job *j);      /* of HTTP, once its answers have ended */
 /* With the job's lock: it ends as an error, unless it has one already. step: of a step of the
  * engine, which is never the client's fault. job_cut: it did not fail, but is cut short. */
 void job_fail(struct job *j, const struct oato_error *err, bool step);

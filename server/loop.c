@@ -164,6 +164,8 @@ static oato_status loop_open(struct instance *m)
         session_open(&m->session, &args, SESSION_SAMPLES | SESSION_TOKENIZER, &m->error);
     if (!status)
         status = policy_costs(m, &m->error);
+    if (!status)
+        status = plan_describe(m, &m->error);
     if (status)
         return status;
     engine_get_stats(m->session.engine, &stats);

@@ -1,26 +1,70 @@
 /*
- * page.c - what is compiled in: the page at / (page.html) and the description of all addresses
- * (openapi.json). And what the page and /slots show of the requests: a copy that the engine thread
- * makes before every step.
+ * page.c - what is compiled in: the page at / with its files (page/ and Debian's libraries) and the
+ * description of all addresses (openapi.json). And what the page and /slots show of the requests: a
+ * copy that the engine thread makes before every step.
  */
 #include "server/server_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 extern const struct embedded_file page_files[]; /* made by cmake/embed.cmake */
 
-static enum MHD_Result file_reply(struct exchange *x, const struct embedded_file *f,
-                                  const char *type)
+/* Nothing but what lies beside the page may run or load, and markup only becomes elements through
+ * DOMPurify's policy. Links' names are not even looked up: a name can carry a message, too. A file
+ * is asked for again each time, and sent only if its contents are others. */
+const char *const page_headers[] = {
+    "Content-Security-Policy",
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify oato-worker",
+    "X-Content-Type-Options",
+    "nosniff",
+    "X-DNS-Prefetch-Control",
+    "off",
+    "Referrer-Policy",
+    "no-referrer",
+    "Cache-Control",
+    "no-cache",
+    NULL,
+};
+
+static const struct embedded_file *file_find(const char *name)
 {
-    return reply(x, MHD_HTTP_OK, type, (const char *)f->data, f->bytes);
+    const struct embedded_file *f = page_files;
+    while (f->name && strcmp(f->name, name) != 0)
+        f++;
+    return f->name ? f : NULL;
+}
+
+static const char *file_type(const char *name)
+{
+    static const char *const types[][2] = {{".html", "text/html; charset=utf-8"},
+                                           {".css", "text/css; charset=utf-8"},
+                                           {".js", "text/javascript; charset=utf-8"},
+                                           {".svg", "image/svg+xml"},
+                                           {".json", "application/json"}};
+    const char *end = strrchr(name, '.');
+    for (size_t i = 0; i < ARRAY_LEN(types) && end; i++)
+        if (!strcmp(end, types[i][0]))
+            return types[i][1];
+    return "text/plain; charset=utf-8";
 }
 
 enum MHD_Result route_page(struct exchange *x)
 {
+    const struct embedded_file *f = file_find(x->rest ? x->rest : "page.html");
+    const char *known =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "If-None-Match");
     if (x->instance->options->no_page)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "the server was started with --no-ui");
-    return file_reply(x, &page_files[0], "text/html; charset=utf-8");
+    if (!f)
+        return reply_error(x, MHD_HTTP_NOT_FOUND, "the page has no file %.80s", x->rest);
+    snprintf(x->etag, sizeof x->etag, "\"%016" PRIx64 "\"", hash_bytes(f->data, f->bytes));
+    if (known && !strcmp(known, x->etag))
+        return reply(x, MHD_HTTP_NOT_MODIFIED, file_type(f->name), "", 0);
+    return reply(x, MHD_HTTP_OK, file_type(f->name), (const char *)f->data, f->bytes);
 }
 
 /* {"type": .., "minimum": .., "maximum": .., "default": .., "description": ..}; NULL: memory. */
@@ -38,7 +82,7 @@ json_t *openapi_make(const struct sampler_options *defaults)
 {
     static const char *const asked_by[] = {"Native", "Completion", "Chat"};
     enum { NUMBER, WHOLE };
-    const struct embedded_file *f = &page_files[1];
+    const struct embedded_file *f = file_find("openapi.json");
     json_t *api = json_loadb((const char *)f->data, f->bytes, 0, NULL);
     for (size_t i = 0; i < ARRAY_LEN(asked_by); i++) {
         json_t *properties = NULL;

@@ -3,6 +3,8 @@
  */
 #include "server/server_internal.h"
 
+#include <string.h>
+
 static enum MHD_Result health(struct exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
@@ -22,28 +24,46 @@ static void list_add(struct text *t, const char *key, const struct list *l)
     json_close(t, ']');
 }
 
+static void model_add(struct text *t, const struct instance *m)
+{
+    const bool ready = atomic_load(&m->state) == INSTANCE_READY;
+    json_open(t, NULL, '{');
+    json_add(t, JSON("id", (const char *)m->name), JSON("object", "model"),
+             JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
+    list_add(t, "aliases", &m->aliases);
+    list_add(t, "tags", &m->tags);
+    if (ready) {
+        const struct model_shape *shape = &m->session.model->shape;
+        json_add_object(t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
+                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
+    }
+    json_close(t, '}');
+}
+
 static enum MHD_Result models(struct exchange *x)
 {
-    const struct instance *m = x->instance;
-    const bool ready = atomic_load(&m->state) == INSTANCE_READY;
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
     json_add(&t, JSON("object", "list"));
     json_open(&t, "data", '[');
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("id", (const char *)m->name), JSON("object", "model"),
-             JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
-    list_add(&t, "aliases", &m->aliases);
-    list_add(&t, "tags", &m->tags);
-    if (ready) {
-        const struct model_shape *shape = &m->session.model->shape;
-        json_add_object(&t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
-                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
-    }
-    json_close(&t, '}');
+    model_add(&t, x->instance);
     json_close(&t, ']');
     json_close(&t, '}');
+    return reply_json(x, &t);
+}
+
+static enum MHD_Result model(struct exchange *x)
+{
+    const struct instance *m = x->instance;
+    bool known = !strcmp(x->rest, m->name);
+    struct text t;
+    for (int32_t i = 0; m->aliases.item && m->aliases.item[i]; i++)
+        known = known || !strcmp(x->rest, m->aliases.item[i]);
+    if (!known)
+        return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
+    text_init(&t);
+    model_add(&t, m);
     return reply_json(x, &t);
 }
 
@@ -77,28 +97,33 @@ static enum MHD_Result complete(struct exchange *x)
 }
 
 const struct route routes[] = {
-    {"/", false, true, true, route_page, NULL},
-    {"/openapi.json", false, true, true, route_openapi, NULL},
-    {"/health", false, true, true, health, NULL},
-    {"/v1/health", false, true, true, health, NULL},
-    {"/models", false, true, true, models, NULL},
-    {"/v1/models", false, true, true, models, NULL},
-    {"/completion", true, false, false, complete, &dialect_native},
-    {"/completions", true, false, false, complete, &dialect_native},
-    {"/v1/completions", true, false, false, complete, &dialect_text},
-    {"/chat/completions", true, false, false, complete, &dialect_chat},
-    {"/v1/chat/completions", true, false, false, complete, &dialect_chat},
-    {"/chat/completions/input_tokens", true, false, false, route_count, NULL},
-    {"/v1/chat/completions/input_tokens", true, false, false, route_count, NULL},
-    {"/v1/embeddings", true, false, false, route_embeddings, &dialect_embeddings},
-    {"/embeddings", true, false, false, route_embeddings, &dialect_embeddings_native},
-    {"/embedding", true, false, false, route_embeddings, &dialect_embeddings_native},
-    {"/tokenize", true, false, false, route_tokenize, NULL},
-    {"/detokenize", true, false, false, route_detokenize, NULL},
-    {"/tokenizer_info", false, false, false, route_tokenizer, NULL},
-    {"/apply-template", true, false, false, route_template, NULL},
-    {"/props", false, false, false, route_props, NULL},
-    {"/slots", false, false, false, route_slots, NULL},
-    {"/metrics", false, false, false, route_metrics, NULL},
+    {"/", METHOD_GET, true, true, route_page, NULL},
+    {"/page/*", METHOD_GET, true, true, route_page, NULL},
+    {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
+    {"/health", METHOD_GET, true, true, health, NULL},
+    {"/v1/health", METHOD_GET, true, true, health, NULL},
+    {"/models", METHOD_GET, true, true, models, NULL},
+    {"/v1/models", METHOD_GET, true, true, models, NULL},
+    {"/v1/models/*", METHOD_GET, true, true, model, NULL},
+    {"/completion", METHOD_POST, false, false, complete, &dialect_native},
+    {"/completions", METHOD_POST, false, false, complete, &dialect_native},
+    {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
+    {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
+    {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
+    {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
+    {"/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/tokenize", METHOD_POST, false, false, route_tokenize, NULL},
+    {"/detokenize", METHOD_POST, false, false, route_detokenize, NULL},
+    {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
+    {"/apply-template", METHOD_POST, false, false, route_template, NULL},
+    {"/props", METHOD_GET, false, false, route_props, NULL},
+    {"/plan", METHOD_GET, false, false, route_plan, NULL},
+    {"/slots", METHOD_GET, false, false, route_slots, NULL},
+    {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
 };

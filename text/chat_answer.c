@@ -141,7 +141,7 @@ struct chat_reader {
     bool fresh;   /* a mark was last: white space is dropped */
     bool told;    /* something was said */
     struct text held;
-    size_t looked; /* so much of what is held has no end of the call */
+    struct chat_calls calls;
 };
 
 static void mark_add(struct chat_reader *r, const char *text, enum mark_does does)
@@ -172,9 +172,11 @@ static void reasoning_find(struct chat_reader *r, struct gguf_string program,
     }
 }
 
-oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt,
-                           const struct chat_sink *sink, struct chat_reader **out,
-                           struct oato_error *err)
+static const struct call_format generic = {.begin = "<tool_call>", .end = "</tool_call>"};
+
+oato_status chat_reader_of(struct gguf_string program, enum chat_form form,
+                           struct gguf_string prompt, const struct chat_sink *sink,
+                           struct chat_reader **out, struct oato_error *err)
 {
     struct chat_reader *r = calloc(1, sizeof *r);
     *out = r;
@@ -183,6 +185,7 @@ oato_status chat_reader_of(struct gguf_string program, struct gguf_string prompt
     r->sink = *sink;
     text_init(&r->held);
     reasoning_find(r, program, prompt);
+    r->call = form == CHAT_FORM_GENERIC ? &generic : NULL;
     for (const struct call_format *f = calls; f < calls + ARRAY_LEN(calls) && !r->call; f++)
         r->call = gguf_string_has(program, f->needle ? f->needle : f->begin) ? f : NULL;
     if (r->call) {
@@ -202,8 +205,10 @@ bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const c
 
 void chat_reader_free(struct chat_reader *r)
 {
-    if (r)
+    if (r) {
         text_free(&r->held);
+        chat_calls_free(&r->calls);
+    }
     free(r);
 }
 
@@ -214,7 +219,6 @@ static void held_drop(struct chat_reader *r, size_t n)
 {
     r->held.len -= n;
     memmove(r->held.data, r->held.data + n, r->held.len);
-    r->looked = 0;
 }
 
 /* Hands out the first n bytes, without white space behind a mark, and removes them. */
@@ -279,41 +283,42 @@ static size_t free_of_marks(const struct chat_reader *r)
 
 /* ------------------------------------------------------------------------------ calls ---- */
 
-/* The call whose body is the first n bytes held; `end` bytes more end it. */
-static void call_end(struct chat_reader *r, size_t n, size_t end)
+/* What looked like calls has ended, behind the mark that ends it or with the answer. */
+static void call_end(struct chat_reader *r, bool marked, bool cut)
 {
-    r->calling = false;
-    if (chat_calls_read(r->call, (struct gguf_string){r->held.data, n}, &r->sink)) {
-        r->fresh = true;
-        held_drop(r, n + end);
-        return;
+    const char *begin = r->call->begin;
+    const bool again = marked && !r->call->end; /* the mark begins the next one, too */
+    r->calling = again;
+    r->fresh = true;
+    if (!chat_calls_end(&r->calls, cut)) { /* it is said as it is */
+        const struct text *raw = &r->calls.raw;
+        if (!r->call->bare)
+            r->sink.text(r->sink.user, r->part, begin, strlen(begin));
+        if (raw->len > (again ? strlen(begin) : 0))
+            r->sink.text(r->sink.user, r->part, raw->data, raw->len - (again ? strlen(begin) : 0));
+        r->fresh = again;
+        r->told = true;
     }
-    r->fresh = false; /* it is said as it is */
-    r->told = true;
-    if (!r->call->bare)
-        r->sink.text(r->sink.user, r->part, r->call->begin, strlen(r->call->begin));
-    held_tell(r, n + end);
+    if (again)
+        chat_calls_begin(&r->calls, r->call, &r->sink);
 }
 
 /* False: the call goes on. */
 static bool call_ends(struct chat_reader *r)
 {
-    const char *end = r->call->end ? r->call->end : r->call->begin;
-    const size_t n = strlen(end);
-    if (r->call->bare)
-        return false;
-    const size_t from = r->looked > n ? r->looked - n : 0;
-    const char *p = memmem(r->held.data + from, r->held.len - from, end, n);
-    r->looked = r->held.len;
-    if (p)
-        call_end(r, (size_t)(p - r->held.data), r->call->end ? n : 0);
-    return p != NULL;
+    bool over = false;
+    held_drop(r, chat_calls_push(&r->calls, r->held.data, r->held.len, &over));
+    if (over)
+        call_end(r, true, false);
+    return over;
 }
 
 static void mark_obey(struct chat_reader *r, enum mark_does does)
 {
     r->fresh = true;
     r->calling = does == MARK_CALL;
+    if (r->calling)
+        chat_calls_begin(&r->calls, r->call, &r->sink);
     if (does == MARK_THINK || does == MARK_SAY)
         r->part = does == MARK_THINK ? CHAT_THINKS : CHAT_SAYS;
 }
@@ -323,9 +328,12 @@ void chat_reader_push(struct chat_reader *r, const char *text, size_t n)
     text_add(&r->held, text, n);
     while (r->held.len && !r->held.failed) {
         size_t at = 0;
-        if (r->calling && !call_ends(r))
-            return;
-        const int mark = r->held.len ? mark_find(r, &at) : -1;
+        if (r->calling) {
+            if (!call_ends(r))
+                return;
+            continue;
+        }
+        const int mark = mark_find(r, &at);
         if (mark < 0)
             break;
         const size_t said = without_space(&r->held, at);
@@ -338,11 +346,15 @@ void chat_reader_push(struct chat_reader *r, const char *text, size_t n)
         held_tell(r, without_space(&r->held, free_of_marks(r)));
 }
 
-oato_status chat_reader_end(struct chat_reader *r, struct oato_error *err)
+oato_status chat_reader_end(struct chat_reader *r, bool cut, struct oato_error *err)
 {
     if (r->calling && !r->held.failed)
-        call_end(r, r->held.len, 0);
-    if (r->held.len && !r->held.failed)
-        held_tell(r, r->held.len);
-    return r->held.failed ? oato_fail_memory(err, r->held.len, "an answer") : OATO_OK;
+        call_end(r, false, cut);
+    if (r->held.len && !r->held.failed) {
+        const size_t n = free_of_marks(r);
+        held_tell(r, cut && n < r->held.len ? without_space(&r->held, n) : r->held.len);
+    }
+    return r->held.failed || chat_calls_failed(&r->calls)
+               ? oato_fail_memory(err, r->held.len, "an answer")
+               : OATO_OK;
 }

@@ -1,59 +1,30 @@
 /*
- * chat_calls.c - the functions that an answer calls, as one form for all models: a name, and
- * arguments as a JSON object on one line.
+ * chat_calls.c - the functions that an answer calls, in one form for all models: a name, and
+ * arguments as a JSON object on one line, in pieces as they arrive.
  *
- * Models write arguments as JSON, as Python does ('x', True, None, f(a=1)), with quotes that are
- * tokens (<|"|>), or each between tags. Numbers keep their text. What a tag holds is a string
- * unless it is a value of one of the other kinds as a whole, for nothing else tells.
+ * A call is told once its arguments begin; what cannot be read up to there is no call. Marks in
+ * strings and in values between tags are text. What a tag holds is a string unless it is a value of
+ * one of the other kinds as a whole, for nothing else tells.
  */
 #include "text/chat_internal.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { NESTED_MOST = 64 };
-static const char token_quote[] = "<|\"|>";
-
-struct cursor {
-    const char *at, *end;
-    int depth;
-};
-
-static void skip_space(struct cursor *c)
+/* Whether c completes a mark of which *n bytes have matched. */
+static bool meets(size_t *n, const char *mark, char c)
 {
-    while (c->at < c->end && strchr(" \t\r\n", *c->at) && *c->at)
-        c->at++;
-}
-
-static bool skip(struct cursor *c, const char *text)
-{
-    const size_t n = strlen(text);
-    skip_space(c);
-    const bool is = (size_t)(c->end - c->at) >= n && memcmp(c->at, text, n) == 0;
-    c->at += is ? n : 0;
-    return is;
-}
-
-/* Moves behind the next `text`; false, and at the end: there is none. */
-static bool find(struct cursor *c, const char *text)
-{
-    const char *p = memmem(c->at, (size_t)(c->end - c->at), text, strlen(text));
-    c->at = p ? p + strlen(text) : c->end;
-    return p != NULL;
-}
-
-static bool is_name_char(char c)
-{
-    return isalnum((unsigned char)c) || (c && strchr("_-./", c));
-}
-
-static struct gguf_string name_read(struct cursor *c)
-{
-    struct gguf_string name = {c->at, 0};
-    while (c->at < c->end && is_name_char(*c->at))
-        c->at++;
-    name.len = (size_t)(c->at - name.data);
-    return name;
+    while (*n && mark[*n] != c) { /* a shorter beginning of it may end here */
+        size_t shorter = *n - 1;
+        while (shorter && memcmp(mark, mark + *n - shorter, shorter) != 0)
+            shorter--;
+        *n = shorter;
+    }
+    *n += mark[*n] == c;
+    const bool whole = !mark[*n];
+    *n = whole ? 0 : *n;
+    return whole;
 }
 
 static void add_string(struct text *out, const char *s, size_t n)
@@ -63,333 +34,407 @@ static void add_string(struct text *out, const char *s, size_t n)
     text_printf(out, "\"");
 }
 
-/* ----------------------------------------------------------------------------- values ---- */
+/* ----------------------------------------------------------------------------- telling ---- */
 
-static bool value_read(struct cursor *c, struct text *out);
-
-/* An escape of JSON at s, a backslash. */
-static bool is_escape(const char *s, const char *end)
+static void piece_tell(struct chat_calls *k)
 {
-    int digits = 0;
-    while (digits < 4 && end - s > 2 + digits && isxdigit((unsigned char)s[2 + digits]))
-        digits++;
-    return end - s > 1 && s[1] && (strchr("\"\\/bfnrt", s[1]) || (s[1] == 'u' && digits == 4));
+    if (k->piece.len && !k->piece.failed)
+        k->to->arguments(k->to->user, k->piece.data, k->piece.len);
+    k->piece.len = 0;
 }
 
-/* Behind the opening quote. JSON's escapes stay; other backslashes are characters, but for that of
- * Python's single quote. */
-static bool quoted_read(struct cursor *c, char quote, struct text *out)
+static void call_close(struct chat_calls *k, bool whole)
 {
-    const char *from = c->at; /* what is not yet added */
-    text_printf(out, "\"");
-    for (; c->at < c->end && *c->at != quote; c->at++) {
-        const bool escape = *c->at == '\\' && is_escape(c->at, c->end);
-        if (!escape && (*c->at != '\\' || c->end - c->at < 2 || c->at[1] != '\''))
-            continue;
-        text_add_json(out, from, (size_t)(c->at - from));
-        if (escape)
-            text_add(out, c->at, 2);
-        from = ++c->at + escape;
+    piece_tell(k);
+    if (k->open)
+        k->to->call_end(k->to->user, whole);
+    k->open = false;
+}
+
+/* Names of some models have the name space of functions in front. */
+static void call_open(struct chat_calls *k, const char *name, size_t n)
+{
+    static const char space[] = "functions.";
+    const size_t skip =
+        n > strlen(space) && !memcmp(name, space, strlen(space)) ? strlen(space) : 0;
+    char *text = strndup(name + skip, n - skip);
+    if (!text) {
+        k->piece.failed = true;
+        return;
     }
-    text_add_json(out, from, (size_t)(c->at - from));
-    text_printf(out, "\"");
-    const bool ends = c->at < c->end;
-    c->at += ends;
-    return ends;
+    k->to->call(k->to->user, text);
+    free(text);
+    k->told++;
+    k->open = true;
+    k->raw.len = 0;
 }
 
-static bool token_quoted_read(struct cursor *c, struct text *out)
+/* It cannot be read any further. */
+static void give_up(struct chat_calls *k)
 {
-    const char *from = c->at;
-    const bool ends = find(c, token_quote);
-    if (ends)
-        add_string(out, from, (size_t)(c->at - from) - strlen(token_quote));
-    return ends;
+    k->now = k->told ? CALLS_OVER : CALLS_NONE;
 }
 
-static bool string_read(struct cursor *c, struct text *out)
-{
-    if (skip(c, token_quote))
-        return token_quoted_read(c, out);
-    if (skip(c, "\""))
-        return quoted_read(c, '"', out);
-    return skip(c, "'") && quoted_read(c, '\'', out);
-}
+/* -------------------------------------------------------------------- an object is a call ---- */
 
-static bool number_read(struct cursor *c, struct text *out)
-{
-    const char *from = c->at, *digits = from + (*from == '-');
-    c->at = digits;
-    while (c->at < c->end && isdigit((unsigned char)*c->at))
-        c->at++;
-    if (c->at == digits || (*digits == '0' && c->at > digits + 1))
-        return false;
-    for (const char *part = ".e"; *part; part++) {
-        if (c->at == c->end || tolower((unsigned char)*c->at) != *part)
-            continue;
-        const bool sign = *part == 'e' && c->end - c->at > 1 && strchr("+-", c->at[1]) && c->at[1];
-        const char *rest = c->at + 1 + sign;
-        for (c->at = rest; c->at < c->end && isdigit((unsigned char)*c->at);)
-            c->at++;
-        if (c->at == rest)
-            return false;
-    }
-    text_add(out, from, (size_t)(c->at - from));
-    return true;
-}
-
-static bool word_read(struct cursor *c, struct text *out)
-{
-    static const char *const words[][2] = {{"true", "true"},   {"True", "true"}, {"false", "false"},
-                                           {"False", "false"}, {"null", "null"}, {"None", "null"}};
-    const struct gguf_string word = name_read(c);
-    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        if (!gguf_string_is(word, words[i][0]))
-            continue;
-        text_printf(out, "%s", words[i][1]);
-        return true;
-    }
-    return false;
-}
-
-/* Where in the text of an object its name is, its arguments, and the key and value of its last
- * member. */
-struct span {
-    size_t at, n;
-};
-struct members {
-    struct span name, arguments, key, value;
-    int n;
-};
-
-static bool key_is(const struct text *t, struct span key, const char *const names[3])
+static bool span_is(const struct text *t, struct span s, const char *const names[3])
 {
     for (int i = 0; i < 3; i++)
-        if (key.n == strlen(names[i]) && memcmp(t->data + key.at, names[i], key.n) == 0)
+        if (s.n == strlen(names[i]) && memcmp(t->data + s.at, names[i], s.n) == 0)
             return true;
     return false;
 }
 
-/* Notes the member at the end of the text; key and value are where they begin. */
-static void member_note(struct members *m, const struct text *t, size_t key, size_t value)
+static const char *const arguments_names[3] = {"arguments", "parameters", "args"};
+
+/* {"name": .., "arguments": {..}}, or {name: {..}}, has ended, and its arguments were not told. */
+static void object_tell(struct chat_calls *k)
+{
+    const struct loose *j = &k->json;
+    const char *object = k->object.data;
+    if (!k->name.n && j->members == 1 && object[j->value.at] == '{') {
+        k->name = j->key;
+        k->arguments = j->value;
+    }
+    if (!k->name.n || (k->arguments.n && object[k->arguments.at] != '{')) {
+        give_up(k);
+        return;
+    }
+    call_open(k, object + k->name.at, k->name.n);
+    if (k->arguments.n)
+        text_add(&k->piece, object + k->arguments.at, k->arguments.n);
+    else
+        text_printf(&k->piece, "{}");
+    call_close(k, true);
+}
+
+/* A member one level deep has ended. */
+static void member_note(struct chat_calls *k)
 {
     static const char *const names[3] = {"name", "tool_name", "function"};
-    static const char *const arguments[3] = {"arguments", "parameters", "args"};
-    m->n++;
-    m->key = (struct span){key + 1, value - key - 3}; /* without quotes and colon */
-    m->value = (struct span){value, t->len - value};
-    if (key_is(t, m->key, names) && t->data[value] == '"')
-        m->name = (struct span){value + 1, m->value.n - 2};
-    else if (key_is(t, m->key, arguments))
-        m->arguments = m->value;
+    const struct loose *j = &k->json;
+    if (span_is(&k->object, j->key, names) && k->object.data[j->value.at] == '"')
+        k->name = (struct span){j->value.at + 1, j->value.n - 2};
+    else if (span_is(&k->object, j->key, arguments_names))
+        k->arguments = j->value;
 }
 
-/* Members up to `close`: keys are strings, or names in front of : or =. */
-static bool members_read(struct cursor *c, const char *close, struct text *out, struct members *m)
+static void object_begin(struct chat_calls *k)
 {
-    text_printf(out, "{");
-    for (bool first = true; !skip(c, close); first = false) {
-        if (!first && !skip(c, ","))
-            return false;
-        if (!first && skip(c, close))
-            break;
-        text_printf(out, "%s", first ? "" : ",");
-        const size_t key = out->len;
-        skip_space(c);
-        if (c->at < c->end && is_name_char(*c->at)) {
-            const struct gguf_string name = name_read(c);
-            add_string(out, name.data, name.len);
-        } else if (!string_read(c, out)) {
-            return false;
-        }
-        if (!skip(c, ":") && !skip(c, "="))
-            return false;
-        text_printf(out, ":");
-        const size_t value = out->len;
-        if (!value_read(c, out) || out->failed)
-            return false;
-        if (m)
-            member_note(m, out, key, value);
+    k->object.len = 0;
+    k->name = k->arguments = (struct span){0};
+    k->done = false;
+    loose_begin(&k->json, &k->object);
+    loose_open(&k->json, '{');
+    k->now = CALLS_OBJECT;
+}
+
+static void object_go(struct chat_calls *k, char c)
+{
+    struct loose *j = &k->json;
+    const int32_t members = j->members;
+    if (j->depth == 1 && j->now == LOOSE_VALUE && c == '{' && k->name.n &&
+        span_is(&k->object, j->key, arguments_names)) {
+        call_open(k, k->object.data + k->name.at, k->name.n);
+        j->out = &k->piece;
     }
-    text_printf(out, "}");
-    return true;
-}
-
-static bool items_read(struct cursor *c, const char *close, struct text *out)
-{
-    text_printf(out, "[");
-    for (bool first = true; !skip(c, close); first = false) {
-        if (!first && !skip(c, ","))
-            return false;
-        if (!first && skip(c, close))
-            break;
-        text_printf(out, "%s", first ? "" : ",");
-        if (!value_read(c, out))
-            return false;
+    loose_put(j, c);
+    if (k->object.failed || k->piece.failed)
+        return;
+    if (j->out == &k->piece && j->members > members) {
+        call_close(k, true);
+        j->out = &k->object;
+        k->done = true;
+    } else if (j->out == &k->object && j->members > members) {
+        member_note(k);
     }
-    text_printf(out, "]");
-    return true;
-}
-
-/* A value of any kind as JSON. */
-static bool value_read(struct cursor *c, struct text *out)
-{
-    bool good;
-    skip_space(c);
-    if (c->at == c->end || c->depth >= NESTED_MOST)
-        return false;
-    c->depth++;
-    if (*c->at == '-' || isdigit((unsigned char)*c->at))
-        good = number_read(c, out);
-    else if (skip(c, "{"))
-        good = members_read(c, "}", out, NULL);
-    else if (skip(c, "["))
-        good = items_read(c, "]", out);
-    else if (skip(c, "("))
-        good = items_read(c, ")", out);
-    else if (isalpha((unsigned char)*c->at))
-        good = word_read(c, out);
-    else
-        good = string_read(c, out);
-    c->depth--;
-    return good;
-}
-
-/* ------------------------------------------------------------------------------ calls ---- */
-
-/* Names of some models have the name space of functions in front. */
-static bool call_tell(const struct chat_sink *to, struct gguf_string name,
-                      const struct text *arguments)
-{
-    static const char space[] = "functions.";
-    const size_t n = strlen(space);
-    const bool has = name.len > n && memcmp(name.data, space, n) == 0;
-    struct text text;
-    text_init(&text);
-    text_add(&text, has ? name.data + n : name.data, has ? name.len - n : name.len);
-    /* no function has a name with a zero byte: what looks like its call is text */
-    const bool good =
-        name.len && !memchr(name.data, 0, name.len) && !text.failed && !arguments->failed;
-    if (good)
-        to->call(to->user, text.data, arguments->data);
-    text_free(&text);
-    return good;
-}
-
-/* {"name": .., "arguments": {..}}, or {name: {..}}, behind its opening bracket. */
-static bool object_call(struct cursor *c, const struct chat_sink *to)
-{
-    struct members m = {0};
-    struct text object, arguments;
-    text_init(&object);
-    text_init(&arguments);
-    bool good = members_read(c, "}", &object, &m) && !object.failed;
-    if (good && !m.name.n && m.n == 1 && object.data[m.value.at] == '{') {
-        m.name = m.key;
-        m.arguments = m.value;
+    if (j->now == LOOSE_DONE) {
+        k->now = CALLS_NEXT;
+        if (!k->done)
+            object_tell(k);
+    } else if (j->now == LOOSE_BAD && !k->open) {
+        give_up(k);
     }
-    good = good && (!m.arguments.n || object.data[m.arguments.at] == '{');
-    if (good && m.arguments.n)
-        text_add(&arguments, object.data + m.arguments.at, m.arguments.n);
-    else
-        text_printf(&arguments, "{}");
-    good =
-        good && call_tell(to, (struct gguf_string){object.data + m.name.at, m.name.n}, &arguments);
-    text_free(&object);
-    text_free(&arguments);
-    return good;
 }
+
+/* ---------------------------------------------------------------- arguments between tags ---- */
 
 /* What stands between the tags of a value. */
-static void tagged_value(struct gguf_string v, bool is_string, struct text *out)
+static void tagged_value(const char *s, size_t n, bool is_string, struct text *out)
 {
+    static const char begin[] = "<![CDATA[", end[] = "]]>";
     struct text value;
-    if (v.len && *v.data == '\n')
-        v = (struct gguf_string){v.data + 1, v.len - 1};
-    v.len -= v.len && v.data[v.len - 1] == '\n';
-    struct cursor c = {v.data, v.data + v.len, 0};
-    if (skip(&c, "<![CDATA[")) {
-        v.data = c.at;
-        const bool ends = find(&c, "]]>");
-        add_string(out, v.data, (size_t)(c.at - v.data) - (ends ? strlen("]]>") : 0));
+    struct loose l = {0};
+    const bool line = n && *s == '\n';
+    s += line;
+    n -= line;
+    n -= n && s[n - 1] == '\n';
+    size_t from = 0;
+    while (from < n && isspace((unsigned char)s[from]))
+        from++;
+    if (n - from >= strlen(begin) && !memcmp(s + from, begin, strlen(begin))) {
+        from += strlen(begin);
+        const char *p = memmem(s + from, n - from, end, strlen(end));
+        add_string(out, s + from, p ? (size_t)(p - s) - from : n - from);
         return;
     }
     text_init(&value);
-    const bool read = !is_string && value_read(&c, &value);
-    skip_space(&c);
-    if (read && c.at == c.end)
+    loose_begin(&l, &value);
+    for (size_t i = 0; i < n && !is_string && l.now != LOOSE_BAD; i++)
+        loose_put(&l, s[i]);
+    loose_put(&l, ' '); /* numbers and words end by what follows them */
+    if (l.now == LOOSE_DONE)
         text_add(out, value.data, value.len);
     else
-        add_string(out, v.data, v.len);
+        add_string(out, s, n);
+    loose_free(&l);
     text_free_part(&value, out);
 }
 
-/* Arguments between tags; false: one has no end. */
-static bool tagged_read(const struct call_format *f, struct cursor *c, struct text *out)
+/* The value whose text is the first n bytes held. */
+static void tagged_tell(struct chat_calls *k, size_t n)
 {
-    bool first = true;
-    text_printf(out, "{");
-    for (; find(c, f->key); first = false) {
-        const char *from = c->at;
-        if (!find(c, f->key_end))
-            return false;
-        const size_t n = (size_t)(c->at - from) - strlen(f->key_end);
-        const char *rest = c->at;
-        if (f->value && !find(c, f->value))
-            return false;
-        const struct gguf_string between = {rest, (size_t)(c->at - rest)};
-        struct gguf_string value = {c->at, 0};
-        if (!find(c, f->value_end))
-            return false;
-        value.len = (size_t)(c->at - value.data) - strlen(f->value_end);
-        text_printf(out, "%s", first ? "" : ",");
-        add_string(out, from, n);
-        text_printf(out, ":");
-        tagged_value(value,
-                     gguf_string_has(between, "string=\"true\"") ||
-                         gguf_string_has(between, "type=\"string\""),
-                     out);
+    text_add(&k->piece, ",", k->comma ? 1 : 0);
+    add_string(&k->piece, or_empty(k->object.data), k->object.len);
+    text_printf(&k->piece, ":");
+    tagged_value(or_empty(k->held.data), n, k->string, &k->piece);
+    k->comma = true;
+    k->held.len = 0;
+    k->now = CALLS_TAG;
+}
+
+/* Holds c; true: it completes the mark, which is then not held. */
+static bool held_until(struct chat_calls *k, const char *mark, char c)
+{
+    text_add(&k->held, &c, 1);
+    const bool whole = !k->held.failed && meets(&k->marked, mark, c);
+    k->held.len -= whole ? strlen(mark) : 0;
+    return whole;
+}
+
+static void key_end(struct chat_calls *k)
+{
+    k->object.len = 0;
+    text_add(&k->object, k->held.data, k->held.len);
+    k->held.len = 0;
+    k->string = false;
+    k->now = k->f->value ? CALLS_BETWEEN : CALLS_VALUE;
+}
+
+static void between_end(struct chat_calls *k)
+{
+    const struct gguf_string held = {k->held.data, k->held.len};
+    k->string =
+        gguf_string_has(held, "string=\"true\"") || gguf_string_has(held, "type=\"string\"");
+    k->held.len = 0;
+    k->now = CALLS_VALUE;
+}
+
+/* ------------------------------------------------------------------------------- calls ---- */
+
+static void feed(struct chat_calls *k, char c);
+
+/* What was held in vain for the mark in front of names is read as it is. */
+static void start_over(struct chat_calls *k)
+{
+    struct text held = k->held;
+    text_init(&k->held);
+    k->now = CALLS_NEXT;
+    k->marked = 0;
+    for (size_t i = 0; i < held.len; i++)
+        feed(k, held.data[i]);
+    text_free_part(&held, &k->held);
+}
+
+static void next_go(struct chat_calls *k, char c)
+{
+    const bool first = !k->told && !k->list;
+    if (isspace((unsigned char)c) || (c == ',' && k->told)) {
+        /* between calls */
+    } else if (c == '[' && first) {
+        k->list = true;
+    } else if (c == '{') {
+        object_begin(k);
+    } else if (chat_name_char(c) && (k->list || first)) {
+        k->held.len = 0;
+        text_add(&k->held, &c, 1);
+        k->now = CALLS_NAME;
+    } else {
+        give_up(k);
     }
-    text_printf(out, "}");
-    return true;
 }
 
-/* A name, and arguments in brackets, between tags, or as an object somewhere behind it. */
-static bool named_call(const struct call_format *f, struct cursor *c, const struct chat_sink *to)
+/* The arguments of the name that is held begin. */
+static void arguments_begin(struct chat_calls *k, char bracket)
 {
-    struct text arguments;
-    text_init(&arguments);
-    const struct gguf_string name = name_read(c);
-    const struct gguf_string rest = {c->at, (size_t)(c->end - c->at)};
-    bool good = true;
-    if (skip(c, "("))
-        good = members_read(c, ")", &arguments, NULL);
-    else if (f->key && gguf_string_has(rest, f->key))
-        good = tagged_read(f, c, &arguments);
-    else if (find(c, "{"))
-        good = members_read(c, "}", &arguments, NULL);
-    else
-        text_printf(&arguments, "{}");
-    good = good && call_tell(to, name, &arguments);
-    text_free(&arguments);
-    return good;
+    call_open(k, or_empty(k->held.data), k->held.len);
+    k->held.len = 0;
+    k->now = CALLS_ARGUMENTS;
+    loose_begin(&k->json, &k->piece);
+    loose_open(&k->json, bracket);
 }
 
-bool chat_calls_read(const struct call_format *f, struct gguf_string body,
-                     const struct chat_sink *to)
+static void seek_go(struct chat_calls *k, char c)
 {
-    struct cursor c = {body.data, body.data + body.len, 0};
-    bool any = false;
-    if (f->name && gguf_string_has(body, f->name))
-        find(&c, f->name);
-    const bool list = skip(&c, "[");
-    if (!list && (c.at == c.end || *c.at != '{'))
-        return named_call(f, &c, to);
-    do {
-        if (!(skip(&c, "{") ? object_call(&c, to) : list && named_call(f, &c, to)))
-            return any;
-        any = true;
-        skip(&c, ",");
-    } while (list ? !skip(&c, "]") : c.at < c.end && *c.at == '{');
-    return true;
+    if (k->f->key && meets(&k->marked, k->f->key, c)) {
+        call_open(k, or_empty(k->held.data), k->held.len);
+        text_printf(&k->piece, "{");
+        k->held.len = 0;
+        k->comma = false;
+        k->now = CALLS_KEY;
+    } else if (c == '{') {
+        arguments_begin(k, c);
+    }
+}
+
+static void named_go(struct chat_calls *k, char c)
+{
+    if (c == '(') {
+        arguments_begin(k, LOOSE_ARGUMENTS);
+    } else if (!isspace((unsigned char)c)) {
+        k->now = CALLS_SEEK;
+        k->marked = 0;
+        seek_go(k, c);
+    }
+}
+
+static void arguments_go(struct chat_calls *k, char c)
+{
+    loose_put(&k->json, c);
+    if (k->json.now != LOOSE_DONE)
+        return;
+    call_close(k, true);
+    k->now = k->list ? CALLS_NEXT : CALLS_OVER;
+}
+
+static void feed(struct chat_calls *k, char c)
+{
+    switch (k->now) {
+    case CALLS_START:
+        if (held_until(k, k->f->name, c)) {
+            k->held.len = 0;
+            k->now = CALLS_NEXT;
+        } else if (c == '{') {
+            start_over(k);
+        }
+        break;
+    case CALLS_NEXT: next_go(k, c); break;
+    case CALLS_NAME:
+        if (chat_name_char(c)) {
+            text_add(&k->held, &c, 1);
+            break;
+        }
+        k->now = CALLS_NAMED;
+        named_go(k, c);
+        break;
+    case CALLS_NAMED: named_go(k, c); break;
+    case CALLS_SEEK: seek_go(k, c); break;
+    case CALLS_OBJECT: object_go(k, c); break;
+    case CALLS_ARGUMENTS: arguments_go(k, c); break;
+    case CALLS_TAG:
+        if (meets(&k->marked, k->f->key, c))
+            k->now = CALLS_KEY;
+        break;
+    case CALLS_KEY:
+        if (held_until(k, k->f->key_end, c))
+            key_end(k);
+        break;
+    case CALLS_BETWEEN:
+        if (held_until(k, k->f->value, c))
+            between_end(k);
+        break;
+    case CALLS_VALUE:
+        if (held_until(k, k->f->value_end, c))
+            tagged_tell(k, k->held.len);
+        break;
+    case CALLS_OVER:
+    case CALLS_NONE: break;
+    }
+}
+
+void chat_calls_begin(struct chat_calls *k, const struct call_format *f, const struct chat_sink *to)
+{
+    k->f = f;
+    k->to = to;
+    k->now = f->name ? CALLS_START : CALLS_NEXT;
+    k->raw.len = k->held.len = k->object.len = k->piece.len = 0;
+    k->marked = k->ended = 0;
+    k->told = 0;
+    k->list = k->open = k->comma = false;
+    loose_begin(&k->json, &k->object);
+}
+
+/* Whether the next byte is text whatever it is. */
+static bool is_deaf(const struct chat_calls *k)
+{
+    return k->f->bare || k->now == CALLS_VALUE ||
+           ((k->now == CALLS_OBJECT || k->now == CALLS_ARGUMENTS) && loose_in_string(&k->json));
+}
+
+size_t chat_calls_push(struct chat_calls *k, const char *s, size_t n, bool *over)
+{
+    const char *end = k->f->end ? k->f->end : k->f->begin;
+    size_t i = 0;
+    *over = false;
+    while (i < n && !*over && !chat_calls_failed(k)) {
+        const char c = s[i++];
+        const size_t before = k->ended;
+        if (!k->told)
+            text_add(&k->raw, &c, 1);
+        if (!before && is_deaf(k)) {
+            feed(k, c);
+            continue;
+        }
+        *over = meets(&k->ended, end, c);
+        /* bytes that can be of the mark no more */
+        for (size_t j = 0; j + k->ended < before + 1 && !*over; j++)
+            feed(k, j < before ? end[j] : c);
+    }
+    piece_tell(k);
+    return i;
+}
+
+/* The end of what is between tags; a value without its own is whole, too. */
+static void tags_end(struct chat_calls *k)
+{
+    if (k->now == CALLS_VALUE) {
+        const char *end = or_empty(k->f->end);
+        const char *p = k->held.len ? memmem(k->held.data, k->held.len, end, strlen(end)) : NULL;
+        tagged_tell(k, p && *end ? (size_t)(p - k->held.data) : k->held.len);
+    }
+    text_printf(&k->piece, "}");
+    call_close(k, true);
+}
+
+bool chat_calls_end(struct chat_calls *k, bool cut)
+{
+    if (k->now == CALLS_START && !cut)
+        start_over(k);
+    const bool named = k->now == CALLS_NAME || k->now == CALLS_NAMED || k->now == CALLS_SEEK;
+    const bool tags = k->now == CALLS_TAG || k->now == CALLS_KEY || k->now == CALLS_BETWEEN ||
+                      k->now == CALLS_VALUE;
+    if (named && !cut) {
+        call_open(k, or_empty(k->held.data), k->held.len);
+        text_printf(&k->piece, "{}");
+        call_close(k, true);
+    } else if (tags && !cut) {
+        tags_end(k);
+    }
+    call_close(k, false);
+    return k->told || cut;
+}
+
+bool chat_calls_failed(const struct chat_calls *k)
+{
+    return k->raw.failed || k->held.failed || k->object.failed || k->piece.failed ||
+           k->json.word.failed;
+}
+
+void chat_calls_free(struct chat_calls *k)
+{
+    text_free(&k->raw);
+    text_free(&k->held);
+    text_free(&k->object);
+    text_free(&k->piece);
+    loose_free(&k->json);
 }

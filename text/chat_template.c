@@ -191,12 +191,17 @@ oato_status chat_template_variables(struct chat_template *c, const char *json,
     return c->variables ? OATO_OK : oato_fail_memory(err, strlen(json), "the variables");
 }
 
-oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
-                             const struct chat_sink *sink, struct chat_reader **out,
+bool chat_template_mentions(const struct chat_template *c, const char *word)
+{
+    return gguf_string_has((struct gguf_string){c->source.data, c->source.len}, word);
+}
+
+oato_status chat_reader_open(const struct chat_template *c, enum chat_form form, const char *prompt,
+                             size_t n, const struct chat_sink *sink, struct chat_reader **out,
                              struct oato_error *err)
 {
     const struct gguf_string source = {c->source.data, c->source.len};
-    return chat_reader_of(source, (struct gguf_string){prompt, n}, sink, out, err);
+    return chat_reader_of(source, form, (struct gguf_string){prompt, n}, sink, out, err);
 }
 
 static void message_push(struct jinja *x, struct list *l, const char *role, struct value content)

@@ -25,7 +25,9 @@ oato_status grammar_parse(const char *gbnf, size_t n, struct budget *budget, str
 /* n bytes of a JSON schema (draft 2020-12 or 7). Every text that the grammar allows is a JSON
  * document that the schema accepts, except that oneOf counts as anyOf; not the other way round:
  * objects have the listed properties in the listed order, and others only where the schema has an
- * additionalProperties that is not false. OATO_EUSAGE names a keyword that is not supported. */
+ * additionalProperties that is not false, or lists no `properties`. Formats are remarks; those that
+ * are known are kept where they are a text's only limit. OATO_EUSAGE names a keyword that is not
+ * supported. */
 oato_status grammar_of_schema(const char *json, size_t n, struct budget *budget,
                               struct grammar **out, struct oato_error *err);
 /* The same of a value of jansson's. */

@@ -5,7 +5,8 @@
  *
  * Where a grammar cannot tell all that a schema allows, it allows less, never more, with one
  * exception: oneOf is read as anyOf. So objects have their listed properties in the listed order,
- * others only where additionalProperties is given and not false, and numbers have up to 16 digits.
+ * others only where additionalProperties is given and not false or nothing is listed, and numbers
+ * have up to 16 digits.
  */
 #include "text/grammar.h"
 #include "text/json_schema_internal.h"

@@ -76,7 +76,8 @@ oato_status schema_fail(struct schema_maker *m, const char *what, const char *ke
 oato_status schema_fail_memory(struct schema_maker *m);
 /* The list ends with NULL. */
 bool schema_is_any_of(const char *s, const char *const *list);
-/* Keywords that limit no values, such as title and $defs. */
+/* Keywords that limit no values, such as title and $defs; `format` is one, even where it is kept.
+ */
 bool schema_is_remark(const char *key);
 /* All keywords but one are remarks. */
 bool schema_only_remarks_but(const json_t *schema, const char *keyword);

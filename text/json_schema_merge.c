@@ -31,7 +31,8 @@ bool schema_is_remark(const char *key)
     static const char *const remarks[] = {
         "$schema", "$id",       "$comment",    "$defs",           "definitions",      "title",
         "$anchor", "default",   "examples",    "description",     "deprecated",       "readOnly",
-        "example", "writeOnly", "$vocabulary", "contentEncoding", "contentMediaType", NULL};
+        "example", "writeOnly", "$vocabulary", "contentEncoding", "contentMediaType", "format",
+        NULL};
     return schema_is_any_of(key, remarks);
 }
 

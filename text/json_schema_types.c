@@ -242,7 +242,7 @@ static oato_status make_object(struct schema_maker *m, const json_t *schema, str
     const json_t *properties = NULL, *other = json_object_get(schema, "additionalProperties");
     int after[2] = {m->next_rule, m->next_rule + 1}, rule = 0;
     m->next_rule += 2;
-    if (!json_object_size(json_object_get(schema, "properties")) && !other &&
+    if (!json_object_get(schema, "properties") && !other &&
         !json_array_size(json_object_get(schema, "required"))) {
         text_printf(e, "object");
         return OATO_OK;
@@ -332,18 +332,14 @@ static oato_status make_string(struct schema_maker *m, const json_t *schema, str
         return schema_fail(m, "wants a string", pattern ? "pattern" : "format");
     if (pattern && strlen(json_string_value(pattern)) != json_string_length(pattern))
         return schema_fail(m, "has a zero byte", "pattern");
-    if (!!pattern + !!format + sized > 1)
-        return schema_fail(m, "beside another limit of a string is not supported",
-                           pattern ? "pattern" : "format");
+    if (pattern && sized)
+        return schema_fail(m, "beside another limit of a string is not supported", "pattern");
     text_printf(e, "\"\\\"\" ");
     if (pattern) {
         if (gbnf_pattern(e, json_string_value(pattern), m->budget, m->err))
             return m->err->status;
-    } else if (format) {
-        if (!gbnf_format(e, json_string_value(format)))
-            return oato_fail(m->err, OATO_EUSAGE, "JSON schema: 'format' %.60s is not supported",
-                             json_string_value(format));
-    } else {
+    } else if (!format || sized || !gbnf_format(e, json_string_value(format))) {
+        /* A format is a remark: kept where it is known and the only limit. */
         text_printf(e, "char");
         gbnf_repeat(e, least, most);
     }

@@ -103,6 +103,8 @@ const char *chat_template_name(
 /* A program of Jinja, which may show tools and have variables; else a named format. */
 bool chat_template_is_program(const struct chat_template *c);
 const char *chat_template_warning(const struct chat_template *c);
+/* Whether the program has this word in it: a role, or a member of messages, that it knows. */
+bool chat_template_mentions(const struct chat_template *c, const char *word);
 /* Further variables that the program sees, members of a JSON object: {"enable_thinking": false}.
  * Named formats have no variables: an error. */
 oato_status chat_template_variables(struct chat_template *c, const char *json,
@@ -128,28 +130,41 @@ enum chat_part { CHAT_SAYS, CHAT_THINKS };
 struct chat_sink {
     /* A piece of what is said, or of the reasoning before it. */
     void (*text)(void *user, enum chat_part part, const char *s, size_t n);
-    /* The call of a function; arguments: a JSON object on one line. */
-    void (*call)(void *user, const char *name, const char *arguments);
+    /* A call of a function begins. Its arguments follow in pieces, then its end, in front of
+     * anything else; name: of UTF-8, with no zero byte. */
+    void (*call)(void *user, const char *name);
+    void (*arguments)(void *user, const char *s, size_t n);
+    /* whole: its arguments are a JSON object, on one line. Otherwise the answer was cut within
+     * them, or they are as the model wrote them from the byte on that is no JSON. */
+    void (*call_end)(void *user, bool whole);
     void *user;
+};
+
+/* How calls are looked for. */
+enum chat_form {
+    CHAT_FORM_OWN,     /* as the template tells; if that shows none, there are none */
+    CHAT_FORM_GENERIC, /* <tool_call>{"name": .., "arguments": {..}}</tool_call> */
 };
 
 /* Cuts an answer into its parts while it arrives: reasoning (<think>, Harmony's channels, ..), what
  * is said, and calls of functions (Hermes, Qwen, Harmony, Mistral, GLM, Kimi, DeepSeek, MiniMax,
  * Gemma 4, LFM2, .. ). The model's chat template tells which marks it uses; marks, and white space
- * beside them, belong to no part. What looks like a call and cannot be read is said. */
+ * beside them, belong to no part. What looks like a call and cannot be read is said, up to the
+ * beginning of its arguments. */
 struct chat_reader;
 /* prompt: the text that chat_template_apply made for the answer, whose end may open the reasoning.
  * The reader keeps none of the arguments but *sink. */
-oato_status chat_reader_open(const struct chat_template *c, const char *prompt, size_t n,
-                             const struct chat_sink *sink, struct chat_reader **out,
+oato_status chat_reader_open(const struct chat_template *c, enum chat_form form, const char *prompt,
+                             size_t n, const struct chat_sink *sink, struct chat_reader **out,
                              struct oato_error *err);
 /* Does the text so far end in reasoning, and the marks around that; NULL: the model has none. */
 bool chat_reader_thinks(const struct chat_reader *r, const char **begin, const char **end);
 /* The next piece of the answer's text, control tokens included. */
 void chat_reader_push(struct chat_reader *r, const char *text, size_t n);
-/* The end of the answer: hands out what was held back. An error: memory was short, and parts may be
- * missing. */
-oato_status chat_reader_end(struct chat_reader *r, struct oato_error *err);
+/* The end of the answer: hands out what was held back. cut: it is not the model's own, so that the
+ * beginning of a mark, or of a call whose arguments did not begin, is none of the parts. An error:
+ * memory was short, and parts may be missing. */
+oato_status chat_reader_end(struct chat_reader *r, bool cut, struct oato_error *err);
 void chat_reader_free(struct chat_reader *r);
 
 #endif

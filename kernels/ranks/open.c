@@ -5,6 +5,8 @@
 #include "kernels/ranks/collective_internal.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 
 enum { TELL_NS = 500000000 };
+enum { JOIN_S = 60, JOIN_MOST_S = 86400 }; /* OATO_MPI_WAIT */
 
 int32_t collective_rank(const struct collective *c)
 {
@@ -158,15 +161,89 @@ static oato_status hosts_exchange(struct collective *c, struct oato_error *err)
     return status;
 }
 
+/* MPI_Init waits for ever for a rank that has stopped or never calls it, and nothing but a thread
+ * can end that. */
+struct joining {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool joined;
+    int32_t seconds;
+    void (*on_lost)(const struct oato_error *err);
+};
+
+/* The first rank says it; the launcher then ends the others. */
+static int32_t rank_told(void)
+{
+    const char *names[] = {getenv("OMPI_COMM_WORLD_RANK"), getenv("PMI_RANK")};
+    int64_t rank = 0;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (names[i] && parse_i64(names[i], 0, INT32_MAX, &rank))
+            break;
+    return (int32_t)rank;
+}
+
+static void *join_watch(void *arg)
+{
+    struct joining *j = arg;
+    struct oato_error err;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += j->seconds + (rank_told() ? 2 : 0);
+    pthread_mutex_lock(&j->lock);
+    while (!j->joined && pthread_cond_timedwait(&j->wake, &j->lock, &until) != ETIMEDOUT) {
+    }
+    if (!j->joined) {
+        oato_fail(&err, OATO_EDEVICE,
+                  "not all ranks have joined within %d s: one has stopped or is another program; "
+                  "OATO_MPI_WAIT allows more seconds",
+                  j->seconds);
+        j->on_lost(&err);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+/* transport->open, within so many seconds. */
+static oato_status transport_open(struct collective *c, char host[TRANSPORT_HOST],
+                                  void (*on_lost)(const struct oato_error *err),
+                                  struct oato_error *err)
+{
+    struct joining j = {.on_lost = on_lost};
+    const char *wanted = getenv("OATO_MPI_WAIT");
+    int64_t seconds = JOIN_S;
+    if (wanted && !parse_i64(wanted, 1, JOIN_MOST_S, &seconds))
+        return oato_fail(err, OATO_EUSAGE, "OATO_MPI_WAIT is %.40s; it can be 1 to %d seconds",
+                         wanted, JOIN_MOST_S);
+    j.seconds = (int32_t)seconds;
+    pthread_mutex_init(&j.lock, NULL);
+    pthread_cond_init(&j.wake, NULL);
+    const bool watched = on_lost && !pthread_create(&j.thread, NULL, join_watch, &j);
+    const int failed = c->transport->open(&c->rank, &c->ranks, host);
+    pthread_mutex_lock(&j.lock);
+    j.joined = true;
+    pthread_cond_signal(&j.wake);
+    pthread_mutex_unlock(&j.lock);
+    if (watched)
+        pthread_join(j.thread, NULL);
+    pthread_cond_destroy(&j.wake);
+    pthread_mutex_destroy(&j.lock);
+    return failed
+               ? oato_fail(err, OATO_EDEVICE, "the ranks cannot be joined: %s", c->transport->why())
+               : OATO_OK;
+}
+
 static oato_status ranks_join(struct collective *c, void (*on_lost)(const struct oato_error *err),
                               struct oato_error *err)
 {
     char host[TRANSPORT_HOST] = "";
-    if (c->transport->open(&c->rank, &c->ranks, host))
-        return oato_fail(err, OATO_EDEVICE, "the ranks cannot be joined: %s", c->transport->why());
+    if (transport_open(c, host, on_lost, err))
+        return err->status;
     if (c->ranks > RANKS_MAX)
         return oato_fail(err, OATO_EUSAGE, "%d ranks; at most %d are possible", c->ranks,
                          RANKS_MAX);
+    for (int i = 0; i < c->ranks; i++) /* until they tell */
+        snprintf(c->host[i], sizeof c->host[i], "an unknown host");
     memcpy(c->host[c->rank], host, sizeof host);
     groups_single(c);
     c->sum = pages_alloc(SLOT_BYTES);
@@ -175,7 +252,7 @@ static oato_status ranks_join(struct collective *c, void (*on_lost)(const struct
     c->next = pages_alloc(SLOT_BYTES);
     if (!c->sum || !c->others || !c->packed || !c->next)
         return oato_fail_memory(err, SLOT_BYTES, "sums of ranks");
-    if (hosts_exchange(c, err) || watch_begin(c, on_lost, err))
+    if (watch_begin(c, on_lost, err) || hosts_exchange(c, err)) /* a rank may stop at once */
         return err->status;
     return collective_agree(c, sums_choose(c, err), err);
 }

@@ -9,11 +9,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-static void cut(struct gguf_string program, struct gguf_string answer, size_t piece,
+static void cut(struct gguf_string program, struct gguf_string answer, size_t piece, bool is_cut,
                 struct answer_parts *parts)
 {
     struct oato_error err;
-    if (answer_cut(program, program, answer, piece, parts, &err))
+    if (answer_cut(program, program, answer, piece, is_cut, parts, &err))
         abort();
 }
 
@@ -32,12 +32,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     const struct gguf_string program = {text, (size_t)(line - text)};
     const struct gguf_string answer = {line + 1, bytes - program.len - 1};
-    cut(program, answer, 1, &one);
-    cut(program, answer, bytes, &two);
-    check_same(&one.calls, &two.calls);
-    check_same(&one.text[CHAT_SAYS], &two.text[CHAT_SAYS]);
-    check_same(&one.text[CHAT_THINKS], &two.text[CHAT_THINKS]);
-    answer_parts_free(&one);
-    answer_parts_free(&two);
+    for (int is_cut = 0; is_cut < 2; is_cut++) {
+        cut(program, answer, 1, is_cut, &one);
+        cut(program, answer, bytes, is_cut, &two);
+        check_same(&one.calls, &two.calls);
+        check_same(&one.text[CHAT_SAYS], &two.text[CHAT_SAYS]);
+        check_same(&one.text[CHAT_THINKS], &two.text[CHAT_THINKS]);
+        answer_parts_free(&one);
+        answer_parts_free(&two);
+    }
     return 0;
 }

@@ -1,13 +1,13 @@
 /*
  * bench_scheduler.c - every policy at the scale of AdaptiveLLM's evaluation: models of 7B to 30B on
- * GPUs that are known from data sheets, by the simulation (server/simulate.h). Prints the tables of
+ * GPUs that are known from data sheets, by the simulation (scheduler_world.h). Prints the tables of
  * docs/benchmarks/serving.md; the same build prints the same. Each cell is the mean of a few loads:
  * of a single one the last requests decide, and what is better by 3 % is mere luck.
  *
  * What a step takes: half of the arithmetic of the data sheet and 80 % of its bandwidth, copies
  * at 75 % of the link's rate as in docs/hardware; KV in F16; 10 % of the memory is for activations.
  */
-#include "server/simulate.h"
+#include "scheduler_world.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -11,39 +11,68 @@
 
 struct answer_parts {
     struct text text[2]; /* by enum chat_part */
-    struct text calls;   /* members of a JSON array: ["name",{..}] */
+    struct text calls;   /* members of a JSON array: ["name",{..}]; that of a call that is not whole
+                            ends in .. */
+    struct text arguments; /* of the call that is arriving */
+    int n_whole, n_cut;
+    bool calling;
 };
 
 static inline void parts_text(void *user, enum chat_part part, const char *s, size_t n)
 {
-    text_add(&((struct answer_parts *)user)->text[part], s, n);
-}
-
-/* Whatever the answer, a call has a name, and its arguments are an object on one line. */
-static inline void parts_call(void *user, const char *name, const char *arguments)
-{
-    struct text *t = &((struct answer_parts *)user)->calls;
-    const size_t n = strlen(arguments);
-    if (!name[0] || n < 2 || arguments[0] != '{' || arguments[n - 1] != '}' ||
-        strchr(arguments, '\n'))
+    struct answer_parts *p = user;
+    if (p->calling)
         abort();
-    text_printf(t, "%s[\"%s\",%s]", t->len ? "," : "", name, arguments);
+    text_add(&p->text[part], s, n);
 }
 
-/* The program of a chat template, the prompt, and the answer in pieces of so many bytes. Free the
- * parts. */
+static inline void parts_call(void *user, const char *name)
+{
+    struct answer_parts *p = user;
+    if (!name[0] || p->calling)
+        abort();
+    p->calling = true;
+    text_printf(&p->calls, "%s[\"%s\",", p->calls.len ? "," : "", name);
+}
+
+static inline void parts_arguments(void *user, const char *s, size_t n)
+{
+    struct answer_parts *p = user;
+    if (!p->calling || !n)
+        abort();
+    text_add(&p->arguments, s, n);
+}
+
+/* Whatever the answer, the arguments of a whole call are an object on one line. */
+static inline void parts_call_end(void *user, bool whole)
+{
+    struct answer_parts *p = user;
+    const struct text *a = &p->arguments;
+    if (!p->calling || (whole && (a->len < 2 || a->data[0] != '{' || a->data[a->len - 1] != '}' ||
+                                  memchr(a->data, '\n', a->len))))
+        abort();
+    p->calling = false;
+    p->n_whole += whole;
+    p->n_cut += !whole;
+    text_add(&p->calls, or_empty(a->data), a->len);
+    text_printf(&p->calls, whole ? "]" : "..]");
+    p->arguments.len = 0;
+}
+
+/* The program of a chat template, the prompt, and the answer in pieces of so many bytes, which is
+ * cut behind them or ends there. Free the parts. */
 static inline oato_status answer_cut(struct gguf_string program, struct gguf_string prompt,
-                                     struct gguf_string answer, size_t piece,
+                                     struct gguf_string answer, size_t piece, bool is_cut,
                                      struct answer_parts *p, struct oato_error *err)
 {
     struct chat_reader *r;
-    const struct chat_sink sink = {parts_text, parts_call, p};
+    const struct chat_sink sink = {parts_text, parts_call, parts_arguments, parts_call_end, p};
     *p = (struct answer_parts){0};
-    oato_status status = chat_reader_of(program, prompt, &sink, &r, err);
+    oato_status status = chat_reader_of(program, CHAT_FORM_OWN, prompt, &sink, &r, err);
     for (size_t i = 0; !status && i < answer.len; i += piece)
         chat_reader_push(r, answer.data + i, answer.len - i < piece ? answer.len - i : piece);
     if (!status)
-        status = chat_reader_end(r, err);
+        status = chat_reader_end(r, is_cut, err);
     chat_reader_free(r);
     return status;
 }
@@ -53,6 +82,7 @@ static inline void answer_parts_free(struct answer_parts *p)
     text_free(&p->text[CHAT_SAYS]);
     text_free(&p->text[CHAT_THINKS]);
     text_free(&p->calls);
+    text_free(&p->arguments);
 }
 
 #endif

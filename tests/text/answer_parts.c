@@ -37,7 +37,7 @@ int main(int argc, char **argv)
         struct text line = {0};
         status = answer_cut((struct gguf_string){(const char *)f.data, f.bytes},
                             (struct gguf_string){prompt.data, prompt.len},
-                            (struct gguf_string){answer.data, answer.len}, 3, &p, &err);
+                            (struct gguf_string){answer.data, answer.len}, 3, false, &p, &err);
         json_open(&line, NULL, '{');
         json_add(&line, JSON("thinks", (const char *)p.text[CHAT_THINKS].data),
                  JSON("says", (const char *)p.text[CHAT_SAYS].data));

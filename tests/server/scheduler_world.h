@@ -1,9 +1,10 @@
 /*
- * simulate.h - the scheduler on a machine that is only numbers: discrete events, a step of the
- * engine each. What the engine does with a schedule (executor/batch.h) is done here to counters.
+ * scheduler_world.h - the scheduler on a machine that is only numbers: discrete events, a step of
+ * the engine each. What the engine does with a schedule (executor/batch.h) is done here to
+ * counters.
  */
-#ifndef OATO_SIMULATE_H
-#define OATO_SIMULATE_H
+#ifndef OATO_SCHEDULER_WORLD_H
+#define OATO_SCHEDULER_WORLD_H
 
 #include "server/scheduler.h"
 

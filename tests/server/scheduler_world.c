@@ -1,10 +1,10 @@
 /*
- * simulate.c - see simulate.h. A step carries what a step of the engine would: a token of each
- * decoding request, and pieces of prompts in the schedule's order up to `ubatch` tokens. It takes
- * the longer of reading the weights and computing its tokens, and reading the KV that it sees.
- * Copies for swapping come before the step, as in the engine.
+ * scheduler_world.c - see scheduler_world.h. A step carries what a step of the engine would: a
+ * token of each decoding request, and pieces of prompts in the schedule's order up to `ubatch`
+ * tokens. It takes the longer of reading the weights and computing its tokens, and reading the KV
+ * that it sees. Copies for swapping come before the step, as in the engine.
  */
-#include "server/simulate.h"
+#include "scheduler_world.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,0 +1,147 @@
+/*
+ * dialect.c - what the interfaces of several makers have in common: messages in OpenAI's form made
+ * piece by piece, and an answer as a list of parts, whole or as it comes.
+ */
+#include "server/server_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------- requests --- */
+
+json_t *message_of(json_t *messages, const char *role)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (json_array_size(messages) &&
+        !strcmp(json_string_value(json_object_get(last, "role")), role))
+        return last;
+    json_t *new = json_pack("{s:s, s:[]}", "role", role, "content");
+    return json_array_append_new(messages, new) ? NULL : new;
+}
+
+json_t *message_of_result(json_t *messages, const json_t *id)
+{
+    json_t *new = json_pack("{s:s, s:O*, s:[]}", "role", "tool", "tool_call_id", id, "content");
+    return json_array_append_new(messages, new) ? NULL : new;
+}
+
+void message_says(json_t *message, const json_t *text)
+{
+    if (json_string_length(text))
+        json_array_append_new(json_object_get(message, "content"),
+                              json_pack("{s:s, s:O}", "type", "text", "text", text));
+}
+
+void message_thinks(json_t *message, const json_t *text)
+{
+    const json_t *before = json_object_get(message, "reasoning_content");
+    if (!json_string_length(text))
+        return;
+    json_object_set_new(message, "reasoning_content",
+                        json_sprintf("%s%s%s", or_empty(json_string_value(before)),
+                                     before ? "\n" : "", json_string_value(text)));
+}
+
+void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments)
+{
+    json_t *calls = json_object_get(message, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        json_object_set_new(message, "tool_calls", calls);
+    }
+    json_array_append_new(calls,
+                          json_pack("{s:O*, s:s, s:{s:O*, s:O*}}", "id", id, "type", "function",
+                                    "function", "name", name, "arguments", arguments));
+}
+
+void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema)
+{
+    json_array_append_new(tools, json_pack("{s:s, s:{s:O*, s:O*, s:O*}}", "type", "function",
+                                           "function", "name", name, "description", description,
+                                           "parameters", schema));
+}
+
+void thinking_set(const struct exchange *x, json_t *request, bool on)
+{
+    const struct chat_template *template = x->instance->template;
+    json_t *variables = json_object_get(request, "chat_template_kwargs");
+    if (!template || !chat_template_is_program(template)) /* a named format has no variables */
+        return;
+    if (!json_is_object(variables)) {
+        variables = json_object();
+        json_object_set_new(request, "chat_template_kwargs", variables);
+    }
+    json_object_set_new(variables, "enable_thinking", json_boolean(on));
+}
+
+const char *effort_of(const json_t *effort)
+{
+    static const char *const efforts[][2] = {{"minimal", "low"},   {"low", "low"},
+                                             {"medium", "medium"}, {"high", "high"},
+                                             {"xhigh", "high"},    {"max", "high"}};
+    for (size_t i = 0; i < ARRAY_LEN(efforts) && json_is_string(effort); i++)
+        if (!strcmp(json_string_value(effort), efforts[i][0]))
+            return efforts[i][1];
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------- answers --- */
+
+struct part_view part_at(const struct choice *c, size_t index)
+{
+    const struct part *p = &c->parts[index];
+    if (p->kind == PART_CALL) {
+        const struct call *call = &c->calls[p->from];
+        return (struct part_view){p->kind, call->name, or_empty(call->arguments.data),
+                                  call->arguments.len, call->ended};
+    }
+    const struct text *all = p->kind == PART_THINKS ? &c->thinks : &c->says;
+    size_t next = index + 1;
+    while (next < c->n_parts && c->parts[next].kind != p->kind)
+        next++;
+    const size_t end = next < c->n_parts ? c->parts[next].from : all->len;
+    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from, true};
+}
+
+bool part_next(struct choice *c, struct part_piece *p)
+{
+    const size_t index = c->sent_parts;
+    struct call_piece call = {0};
+    if (index == c->n_parts)
+        return false;
+    *p = (struct part_piece){
+        .index = index, .part = part_at(c, index), .begins = !c->part_begun, .ends = c->ended};
+    if (p->part.kind == PART_CALL) {
+        if (call_next(c, &call)) {
+            p->text = call.arguments;
+            p->n = call.n;
+        }
+        p->ends = p->ends || call.ended;
+    } else {
+        size_t *sent = p->part.kind == PART_THINKS ? &c->sent_thinks : &c->sent_says;
+        const size_t from = *sent - c->parts[index].from;
+        p->text = p->part.text + from;
+        p->n = p->part.n - from;
+        *sent += p->n;
+    }
+    p->ends = p->ends || index + 1 < c->n_parts;
+    if (!p->begins && !p->n && !p->ends)
+        return false;
+    c->part_begun = !p->ends;
+    c->sent_parts += p->ends;
+    return true;
+}
+
+void event_named(struct text *out, const char *name, struct text *event)
+{
+    text_printf(out, "event: %s\n", name);
+    event_write(out, event);
+}
+
+void value_add(struct text *t, const char *key, const json_t *value)
+{
+    char *dump = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_key(t, key);
+    text_printf(t, "%s", dump ? dump : "null");
+    free(dump);
+}

@@ -1,0 +1,53 @@
+// api.js - asking the server: keys, errors, and streams of server-sent events.
+import {kept} from "./dom.js";
+
+/** An answer of the server that is an error: its message, status and type. */
+export class ServerError extends Error {
+  constructor(message, status, type) {
+    super(message);
+    Object.assign(this, {status, type});
+  }
+}
+
+/** The key is forgotten when the tab is closed. */
+export const key = {
+  get: () => kept.get("key", "", sessionStorage),
+  set: value => kept.set("key", value, sessionStorage),
+};
+
+async function checked(response) {
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  throw new ServerError(body?.error?.message ?? `${response.status} ${response.statusText}`, response.status,
+                        body?.error?.type);
+}
+
+function headers(more) {
+  return key.get() ? {...more, Authorization: "Bearer " + key.get()} : more;
+}
+
+export async function get(path) {
+  return checked(await fetch(path, {headers: headers({})}));
+}
+
+export async function post(path, body, signal) {
+  return checked(await fetch(path, {
+    method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)}));
+}
+
+/** The events of a stream, parsed. One that is an error is thrown. */
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let held = "";;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line.startsWith("data: [DONE]")) continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw new ServerError(event.error.message, event.error.code, event.error.type);
+      yield event;
+    }
+  }
+}

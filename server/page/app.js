@@ -1,0 +1,173 @@
+// app.js - where the page begins: its parts, what keys and buttons do, and which model is asked.
+import {$, banner, kept, make} from "./dom.js";
+import {get} from "./api.js";
+import * as activity from "./activity.js";
+import * as chat from "./chat.js";
+import * as files from "./files.js";
+import * as list from "./list.js";
+import * as plan from "./plan.js";
+import * as settings from "./settings.js";
+import * as store from "./store.js";
+
+const narrow = matchMedia("(max-width: 900px)");
+const SIDES = ["left", "right"];
+
+// ------------------------------------------------------------------------------------------------ panels
+
+function isOpen(side) {
+  return document.body.classList.contains("show-" + side);
+}
+
+/** On a narrow screen a side lies over the chat, which nothing reaches meanwhile. */
+function open(side, on) {
+  document.body.classList.toggle("show-" + side, on);
+  if (!narrow.matches) kept.set("show-" + side, on);
+  $(side).inert = !on;
+  $("show-" + side).setAttribute("aria-expanded", String(on));
+  const over = narrow.matches && SIDES.some(isOpen);
+  $("shade").hidden = !over;
+  document.querySelector("main").inert = over;
+  if (narrow.matches && on) $(side).querySelector("button").focus();
+}
+
+function closeDrawers() {
+  if (narrow.matches) SIDES.filter(isOpen).forEach(side => open(side, false));
+}
+
+function arrange() {
+  for (const side of SIDES) open(side, !narrow.matches && kept.get("show-" + side, true));
+}
+
+function choose(tab) {
+  for (const other of document.querySelectorAll("[role=tab]")) {
+    const on = other === tab;
+    other.setAttribute("aria-selected", String(on));
+    other.tabIndex = on ? 0 : -1;
+    $(other.getAttribute("aria-controls")).hidden = !on;
+  }
+  kept.set("tab", tab.id);
+}
+
+function panels() {
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  for (const [i, tab] of tabs.entries()) {
+    tab.addEventListener("click", () => choose(tab));
+    tab.addEventListener("keydown", e => {
+      const step = {ArrowRight: 1, ArrowLeft: -1}[e.key];
+      if (!step) return;
+      const next = tabs[(i + step + tabs.length) % tabs.length];
+      choose(next);
+      next.focus();
+    });
+  }
+  choose($(kept.get("tab", "tab-plan")) ?? tabs[0]);
+  for (const side of SIDES) $("show-" + side).addEventListener("click", () => open(side, !isOpen(side)));
+  for (const close of document.querySelectorAll("[data-close]"))
+    close.addEventListener("click", () => { open(close.dataset.close, false); $("show-" + close.dataset.close).focus(); });
+  $("shade").addEventListener("click", closeDrawers);
+  narrow.addEventListener("change", arrange);
+  arrange();
+}
+
+// ------------------------------------------------------------------------------------------------ the message box
+
+function grow() {
+  const text = $("text");
+  text.style.height = "auto";
+  text.style.height = `${Math.min(text.scrollHeight + 2, innerHeight * 0.4)}px`;
+}
+
+function submit() {
+  if (chat.isBusy()) return chat.stop();
+  const text = $("text").value.trim();
+  if (!text && !files.count()) return;
+  $("text").value = "";
+  grow();
+  chat.send(text, files.take());
+}
+
+function keys() {
+  $("ask").addEventListener("submit", e => { e.preventDefault(); submit(); });
+  $("text").addEventListener("input", grow);
+  $("text").addEventListener("keydown", e => {
+    if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+      e.preventDefault();
+      if (!chat.isBusy()) submit(); // Enter never stops an answer
+    }
+    if (e.key === "ArrowUp" && !$("text").value) {
+      e.preventDefault();
+      chat.editLast();
+    }
+  });
+  addEventListener("keydown", e => {
+    if (e.key === "Escape") {
+      if (narrow.matches && SIDES.some(isOpen)) closeDrawers();
+      else chat.stop();
+    }
+    if (e.key.toLowerCase() === "o" && e.shiftKey && (e.ctrlKey || e.metaKey)) {
+      e.preventDefault();
+      chat.begin();
+    }
+  });
+  $("new").addEventListener("click", () => { chat.begin(); closeDrawers(); $("text").focus(); });
+}
+
+// ------------------------------------------------------------------------------------------------ models
+
+function chosen() {
+  return $("model").hidden ? undefined : $("model").value;
+}
+
+async function describe() {
+  await Promise.all([settings.refresh(chosen()), plan.refresh(chosen())]);
+}
+
+/** Where the server has several models, one is chosen; what it is doing with each is told by its state. */
+async function models() {
+  const {data} = await (await get("v1/models")).json();
+  $("model-name").textContent = data[0]?.id ?? "no model";
+  if (data.length < 2) return;
+  $("model").replaceChildren(...data.map(({id, status}) =>
+    make("option", {value: id, text: status?.value && status.value !== "loaded" ? `${id} (${status.value})` : id})));
+  const before = kept.get("model", "");
+  if (data.some(m => m.id === before)) $("model").value = before;
+  $("model").hidden = false;
+  $("model-name").hidden = true;
+}
+
+async function ready() {
+  for (;;) { // a server that is loading its model says so with 503
+    try {
+      await models();
+      await describe();
+      return;
+    } catch (error) {
+      banner(error.status === 503 ? "The server is loading its model …" : error.status ? error.message : "The server cannot be reached.");
+      if (error.status === 401) return;
+    }
+    await new Promise(resolve => setTimeout(resolve, 1000));
+    banner("");
+  }
+}
+
+async function start() {
+  settings.theme();
+  settings.build();
+  panels();
+  keys();
+  files.listen();
+  list.listen(closeDrawers);
+  chat.configure({list: list.draw, measure: plan.measured, chosen});
+  if (!await store.open(chat.changedElsewhere))
+    banner("This browser keeps nothing for this page: conversations are gone when it is closed.");
+  chat.begin();
+  $("model").addEventListener("change", () => { kept.set("model", $("model").value); describe(); });
+  addEventListener("oato-key", () => { banner(""); ready(); });
+  activity.watch();
+  await ready();
+  const question = new URLSearchParams(location.search).get("q"); // /?q=TEXT asks at once
+  if (question) chat.send(question);
+  document.body.dataset.ready = "yes";
+}
+
+start();
