@@ -47,6 +47,18 @@ void thinking_set(const struct exchange *x, json_t *request, bool on);
 /* The effort that OpenAI's chats know for one of theirs or Anthropic's. NULL: none. */
 const char *effort_of(const json_t *effort);
 
+/* fim.c: dialect.request of /v1/completions. */
+oato_status fim_suffix(struct exchange *x, struct oato_error *err);
+/* Whether the model fills in. */
+bool fim_is_known(const struct instance *m);
+/* Sets the "prompt" of the request, for texts before and behind what is wanted. Of a model that
+ * does not fill in x->unsupported is set. */
+oato_status fim_prompt(struct exchange *x, json_t *request, const json_t *prefix,
+                       const json_t *suffix, struct oato_error *err);
+
+/* ollama.c: a member with a time, as Ollama writes it. */
+void ollama_time(struct text *t, const char *key, time_t seconds);
+
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 
 /* All there is of a part so far. */
@@ -83,10 +95,16 @@ void event_write(struct text *out, struct text *event);
 /* {"error": ..} as OpenAI has it: dialect.error, and .failed. */
 void error_json(struct text *t, unsigned status, const char *message);
 void error_event(struct job *j, struct text *out);
+/* llama.cpp's answers: dialect.whole, and .events. */
+void native_whole(struct job *j, struct text *t);
+void native_events(struct job *j, struct text *out);
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */
 extern const struct dialect dialect_messages, dialect_messages_count;      /* anthropic.c */
 extern const struct dialect dialect_responses;                             /* responses.c */
+extern const struct dialect dialect_infill;                                /* fim.c */
+extern const struct dialect dialect_rerank;                                /* rerank.c */
+extern const struct dialect dialect_ollama, dialect_ollama_embed;          /* ollama.c */
 
 #endif

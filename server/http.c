@@ -207,7 +207,8 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
         return dialect_of(x)->unfit
                    ? reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%s", dialect_of(x)->unfit, err->text)
                    : reply_unfit(x, err);
-    return reply_error(x, failure_status(err), "%s", err->text);
+    return reply_error(x, x->unsupported ? MHD_HTTP_NOT_IMPLEMENTED : failure_status(err), "%s",
+                       err->text);
 }
 
 /* --------------------------------------------------------------- answers that come later --- */

@@ -151,6 +151,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     own.session.candidates = CANDIDATES;
     if (!own.session.plan && !own.session.make_plan && !own.session.engine.embeddings)
         own.session.engine.rows = own.session.engine.seqs + PROMPT_ROWS;
+    own.session.engine.states = !own.session.engine.embeddings;
     oato_status status = session_join(&own.session, err);
     if (status)
         return status;
