@@ -58,6 +58,8 @@ oato_status fim_prompt(struct exchange *x, json_t *request, const json_t *prefix
 
 /* ollama.c: a member with a time, as Ollama writes it. */
 void ollama_time(struct text *t, const char *key, time_t seconds);
+/* ollama_models.c: whether the model's template knows of reasoning. */
+bool ollama_thinks(const struct instance *m);
 
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 

@@ -64,6 +64,9 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
                          "think can be true, false, \"low\", \"medium\" or \"high\"");
     if (effort)
         json_object_set_new(request, "reasoning_effort", json_string(effort));
+    if ((effort || json_is_true(think)) && !ollama_thinks(x->instance))
+        return oato_fail(err, OATO_EUSAGE, "%.100s does not support thinking; leave think out",
+                         x->instance->name);
     thinking_set(x, request, json_is_true(think) || effort);
     return OATO_OK;
 }
@@ -209,53 +212,46 @@ static void end_add(struct text *t, const struct choice *c)
              JSON("eval_duration", between(c->first_ns, c->last_ns)));
 }
 
-static void call_add(struct text *t, const struct part_view *p, size_t index)
+static void call_add(struct text *t, const struct call *call, size_t index)
 {
-    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
+    const char *s = or_empty(call->arguments.data);
+    json_t *arguments = json_loadb(s, call->arguments.len, JSON_ALLOW_NUL, NULL);
     if (!json_is_object(arguments)) { /* the model may call with what is none */
         json_decref(arguments);
-        arguments = p->n ? json_pack("{s:s%}", "arguments", p->text, p->n) : json_object();
+        arguments = json_pack("{s:s}", "arguments", s);
     }
     json_open(t, NULL, '{');
     json_open(t, "function", '{');
-    json_add(t, JSON("index", index), JSON("name", p->name));
+    json_add(t, JSON("index", index), JSON("name", (const char *)call->name));
     value_add(t, "arguments", arguments);
     json_close(t, '}');
     json_close(t, '}');
     json_decref(arguments);
 }
 
-/* What one line says. */
+/* What one line says; calls from `call` on, n_calls of them, which are whole. */
 struct line {
     const char *says, *thinks;
-    size_t n_says, n_thinks;
-    size_t calls, n_calls; /* parts in which calls are: [calls, n_calls) */
+    size_t n_says, n_thinks, call, n_calls;
 };
 
 static void line_add(struct text *t, struct choice *c, const struct line *l, bool last)
 {
     const struct job *j = c->job;
     const bool chat = json_is_true(json_object_get(j->ask.kept, "chat"));
-    bool calls = false;
     head_add(t, j->ask.kept, j->instance);
     if (chat) {
         json_open(t, "message", '{');
         json_add(t, JSON("role", "assistant"));
     }
-    json_add_slice(t, chat ? "content" : "response", l->says, l->n_says);
+    json_add_slice(t, chat ? "content" : "response", or_empty(l->says), l->n_says);
     if (l->n_thinks)
         json_add_slice(t, "thinking", l->thinks, l->n_thinks);
-    for (size_t i = l->calls; i < l->n_calls; i++) {
-        const struct part_view p = part_at(c, i);
-        if (p.kind != PART_CALL)
-            continue;
-        if (p.whole && !calls)
-            json_open(t, "tool_calls", '[');
-        calls = calls || p.whole;
-        if (p.whole)
-            call_add(t, &p, c->parts[i].from);
-    }
-    if (calls)
+    if (l->n_calls)
+        json_open(t, "tool_calls", '[');
+    for (size_t i = l->call; i < l->call + l->n_calls; i++)
+        call_add(t, &c->calls[i], i);
+    if (l->n_calls)
         json_close(t, ']');
     if (chat)
         json_close(t, '}');
@@ -269,24 +265,30 @@ static void line_add(struct text *t, struct choice *c, const struct line *l, boo
     json_close(t, '}');
 }
 
+static void line_end(struct text *out, struct text *line)
+{
+    text_add(out, or_empty(line->data), line->len);
+    text_add(out, "\n", 1);
+    text_free_part(line, out);
+}
+
 static void line_write(struct text *out, struct choice *c, const struct line *l, bool last)
 {
     struct text line;
     text_init(&line);
     line_add(&line, c, l, last);
-    text_add(out, or_empty(line.data), line.len);
-    text_add(out, "\n", 1);
-    text_free_part(&line, out);
+    line_end(out, &line);
 }
 
 static void ollama_whole(struct job *j, struct text *t)
 {
     struct choice *c = j->choices[0];
-    const struct line all = {.says = or_empty(c->says.data),
-                             .thinks = or_empty(c->thinks.data),
-                             .n_says = c->says.len,
-                             .n_thinks = c->thinks.len,
-                             .n_calls = c->n_parts};
+    struct line all = {.says = c->says.data,
+                       .thinks = c->thinks.data,
+                       .n_says = c->says.len,
+                       .n_thinks = c->thinks.len};
+    while (all.n_calls < c->n_calls && c->calls[all.n_calls].ended)
+        all.n_calls++; /* one that the limit has cut is none */
     line_add(t, c, &all, true);
 }
 
@@ -296,24 +298,20 @@ static void ollama_events(struct job *j, struct text *out)
     struct choice *c = j->choices[0];
     struct part_piece p;
     while (part_next(c, &p)) {
-        struct line l = {.says = "", .thinks = ""};
-        if (p.part.kind == PART_CALL && p.ends) {
-            l.calls = p.index;
-            l.n_calls = p.index + 1;
-        } else if (p.part.kind == PART_THINKS) {
-            l.thinks = p.text;
-            l.n_thinks = p.n;
-        } else if (p.part.kind == PART_SAYS) {
-            l.says = p.text;
-            l.n_says = p.n;
+        struct line l = {0};
+        if (p.part.kind == PART_CALL) {
+            l.call = c->parts[p.index].from;
+            l.n_calls = p.ends && p.part.whole;
+        } else {
+            *(p.part.kind == PART_THINKS ? &l.thinks : &l.says) = p.text;
+            *(p.part.kind == PART_THINKS ? &l.n_thinks : &l.n_says) = p.n;
         }
-        if (l.n_says || l.n_thinks || (l.n_calls && p.part.whole))
+        if (l.n_says || l.n_thinks || l.n_calls)
             line_write(out, c, &l, false);
     }
-    if (c->ended && !c->sent_end) {
-        c->sent_end = true;
-        line_write(out, c, &(struct line){.says = "", .thinks = ""}, true);
-    }
+    if (c->ended && !c->sent_end)
+        line_write(out, c, &(struct line){0}, true);
+    c->sent_end = c->ended;
 }
 
 static void ollama_error(struct text *t, unsigned status, const char *message)
@@ -329,9 +327,7 @@ static void ollama_failed(struct job *j, struct text *out)
     struct text line;
     text_init(&line);
     ollama_error(&line, 0, j->error.text);
-    text_add(out, or_empty(line.data), line.len);
-    text_add(out, "\n", 1);
-    text_free_part(&line, out);
+    line_end(out, &line);
 }
 
 static void embed_whole(struct job *j, struct text *t)

@@ -12,33 +12,9 @@
 /* Of Ollama's interface as it is followed here: clients ask whether theirs is new enough. */
 #define OLLAMA_VERSION "0.12.11"
 
-static const char *const no_date = "9999-12-31T23:59:59Z"; /* a model stays */
-
-static int64_t parameters_of(const struct gguf *g)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
-        const int64_t *ne = gguf_tensor_at(g, i)->ne;
-        n += ne[0] * ne[1] * ne[2] * ne[3];
-    }
-    return n;
-}
-
-/* The type of most of its bytes. */
-static const char *type_of(const struct gguf *g)
-{
-    size_t bytes[DT_COUNT] = {0};
-    int most = 0;
-    for (size_t i = 0; i < gguf_tensor_count(g); i++)
-        bytes[gguf_tensor_at(g, i)->dtype] += gguf_tensor_at(g, i)->bytes;
-    for (int i = 0; i < DT_COUNT; i++)
-        most = bytes[i] > bytes[most] ? i : most;
-    return dtype_name((oato_dtype)most);
-}
-
 static void details_add(struct text *t, const struct model *m)
 {
-    const double n = (double)parameters_of(m->gguf);
+    const double n = (double)model_parameters(m);
     char size[24];
     snprintf(size, sizeof size, n < 1e9 ? "%.2fM" : "%.1fB", n < 1e9 ? n * 1e-6 : n * 1e-9);
     json_open(t, "details", '{');
@@ -48,7 +24,7 @@ static void details_add(struct text *t, const struct model *m)
     json_add(t, JSON(NULL, (const char *)m->shape.architecture));
     json_close(t, ']');
     json_add(t, JSON("parameter_size", (const char *)size),
-             JSON("quantization_level", type_of(m->gguf)));
+             JSON("quantization_level", dtype_name(model_dtype(m))));
     json_close(t, '}');
 }
 
@@ -69,8 +45,8 @@ static void model_add(struct text *t, const struct instance *m, bool running)
     ollama_time(t, "modified_at", modified(g));
     details_add(t, m->session.model);
     if (running)
-        json_add(t, JSON("expires_at", no_date), JSON("size_vram", m->away_bytes),
-                 JSON("context_length", m->context));
+        json_add(t, JSON("expires_at", "9999-12-31T23:59:59Z") /* it stays */,
+                 JSON("size_vram", m->away_bytes), JSON("context_length", m->context));
     json_close(t, '}');
 }
 
@@ -88,40 +64,41 @@ enum MHD_Result route_ollama_models(struct exchange *x)
 }
 
 /* Scalars; what is long, as the vocabulary is, is null. */
-static void keys_add(struct text *t, const struct gguf *g)
+static void key_add(struct text *t, const char *key, const struct gguf_value *v)
 {
     int64_t whole;
     double number;
-    for (size_t i = 0; i < gguf_kv_count(g); i++) {
-        const char *key = gguf_kv_key(g, i);
-        const struct gguf_value *v = gguf_kv_value(g, i);
-        if (!strcmp(key, "tokenizer.chat_template"))
-            continue;
-        if (v->type == GGUF_STRING)
-            json_add_slice(t, key, v->strings->data, v->strings->len);
-        else if (v->type == GGUF_BOOL)
-            json_add(t, json_bool(key, v->data[0] != 0));
-        else if (v->type != GGUF_ARRAY && gguf_value_i64(v, 0, &whole))
-            json_add(t, JSON(key, whole));
-        else if (v->type != GGUF_ARRAY && gguf_value_f64(v, 0, &number))
-            json_add(t, JSON(key, number));
-        else
-            value_add(t, key, NULL);
-    }
+    if (v->type == GGUF_STRING)
+        json_add_slice(t, key, v->strings->data, v->strings->len);
+    else if (v->type == GGUF_BOOL)
+        json_add(t, json_bool(key, v->data[0] != 0));
+    else if (v->type != GGUF_ARRAY && gguf_value_i64(v, 0, &whole))
+        json_add(t, JSON(key, whole));
+    else if (v->type != GGUF_ARRAY && gguf_value_f64(v, 0, &number))
+        json_add(t, JSON(key, number));
+    else
+        value_add(t, key, NULL);
+}
+
+bool ollama_thinks(const struct instance *m)
+{
+    static const char *const words[] = {"enable_thinking", "reasoning_effort", "thinking", "think"};
+    bool thinks = false;
+    for (size_t i = 0; i < ARRAY_LEN(words) && m->template; i++)
+        thinks = thinks || chat_template_mentions(m->template, words[i]);
+    return thinks;
 }
 
 static void abilities_add(struct text *t, const struct instance *m)
 {
     const bool answers = !m->options->session.engine.embeddings;
-    const bool program = m->template && chat_template_is_program(m->template);
+    const bool tools = m->template && chat_template_mentions(m->template, "tools");
     const struct {
         const char *name;
         bool has;
     } all[] = {{"completion", answers},
-               {"tools", answers && program && chat_template_mentions(m->template, "tools")},
-               {"thinking", answers && program &&
-                                (chat_template_mentions(m->template, "enable_thinking") ||
-                                 chat_template_mentions(m->template, "reasoning_effort"))},
+               {"tools", answers && tools},
+               {"thinking", answers && ollama_thinks(m)},
                {"insert", answers && fim_is_known(m)},
                {"embedding", m->states}};
     json_open(t, "capabilities", '[');
@@ -147,8 +124,10 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     json_add_slice(&t, "template", program.data, program.len);
     details_add(&t, m->session.model);
     json_open(&t, "model_info", '{');
-    keys_add(&t, g);
-    json_add(&t, JSON("general.parameter_count", parameters_of(g)));
+    for (size_t i = 0; i < gguf_kv_count(g); i++)
+        if (strcmp(gguf_kv_key(g, i), "tokenizer.chat_template") != 0)
+            key_add(&t, gguf_kv_key(g, i), gguf_kv_value(g, i));
+    json_add(&t, JSON("general.parameter_count", model_parameters(m->session.model)));
     json_close(&t, '}');
     abilities_add(&t, m);
     ollama_time(&t, "modified_at", modified(g));
