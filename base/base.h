@@ -282,6 +282,9 @@ oato_status outfile_write(struct outfile *f, const void *data, size_t bytes,
                           struct oato_error *err);
 /* Closes in every case; after a failure the temporary file is gone. */
 oato_status outfile_commit(struct outfile *f, struct oato_error *err);
+/* The same without waiting for the disk: if the machine loses its power, the file may be damaged
+ * under its name. For files that tell when they are, and can be made again. */
+oato_status outfile_commit_unsynced(struct outfile *f, struct oato_error *err);
 void outfile_abort(struct outfile *f);
 /* OATO_EIO when a write to stdout failed. */
 oato_status stdout_check(struct oato_error *err);

@@ -116,7 +116,10 @@ static int temporary_open(struct outfile *f, size_t bytes)
         close(fd);
     }
     snprintf(f->temporary, bytes, "%s.XXXXXX", f->target);
-    return temporary_make(f->temporary);
+    fd = temporary_make(f->temporary);
+    if (fd >= 0)
+        RETRY(flock(fd, LOCK_EX | LOCK_NB)); /* so that nobody takes it for one that was left */
+    return fd;
 }
 
 static oato_status descriptor_take(struct outfile *f, int fd, struct oato_error *err)
@@ -225,17 +228,18 @@ void folder_sync(const char *path)
     free(copy);
 }
 
-oato_status outfile_commit(struct outfile *f, struct oato_error *err)
+static oato_status commit(struct outfile *f, bool sync, struct oato_error *err)
 {
     errno = 0;
     if (ferror(f->stream) || fflush(f->stream))
         return write_failed(f, err);
     if (f->target) {
         /* renamed before the lock ends with the stream: the next writer must not take it over */
-        if (RETRY(fsync(stream_fd(f->stream))) || RETRY(rename(f->temporary, f->target)))
+        if ((sync && RETRY(fsync(stream_fd(f->stream)))) || RETRY(rename(f->temporary, f->target)))
             return write_failed(f, err);
         f->temporary[0] = 0; /* it has its name now: abort must not remove it */
-        folder_sync(f->target);
+        if (sync)
+            folder_sync(f->target);
     }
     FILE *stream = f->stream;
     f->stream = NULL;
@@ -243,6 +247,16 @@ oato_status outfile_commit(struct outfile *f, struct oato_error *err)
         return write_failed(f, err);
     outfile_abort(f);
     return OATO_OK;
+}
+
+oato_status outfile_commit(struct outfile *f, struct oato_error *err)
+{
+    return commit(f, true, err);
+}
+
+oato_status outfile_commit_unsynced(struct outfile *f, struct oato_error *err)
+{
+    return commit(f, false, err);
 }
 
 void outfile_abort(struct outfile *f)

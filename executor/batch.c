@@ -71,8 +71,13 @@ static void sweep(struct batch *b)
         }
         *at = r->next;
         b->n_requests--;
-        if (r->seq >= 0 && r->ask.seq < 0)
+        if (r->fetch)
+            engine_fetch_end(r->fetch, -1);
+        if (r->seq >= 0 && r->ask.seq < 0) {
+            if (!b->embeddings)
+                engine_keep(b->engine, r->text, r->fed);
             engine_seq_free(b->engine, r->seq);
+        }
         r->ask.on_end(r->ask.user, r->why);
         request_free(r);
     }
@@ -253,7 +258,7 @@ static int32_t piece(const struct batch *b, const struct batched *r, struct room
     int32_t n = (int32_t)min_i64(r->n_text - r->fed, room->most - room->tokens);
     if (wants_rows(r))
         n = (int32_t)min_i64(n, r->fed < r->rows ? r->rows - r->fed : *rows_room(room, r));
-    return n > 0 ? engine_seq_piece(b->engine, r->seq, n) : 0;
+    return n > 0 ? engine_seq_piece(b->engine, r->seq, n, r->n_text - r->fed) : 0;
 }
 
 /* Decoding requests come first; prompts share the remaining tokens. Returns the number of prompt
@@ -270,7 +275,7 @@ static int32_t compose(struct batch *b, struct room *room)
     const int32_t decode = room->tokens;
     room->most = decode && b->ubatch > decode + b->beside ? decode + b->beside : b->ubatch;
     for (struct batched *r = b->first; r && room->tokens < room->most; r = r->next) {
-        const bool feeds = r->seq >= 0 && r->prompting && !r->picking;
+        const bool feeds = r->seq >= 0 && r->prompting && !r->picking && !r->fetch;
         const int32_t n = feeds ? piece(b, r, room) : 0;
         if (n)
             take(b, r, n, room);
@@ -380,6 +385,8 @@ static void fed_add(struct batch *b, struct batched *r, const struct engine_inpu
     if (r->fed < r->n_text || !r->prompting)
         return;
     r->prompting = false;
+    if (r->ask.seq < 0 && !b->embeddings)
+        engine_keep(b->engine, r->text, r->fed);
     if (r->again)
         batch_restore_tell(b, &(struct batch_restored){.user = r->ask.user,
                                                        .what = RESTORE_RECOMPUTE,
@@ -402,6 +409,36 @@ static void times_add(struct batch *b, int32_t prompt, const struct room *room, 
     }
 }
 
+/* What is read and written of prompts that last takes so much of the time between two steps that
+ * others wait for, and more where nobody does. */
+enum { PROMPTS_NS = 1000000, PROMPTS_ALONE_NS = 20000000, FETCH_WAIT_NS = 2000000 };
+
+/* Puts what was read; who has all of it begins. */
+static void fetches_go_on(struct batch *b)
+{
+    bool others = false;
+    for (const struct batched *r = b->first; r; r = r->next)
+        others = others || (r->seq >= 0 && !r->fetch);
+    for (struct batched *r = b->first; r; r = r->next)
+        if (r->fetch && !engine_fetch_some(r->fetch, others ? PROMPTS_NS : PROMPTS_ALONE_NS))
+            batch_begin(b, r);
+}
+
+/* Nobody could be fed: there may be somebody whose prompt is being read. */
+static void fetches_wait(const struct batch *b)
+{
+    for (const struct batched *r = b->first; r; r = r->next)
+        if (r->fetch) {
+            engine_fetch_wait(r->fetch, FETCH_WAIT_NS);
+            return;
+        }
+}
+
+enum engine_keeping batch_keep(struct batch *b)
+{
+    return engine_keep_some(b->engine, PROMPTS_ALONE_NS);
+}
+
 oato_status batch_step(struct batch *b, struct oato_error *err)
 {
     struct room room = {.pages = 0};
@@ -414,6 +451,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     oato_status status = batch_admit(b, err);
     if (status)
         return status;
+    fetches_go_on(b);
     picks_go_on(b);
     sweep(b);
     const uint64_t begin_ns = now_ns();
@@ -423,6 +461,8 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
         status = engine_step(b->engine, b->inputs, room.inputs, err);
     else if (room.paused)
         make_room(b);
+    else
+        fetches_wait(b);
     const uint64_t step_ns = now_ns() - begin_ns;
     b->step_ns = room.inputs ? step_ns : b->step_ns;
     for (int32_t i = 0, row = 0; i < room.inputs && !status; i++) {
@@ -441,5 +481,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     if (room.inputs && !status)
         times_add(b, prompt, &room, now_ns() - begin_ns);
     sweep(b);
+    if (!status)
+        engine_keep_some(b->engine, PROMPTS_NS);
     return status;
 }

@@ -19,6 +19,10 @@
  * A token whose constraint takes long to look at (SAMPLER_MORE) does not hold up the others: its
  * request sits out steps, each of which works on it for a few milliseconds at most.
  *
+ * Where prompts last (engine_options.prompt_cache) a request whose prompt is being read runs, but
+ * is not fed until that is in memory; what was computed is copied for the thread that writes,
+ * between steps and a few pieces at a time.
+ *
  * A schedule (batch_options) decides instead before every step who runs, and may take the KV cache
  * of a running request away: swap it out to host memory, or drop it, to be computed again from the
  * prompt and the answer so far. No token is sampled twice. Computed again, an answer is fed as a
@@ -174,6 +178,9 @@ int32_t batch_requests(const struct batch *b);
  * samples. After an error all requests are as before the step, except those that ended. Allocates
  * nothing, except for a row that a sampler keeps (SAMPLER_MORE). */
 oato_status batch_step(struct batch *b, struct oato_error *err);
+/* For a thread that has no step to make: copies some of the prompts that are to be kept
+ * (engine_keep_some). */
+enum engine_keeping batch_keep(struct batch *b);
 void batch_get_times(const struct batch *b, struct batch_times *out);
 
 #endif

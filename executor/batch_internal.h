@@ -23,6 +23,7 @@ struct batched {
     bool picking;   /* its sampler goes on with a token; what is fed waits for that */
     bool cancelled, ended;
     enum batch_end why;
+    struct engine_fetch *fetch; /* what its prompt begins with is read; until then it is not fed */
     struct engine_saved *saved; /* swapped out */
     uint64_t arrived_ns, service_ns, again_ns;
     struct batch_memo memo;
@@ -54,6 +55,8 @@ static inline bool wants_rows(const struct batched *r)
 
 /* Decides who runs: by the schedule, or first come, first served. */
 oato_status batch_admit(struct batch *b, struct oato_error *err);
+/* A running request begins with what is in memory of its text. */
+void batch_begin(const struct batch *b, struct batched *r);
 /* Drops what it has in the KV cache; it waits and will be computed again. */
 void batch_evict(struct batch *b, struct batched *r);
 void batch_restore_tell(const struct batch *b, const struct batch_restored *what);

@@ -19,8 +19,21 @@ static int32_t longest(const struct batch *b, const struct batched *r)
                : (int32_t)min_i64(b->context, engine_seq_length(b->engine, r->ask.seq) + tokens);
 }
 
-/* Gives a waiting request a sequence, with what is there already of its text. False: none is free.
- */
+void batch_begin(const struct batch *b, struct batched *r)
+{
+    if (r->fetch)
+        r->fed = engine_fetch_end(r->fetch, r->seq);
+    else if (r->ask.seq < 0 && r->ask.sampler) /* what is shared has no rows */
+        r->fed =
+            engine_seq_begin(b->engine, r->seq, r->text, wants_rows(r) ? r->rows + 1 : r->n_text);
+    r->fetch = NULL;
+    if (r->ask.on_begin && !r->begun)
+        r->ask.on_begin(r->ask.user, r->fed);
+    r->begun = true;
+}
+
+/* Gives a waiting request a sequence, with what is there already of its text, or will be soon.
+ * False: none is free. */
 static bool start(const struct batch *b, struct batched *r, struct oato_error *err)
 {
     r->seq = r->ask.seq;
@@ -28,12 +41,10 @@ static bool start(const struct batch *b, struct batched *r, struct oato_error *e
         r->seq = -1;
         return false;
     }
-    if (r->ask.seq < 0 && r->ask.sampler) /* what is shared has no rows */
-        r->fed =
-            engine_seq_begin(b->engine, r->seq, r->text, wants_rows(r) ? r->rows + 1 : r->n_text);
-    if (r->ask.on_begin && !r->begun)
-        r->ask.on_begin(r->ask.user, r->fed);
-    r->begun = true;
+    if (r->ask.seq < 0 && r->ask.sampler && !wants_rows(r))
+        r->fetch = engine_fetch_begin(b->engine, r->text, r->n_text);
+    if (!r->fetch)
+        batch_begin(b, r);
     return true;
 }
 
@@ -108,6 +119,9 @@ void batch_restore_tell(const struct batch *b, const struct batch_restored *what
 
 void batch_evict(struct batch *b, struct batched *r)
 {
+    if (r->fetch)
+        engine_fetch_end(r->fetch, -1);
+    r->fetch = NULL;
     if (r->seq >= 0)
         engine_seq_free(b->engine, r->seq);
     engine_saved_free(r->saved);
@@ -191,7 +205,8 @@ static void schedule(struct batch *b)
         const struct batch_view *v = &b->views[i];
         if (v->pinned || v->state == BATCH_WAITING)
             continue;
-        if (v->action == BATCH_EVICT)
+        const bool nothing = v->request->fetch && v->action == BATCH_SWAP_OUT;
+        if (v->action == BATCH_EVICT || nothing)
             batch_evict(b, v->request);
         else if (v->action == BATCH_SWAP_OUT && v->state == BATCH_RUNNING)
             swap_out(b, v->request);

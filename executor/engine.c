@@ -139,6 +139,8 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         status = engine_allocate(e, err);
     if (!status)
         seq_sizes_init(e);
+    if (!status && options->prompt_cache)
+        status = prompts_open(e, err);
     e->options = NULL;
     e->load_ns = now_ns() - begin_ns;
     if (status)
@@ -183,6 +185,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
+    prompts_close(e);
     ranks_end(e);
     spares_free(e);                      /* before the devices: the memory may be theirs */
     for (int pass = 0; pass < 2; pass++) /* the host last: other devices may still use its memory */
@@ -446,6 +449,15 @@ oato_status step_follow(struct engine *e, enum plan_phase phase, struct step *st
     return status;
 }
 
+/* A step with fewer is mostly what every step takes. */
+enum { SPEED_TOKENS = 32 };
+#define SPEED_WEIGHT 0.1 /* of one more step */
+
+static void prefill_seen(struct engine *e, double ns)
+{
+    e->prefill_ns += e->prefill_ns > 0 ? SPEED_WEIGHT * (ns - e->prefill_ns) : ns;
+}
+
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err)
 {
@@ -473,6 +485,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
         return status;
     for (int32_t i = 0; i < n && !status; i++)
         status = kv_reserve(&e->pool, inputs[i].seq, inputs[i].n, err);
+    const uint64_t begin_ns = now_ns();
     if (!status)
         status = steps_run(e, inputs, n, phases, err);
     if (status) {
@@ -488,6 +501,8 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
     }
     for (int32_t i = 0; i < n; i++)
         state_keep(&e->pool, inputs[i].seq, inputs[i].prompt);
+    if (phases == 1u << PHASE_PREFILL && tokens >= SPEED_TOKENS)
+        prefill_seen(e, (double)(now_ns() - begin_ns) / (double)tokens);
     return OATO_OK;
 }
 
@@ -500,7 +515,7 @@ engine_feed(struct engine *e, int32_t seq, const int32_t *ids, int32_t n, enum e
     for (int32_t at = 0, now; at < n; at += now) {
         if (oato_interrupted)
             return oato_fail(err, OATO_NEGATIVE, "interrupted");
-        now = engine_seq_piece(e, seq, n - at < chunk ? n - at : chunk);
+        now = engine_seq_piece(e, seq, n - at < chunk ? n - at : chunk, n - at);
         bool last = at + now == n;
         struct engine_input in = {
             seq, ids + at, now, logits == LOGITS_ALL || last ? logits : LOGITS_NONE, e->ubatch > 1};

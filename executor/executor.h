@@ -51,6 +51,11 @@ struct engine_options {
     /* folder where prepared weights are saved; NULL: none, or ~/.cache/oato if the plan streams
      * weights from there */
     const char *prepared_cache;
+    /* Folder where prompts are kept, for later runs, too, and how many bytes it may hold; NULL:
+     * none. OATO_EIO: nothing can be written there. With no_prefixes, with several ranks and where
+     * KV stays in a file nothing is kept, and a warning says so */
+    const char *prompt_cache;
+    uint64_t prompt_cache_bytes;
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */
     void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);
@@ -89,9 +94,10 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
  * end of the last page was not kept: few states are, of what begins more than one text and of the
  * last whole page of each. 0 with engine_options.no_prefixes. */
 int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int32_t n);
-/* How many of the n tokens that a prompt goes on with should be fed in one step: all, unless others
- * begin with the first of them and the state there is to be kept for the next one. */
-int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n);
+/* How many of the next n tokens of a prompt that goes on with `left` should be fed in one step:
+ * all, unless the state behind the first of them is to be kept: others begin with these tokens, or
+ * they end with the last whole page of a long prompt. */
+int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n, int32_t left);
 /* Forgets all positions from `length` on. A model with recurrent state goes back to the last of a
  * few checkpoints at or before it, or to 0, and one with windows to 0 when pages that they need
  * there have been given back: engine_seq_length tells how many positions are left, and those after
@@ -120,6 +126,52 @@ oato_status engine_seq_restore(struct engine *e, const struct engine_saved *s, i
                                struct oato_error *err);
 struct engine_seq_size engine_saved_size(const struct engine_saved *s);
 void engine_saved_free(struct engine_saved *s);
+/* ------------------------------------------------------------------- prompts that last ---- */
+
+/* With engine_options.prompt_cache; without it these do nothing. */
+
+/* Whole pages of this text, as far as engine_seq_begin would find them, and the states that are
+ * kept behind some, are to be written, if reading them is expected to be faster than computing.
+ * Nothing is copied yet but the ids. */
+void engine_keep(struct engine *e, const int32_t *ids, int32_t n);
+/* Between steps: copies some of that for the thread that writes, for about `ns` nanoseconds, but at
+ * least one piece. */
+enum engine_keeping {
+    KEEP_DONE, /* nothing is left */
+    KEEP_MORE, /* to be called again */
+    KEEP_FULL  /* not before some has been written */
+};
+enum engine_keeping engine_keep_some(struct engine *e, uint64_t ns);
+
+/* Has read from the folder what engine_seq_begin would not find in memory of n ids. NULL: nothing,
+ * or computing is expected to be faster. */
+struct engine_fetch; /* opaque; end it before the engine is closed */
+struct engine_fetch *engine_fetch_begin(struct engine *e, const int32_t *ids, int32_t n);
+/* Between steps: puts what was read where it belongs, for about `ns` nanoseconds. False: that was
+ * all. */
+bool engine_fetch_some(struct engine_fetch *f, uint64_t ns);
+/* Until there is something to put, or for so long at most. */
+void engine_fetch_wait(struct engine_fetch *f, uint64_t most_ns);
+/* Frees it. seq: an empty sequence, which then begins with all that is in memory, as by
+ * engine_seq_begin, whose result is returned; -1: none. */
+int32_t engine_fetch_end(struct engine_fetch *f, int32_t seq);
+
+/* Predicts the nanoseconds of computing so many tokens of a prompt; 0: it does not know yet. NULL,
+ * and then: from what prompts took so far. */
+typedef double engine_predictor(void *user, int32_t tokens);
+void engine_predict(struct engine *e, engine_predictor *predict, void *user);
+
+struct engine_prompt_stats {
+    uint64_t used, tokens;              /* fetches that brought something, and their tokens */
+    uint64_t bytes, most_bytes, pieces; /* of the folder, of all models */
+    uint64_t waiting_bytes;             /* to be written */
+    uint64_t written, written_bytes;    /* pieces so far */
+    uint64_t read, read_bytes, evicted, failed; /* pieces so far */
+    double read_bytes_per_s;
+};
+/* Any thread. False, and zeros: no prompts are kept. */
+bool engine_prompts(const struct engine *e, struct engine_prompt_stats *out);
+
 /* Appends the ids of the devices that hold KV or state: "cpu:0 cuda:0". */
 void engine_kv_devices(const struct engine *e, struct text *out);
 /* Of layers without a window; those of the others always suffice. */

@@ -6,6 +6,7 @@
 #define OATO_EXECUTOR_INTERNAL_H
 
 #include "executor/executor.h"
+#include "executor/prompt_store.h"
 #include "lowering/lowering.h"
 
 struct engine_device {
@@ -129,6 +130,11 @@ void prefix_forget(struct prefix_cache *x, int kind, int32_t page);
 /* It has positions whose tokens nobody knows. */
 void prefix_unknown(struct prefix_cache *x, int32_t page);
 bool prefix_holds(const struct prefix_cache *x, int kind, int32_t page); /* it can be found */
+/* A page that was just taken holds these tokens behind the text of page `after` (-1: at the
+ * beginning), by prefill's arithmetic. */
+void prefix_list(struct prefix_cache *x, int32_t page, int32_t after, const int32_t *ids);
+/* A page of KV_WINDOW holds the positions of a page's text. */
+void prefix_link(struct prefix_cache *x, int32_t page, int32_t window);
 /* The number of the text that ends with a page; 0: none. */
 uint64_t prefix_text(const struct prefix_cache *x, int32_t page);
 /* The page of KV_WINDOW with the same positions as a listed one; -1: it is not there any more. */
@@ -145,6 +151,16 @@ void kv_commit(struct kv_pool *p);
 oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
                     struct oato_error *err);
 void kv_rollback(struct kv_pool *p);
+/* One more block table, or whoever else holds pages, names the page, which may be free. */
+void kv_page_share(struct kv_pages *k, int32_t page);
+/* A free page, named once and without a text; there must be one. */
+int32_t kv_page_take(struct kv_pool *p, int kind);
+void kv_page_drop(struct kv_pool *p, int kind, int32_t page); /* it is named once less */
+/* The first page that a sequence of that length needs for its next token and those after it, of
+ * layers with a window. */
+int32_t kv_window_first(const struct kv_pool *p, int32_t length);
+/* Gives back those pages that no sequence needs any more. */
+void kv_windows_give_back(struct kv_pool *p);
 int32_t kv_pages_cached(const struct kv_pool *p); /* free ones with a text */
 /* state.c: a slot of its own for a sequence without one. */
 void state_take(struct state_pool *p, struct kv_seq *s);
@@ -158,6 +174,10 @@ void state_rollback(struct state_pool *p, struct kv_seq *seqs);
 void state_keep(struct kv_pool *p, int32_t seq, bool prompt);
 /* Whether there is a checkpoint of a text; always where there are no slots. */
 bool state_mark_find(const struct state_pool *p, uint64_t text);
+/* The slot of that checkpoint; -1: there is none. */
+int32_t state_mark_slot(const struct state_pool *p, uint64_t text);
+/* A new checkpoint of a text of that length, whose slot the caller fills. */
+int32_t state_mark_new(struct state_pool *p, int32_t length, uint64_t text);
 /* Gives an empty sequence that state. */
 void state_mark_use(struct state_pool *p, struct kv_seq *s, uint64_t text);
 void state_fork(struct state_pool *p, const struct kv_seq *from, struct kv_seq *to);
@@ -230,11 +250,18 @@ struct engine {
     const int32_t **cached;      /* their slot_of, for steps */
     float count_of_step;         /* what a choice of the next step counts */
     struct engine_expert_stats experts;
-    struct step_cores cores;    /* of the host and its simulated devices */
-    bool failed;                /* a device died: no further step */
-    struct collective *ranks;   /* NULL: no others */
-    bool leads;                 /* rank 0, whose steps the others follow */
-    int32_t *message;           /* ranks.c: a step on its way between ranks */
+    struct step_cores cores;              /* of the host and its simulated devices */
+    bool failed;                          /* a device died: no further step */
+    struct collective *ranks;             /* NULL: no others */
+    bool leads;                           /* rank 0, whose steps the others follow */
+    int32_t *message;                     /* ranks.c: a step on its way between ranks */
+    struct prompt_store *prompts;         /* NULL: prompts are not kept in files */
+    struct kept_text *keeps, **keeps_end; /* keep.c: texts whose pieces are to be written */
+    int32_t n_keeps;
+    double prefill_ns;          /* of a token, as measured; 0: not yet */
+    double install_ns_byte;     /* of what was read, to where it belongs */
+    engine_predictor *predicts; /* of computing; NULL: prefill_ns */
+    void *predicts_user;
     struct engine_saved *spare; /* seq_save.c: freed copies of sequences, newest first */
     int32_t n_spare;
     uint64_t load_ns, clock_ns, host_busy_ns;
@@ -260,7 +287,25 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
 /* seq_save.c: what engine_seq_size needs to know of the layers. */
 void seq_sizes_init(struct engine *e);
+/* Copies what the sequence's tables and slot name from the devices to host memory (out), in the
+ * order of engine_saved, or back. */
+oato_status kv_copy(struct engine *e, const struct kv_seq *s, uint8_t *data, bool out,
+                    struct oato_error *err);
 void spares_free(struct engine *e);
+
+/* keep.c: opens the folder of the options, once the engine can compute. */
+oato_status prompts_open(struct engine *e, struct oato_error *err);
+/* Has written what is to be kept, as far as that takes seconds. */
+void prompts_close(struct engine *e);
+/* Copies a page of KV_ALL (PROMPT_PAGE), of KV_WINDOW or a slot, of all layers, out or in. */
+oato_status part_copy(struct engine *e, enum prompt_part part, int32_t page, void *data, bool out,
+                      struct oato_error *err);
+/* The page or slot that is this part of a listed page's text; -1: it is not there. */
+int32_t kv_part(const struct engine *e, enum prompt_part part, int32_t page);
+/* kv.c: whether all that the tokens behind the first n pages of a text see is there. */
+bool kv_can_begin(const struct kv_pool *p, const int32_t *pages, int32_t n);
+/* What computing so many tokens of a prompt is predicted to take. */
+double compute_ns(const struct engine *e, int32_t tokens);
 
 /* ranks.c: whether the plan is for as many ranks as there are; sets e->ranks. */
 oato_status ranks_check(struct engine *e, struct oato_error *err);

@@ -68,8 +68,7 @@ oato_status kv_pool_init(struct kv_pool *p, struct arena *a, int32_t context, in
     return OATO_OK;
 }
 
-/* One more block table names the page, which may be free. */
-static void page_share(struct kv_pages *k, int32_t page)
+void kv_page_share(struct kv_pages *k, int32_t page)
 {
     if (k->references[page]++)
         return;
@@ -79,15 +78,15 @@ static void page_share(struct kv_pages *k, int32_t page)
     k->n_free--;
 }
 
-static int32_t page_take(struct kv_pool *p, int kind)
+int32_t kv_page_take(struct kv_pool *p, int kind)
 {
     const int32_t page = p->pages[kind].first;
-    page_share(&p->pages[kind], page);
+    kv_page_share(&p->pages[kind], page);
     prefix_forget(&p->prefix, kind, page);
     return page;
 }
 
-static void page_drop(struct kv_pool *p, int kind, int32_t page)
+void kv_page_drop(struct kv_pool *p, int kind, int32_t page)
 {
     struct kv_pages *k = &p->pages[kind];
     if (--k->references[page])
@@ -106,19 +105,18 @@ static void page_drop(struct kv_pool *p, int kind, int32_t page)
 
 /* ------------------------------------------------------------------------------ windows ---- */
 
-/* The first page that a sequence of that length needs for its next token and those after it. */
-static int32_t window_first(const struct kv_pool *p, int32_t length)
+int32_t kv_window_first(const struct kv_pool *p, int32_t length)
 {
     return (int32_t)(max_i64(0, (int64_t)length + 1 - p->window) / KV_PAGE_POSITIONS);
 }
 
-static void windows_give_back(struct kv_pool *p)
+void kv_windows_give_back(struct kv_pool *p)
 {
     for (int32_t i = 0; i < p->n_seqs; i++) {
         const struct kv_seq *s = &p->seqs[i];
         struct kv_table *t = &p->seqs[i].table[KV_WINDOW];
-        while (s->used && t->first < t->n && t->first < window_first(p, s->length))
-            page_drop(p, KV_WINDOW, t->pages[t->first++]);
+        while (s->used && t->first < t->n && t->first < kv_window_first(p, s->length))
+            kv_page_drop(p, KV_WINDOW, t->pages[t->first++]);
     }
 }
 
@@ -154,13 +152,13 @@ static void truncate_to(struct kv_pool *p, int32_t seq, int32_t length)
     if (length >= s->length)
         return;
     length = state_truncate(&p->state, s, seq, length);
-    if (p->window && s->table[KV_WINDOW].first > window_first(p, length))
+    if (p->window && s->table[KV_WINDOW].first > kv_window_first(p, length))
         length = state_truncate(&p->state, s, seq, 0);
     s->length = length;
     for (int k = 0; k < kinds_of(p); k++) {
         struct kv_table *t = &s->table[k];
         while (t->n > kv_pages_of(length) && t->n > t->first)
-            page_drop(p, k, t->pages[--t->n]);
+            kv_page_drop(p, k, t->pages[--t->n]);
         if (!length)
             t->first = t->n = 0;
     }
@@ -181,7 +179,7 @@ static void table_fork(struct kv_pages *k, const struct kv_table *from, struct k
     to->n = from->n;
     for (int32_t i = from->first; i < from->n; i++) {
         to->pages[i] = from->pages[i];
-        page_share(k, from->pages[i]);
+        kv_page_share(k, from->pages[i]);
     }
 }
 
@@ -202,12 +200,11 @@ oato_status engine_seq_fork(struct engine *e, int32_t from, int32_t *to, struct 
     return OATO_OK;
 }
 
-/* Whether all that the tokens behind the first n pages of a text see is there. */
-static bool can_begin(const struct kv_pool *p, const int32_t *pages, int32_t n)
+bool kv_can_begin(const struct kv_pool *p, const int32_t *pages, int32_t n)
 {
     if (!state_mark_find(&p->state, prefix_text(&p->prefix, pages[n - 1])))
         return false;
-    for (int32_t i = p->window ? window_first(p, n * KV_PAGE_POSITIONS) : n; i < n; i++)
+    for (int32_t i = p->window ? kv_window_first(p, n * KV_PAGE_POSITIONS) : n; i < n; i++)
         if (prefix_window(&p->prefix, pages[i]) < 0)
             return false;
     return true;
@@ -228,7 +225,7 @@ int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int3
             break;
     }
     int32_t there = known;
-    while (there && !can_begin(p, pages, there))
+    while (there && !kv_can_begin(p, pages, there))
         there--;
     s->shares = p->prefix.pages;
     s->branch = known * KV_PAGE_POSITIONS;
@@ -237,26 +234,31 @@ int32_t engine_seq_begin(struct engine *e, int32_t seq, const int32_t *ids, int3
     s->length = there * KV_PAGE_POSITIONS;
     for (int k = 0; k < kinds_of(p); k++) {
         struct kv_table *t = &s->table[k];
-        t->first = k == KV_WINDOW ? window_first(p, s->length) : 0;
+        t->first = k == KV_WINDOW ? kv_window_first(p, s->length) : 0;
         for (t->n = t->first; t->n < there; t->n++) {
             if (k == KV_WINDOW)
                 t->pages[t->n] = prefix_window(&p->prefix, pages[t->n]);
-            page_share(&p->pages[k], t->pages[t->n]);
+            kv_page_share(&p->pages[k], t->pages[t->n]);
         }
     }
     state_mark_use(&p->state, s, prefix_text(&p->prefix, pages[there - 1]));
     return s->length;
 }
 
-int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n)
+/* A step more, for fewer than 64 tokens, is little beside a prompt of so many. */
+enum { LONG_PAGES = 4 };
+
+int32_t engine_seq_piece(const struct engine *e, int32_t seq, int32_t n, int32_t left)
 {
     struct oato_error ignored;
-    if (engine_seq_check(e, seq, &ignored))
+    if (engine_seq_check(e, seq, &ignored) || !e->pool.state.n_slots)
         return n;
     const struct kv_seq *s = &e->pool.seqs[seq];
-    return e->pool.state.n_slots && s->branch > s->length && s->branch < s->length + n
-               ? s->branch - s->length
-               : n;
+    const int32_t last = (s->length + left) / KV_PAGE_POSITIONS * KV_PAGE_POSITIONS;
+    if (s->branch > s->length && s->branch < s->length + n)
+        return s->branch - s->length;
+    const bool kept = s->shares && last >= LONG_PAGES * KV_PAGE_POSITIONS;
+    return kept && last > s->length && last < s->length + n ? last - s->length : n;
 }
 
 oato_status engine_seq_truncate(struct engine *e, int32_t seq, int32_t length,
@@ -308,7 +310,7 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
     const int32_t inside = length % KV_PAGE_POSITIONS, more = kv_pages_of(length + n) - t->n;
     bool copy = inside && k->references[t->pages[last]] > 1;
     if (kind == KV_WINDOW && more + copy > k->n_free) {
-        windows_give_back(p);
+        kv_windows_give_back(p);
         copy = inside && k->references[t->pages[last]] > 1;
     }
     if (more + copy > k->n_free)
@@ -317,7 +319,7 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
                          "but only %d of %d are free; raise --context",
                          seq, more + copy, KV_PAGE_POSITIONS, k->n_free, k->n);
     if (copy) {
-        const int32_t page = page_take(p, kind);
+        const int32_t page = kv_page_take(p, kind);
         if (kind == KV_ALL)
             prefix_copy(&p->prefix, t->pages[last], page);
         p->copies[p->n_copies++] =
@@ -329,7 +331,7 @@ static oato_status table_reserve(struct kv_pool *p, int32_t seq, int kind, int32
     }
     for (int32_t i = 0; i < more; i++) {
         remember(p, (struct kv_undo){seq, kind, t->n, -1});
-        t->pages[t->n++] = page_take(p, kind);
+        t->pages[t->n++] = kv_page_take(p, kind);
     }
     return OATO_OK;
 }
@@ -341,7 +343,7 @@ oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
     for (int k = 0; k < kinds_of(p); k++) {
         const int32_t wanted = saved->table[k].n - saved->table[k].first;
         if (k == KV_WINDOW && wanted > p->pages[k].n_free)
-            windows_give_back(p);
+            kv_windows_give_back(p);
         if (wanted > p->pages[k].n_free)
             return oato_fail(err, OATO_EFIT, "the KV cache has no room for %d more pages", wanted);
     }
@@ -349,7 +351,7 @@ oato_status kv_take(struct kv_pool *p, int32_t seq, const struct kv_seq *saved,
         struct kv_table *t = &s->table[k];
         t->first = saved->table[k].first;
         for (t->n = t->first; t->n < saved->table[k].n; t->n++) {
-            t->pages[t->n] = page_take(p, k);
+            t->pages[t->n] = kv_page_take(p, k);
             if (k == KV_ALL)
                 prefix_unknown(&p->prefix, t->pages[t->n]);
         }
@@ -374,7 +376,7 @@ void kv_commit(struct kv_pool *p)
 {
     for (int32_t i = 0; i < p->n_undo; i++)
         if (p->undo[i].page >= 0)
-            page_drop(p, p->undo[i].kind, p->undo[i].page);
+            kv_page_drop(p, p->undo[i].kind, p->undo[i].page);
     p->n_undo = p->n_copies = 0;
     state_commit(&p->state);
 }
@@ -384,7 +386,7 @@ void kv_rollback(struct kv_pool *p)
     while (p->n_undo > 0) {
         struct kv_undo u = p->undo[--p->n_undo];
         struct kv_table *t = &p->seqs[u.seq].table[u.kind];
-        page_drop(p, u.kind, t->pages[u.index]);
+        kv_page_drop(p, u.kind, t->pages[u.index]);
         if (u.page >= 0)
             t->pages[u.index] = u.page;
         else

@@ -165,6 +165,19 @@ static void page_full(struct prefix_cache *x, int32_t page, int32_t after, int32
     window_link(x, page, window);
 }
 
+void prefix_list(struct prefix_cache *x, int32_t page, int32_t after, const int32_t *ids)
+{
+    memcpy(tokens_of(x, page), ids, KV_PAGE_POSITIONS * sizeof *ids);
+    page_full(x, page, after, -1);
+}
+
+void prefix_link(struct prefix_cache *x, int32_t page, int32_t window)
+{
+    const int32_t listed = find(x, x->pages[page].before, tokens_of(x, page));
+    if (listed >= 0)
+        window_link(x, listed, window);
+}
+
 void prefix_put(struct prefix_cache *x, const struct kv_seq *s, const int32_t *ids, int32_t n,
                 bool mixed)
 {

@@ -132,7 +132,7 @@ struct copying {
     bool out;
 };
 
-/* Queues a copy; copy() waits for all. */
+/* Queues a copy; kv_copy waits for all. */
 static oato_status piece_copy(struct copying *c, struct oato_device *d, struct kv_place place,
                               struct oato_error *err)
 {
@@ -187,8 +187,8 @@ static oato_status layer_copy(struct copying *c, const struct engine_device *d, 
     return status;
 }
 
-static oato_status copy(struct engine *e, const struct kv_seq *s, uint8_t *data, bool out,
-                        struct oato_error *err)
+oato_status kv_copy(struct engine *e, const struct kv_seq *s, uint8_t *data, bool out,
+                    struct oato_error *err)
 {
     struct copying c = {data, out};
     struct oato_error late = {0};
@@ -226,7 +226,7 @@ oato_status engine_seq_save(struct engine *e, int32_t seq, struct engine_saved *
     s->seq = e->pool.seqs[seq];
     s->size = size;
     s->size.pages = s->seq.table[KV_ALL].n; /* restored, it shares none */
-    const oato_status status = copy(e, &e->pool.seqs[seq], s->data, true, err);
+    const oato_status status = kv_copy(e, &e->pool.seqs[seq], s->data, true, err);
     if (status)
         engine_saved_free(s);
     else
@@ -242,7 +242,7 @@ oato_status engine_seq_restore(struct engine *e, const struct engine_saved *s, i
         return status;
     status = kv_take(&e->pool, *seq, &s->seq, err);
     if (!status)
-        status = copy(e, &e->pool.seqs[*seq], s->data, false, err);
+        status = kv_copy(e, &e->pool.seqs[*seq], s->data, false, err);
     if (status)
         engine_seq_free(e, *seq);
     return status;

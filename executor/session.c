@@ -215,6 +215,9 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
         status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
     if (!status)
         status = session_begin(s, a, needs, err);
+    if (status && s->ranks &&
+        collective_ranks(s->ranks) > 1) /* all end; one that stops holds up nobody */
+        program_ends((int)status, err);
     if (status)
         session_close(s);
     return status;

@@ -78,6 +78,23 @@ bool state_mark_find(const struct state_pool *p, uint64_t text)
     return !p->n_slots || mark_of(p, text) >= 0;
 }
 
+int32_t state_mark_slot(const struct state_pool *p, uint64_t text)
+{
+    const int32_t i = p->n_slots ? mark_of(p, text) : -1;
+    return i < 0 ? -1 : p->marks[i].slot;
+}
+
+int32_t state_mark_new(struct state_pool *p, int32_t length, uint64_t text)
+{
+    if (p->n_marks == STATE_CHECKPOINTS)
+        mark_remove(p, 0);
+    const int32_t slot =
+        slot_take(p); /* at most as many are named as there are sequences and marks */
+    p->marks[p->n_marks++] =
+        (struct state_mark){.seq = -1, .length = length, .slot = slot, .text = text};
+    return slot;
+}
+
 /* The last to be replaced. */
 static void mark_touch(struct state_pool *p, int32_t i)
 {

@@ -9,11 +9,6 @@
 
 /* -------------------------------------------------------------------------------- requests --- */
 
-static bool is(const json_t *text, const char *word)
-{
-    return json_is_string(text) && !strcmp(json_string_value(text), word);
-}
-
 /* Claude Code begins the system prompt with a line that is another one in each request, so that no
  * prompt would ever begin as one before it did. */
 static bool is_noise(const json_t *text)
@@ -36,11 +31,14 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
 {
     const json_t *block;
     size_t i;
+    if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
+        return oato_fail(err, OATO_EUSAGE,
+                         "system and tool_result want a text or a list of blocks");
     message_says(message, content);
     json_array_foreach(content, i, block)
     {
         const json_t *text = json_object_get(block, "text");
-        if (!is(json_object_get(block, "type"), "text") || !json_is_string(text))
+        if (!json_is(json_object_get(block, "type"), "text") || !json_is_string(text))
             return unread(block, err);
         if (!is_noise(text))
             message_says(message, text);
@@ -53,16 +51,16 @@ static oato_status block_take(json_t *messages, const char *role, const json_t *
 {
     const json_t *type = json_object_get(block, "type"), *text = json_object_get(block, "text");
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
-    if (is(type, "text") && json_is_string(text))
+    if (json_is(type, "text") && json_is_string(text))
         message_says(message_of(messages, role), text);
-    else if (is(type, "thinking"))
+    else if (json_is(type, "thinking"))
         message_thinks(message_of(messages, role), json_object_get(block, "thinking"));
-    else if (is(type, "tool_use") && json_is_string(name))
+    else if (json_is(type, "tool_use") && json_is_string(name))
         message_calls(message_of(messages, role), id, name, json_object_get(block, "input"));
-    else if (is(type, "tool_result"))
+    else if (json_is(type, "tool_result"))
         return texts_take(message_of_result(messages, json_object_get(block, "tool_use_id")),
                           json_object_get(block, "content"), err);
-    else if (!is(type, "redacted_thinking"))
+    else if (!json_is(type, "redacted_thinking"))
         return unread(block, err);
     return OATO_OK;
 }
@@ -77,7 +75,7 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
     {
         const json_t *role = json_object_get(message, "role");
         const json_t *content = json_object_get(message, "content");
-        if ((!is(role, "user") && !is(role, "assistant") && !is(role, "system")) ||
+        if ((!json_is(role, "user") && !json_is(role, "assistant") && !json_is(role, "system")) ||
             (!json_is_string(content) && !json_is_array(content)))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu wants the role user, assistant or system, and content "
@@ -103,7 +101,7 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
     json_array_foreach(all, i, tool)
     {
         const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name");
-        if (type && !json_is_null(type) && !is(type, "custom"))
+        if (type && !json_is_null(type) && !json_is(type, "custom"))
             return oato_fail(err, OATO_EUSAGE,
                              "tool %zu has the type \"%.80s\", which is not supported here; give "
                              "it an input_schema and no type",
@@ -120,11 +118,11 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
 static oato_status choice_take(json_t *request, const json_t *choice, struct oato_error *err)
 {
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
-    if (is(type, "auto") || is(type, "none"))
+    if (json_is(type, "auto") || json_is(type, "none"))
         json_object_set(request, "tool_choice", (json_t *)type);
-    else if (is(type, "any"))
+    else if (json_is(type, "any"))
         json_object_set_new(request, "tool_choice", json_string("required"));
-    else if (is(type, "tool") && json_is_string(name))
+    else if (json_is(type, "tool") && json_is_string(name))
         json_object_set_new(
             request, "tool_choice",
             json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
@@ -141,7 +139,7 @@ static oato_status format_take(json_t *request, const json_t *format, struct oat
 {
     if (!format || json_is_null(format))
         return OATO_OK;
-    if (!is(json_object_get(format, "type"), "json_schema"))
+    if (!json_is(json_object_get(format, "type"), "json_schema"))
         return oato_fail(err, OATO_EUSAGE, "output_config.format wants the type json_schema");
     json_object_set_new(request, "response_format",
                         json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema",
@@ -155,11 +153,10 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
     const json_t *type = json_object_get(thinking, "type");
     if (!json_is_object(thinking))
         return OATO_OK;
-    if (!is(type, "enabled") && !is(type, "disabled") && !is(type, "adaptive") &&
-        !is(type, "between_tools"))
+    if (!json_is(type, "enabled") && !json_is(type, "disabled") && !json_is(type, "adaptive") &&
+        !json_is(type, "between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
-    thinking_set(x, request, !is(type, "disabled"));
-    x->kept = json_pack("{s:b}", "omits", is(json_object_get(thinking, "display"), "omitted"));
+    thinking_set(x, request, !json_is(type, "disabled"));
     return OATO_OK;
 }
 
@@ -216,130 +213,73 @@ static oato_status messages_request(struct exchange *x, struct oato_error *err)
 
 /* --------------------------------------------------------------------------------- answers --- */
 
-/* Of random digits, as the answer's own. */
-static const char *digits(const struct job *j)
+static json_t *usage_of(const struct choice *c)
 {
-    return j->ask.id + strlen("chatcmpl-");
-}
-
-static bool omits(const struct job *j)
-{
-    return json_is_true(json_object_get(j->ask.kept, "omits"));
-}
-
-static void usage_add(struct text *t, const struct choice *c)
-{
-    json_add_object(t, "usage", JSON("input_tokens", c->n_ids - c->cached),
-                    JSON("cache_creation_input_tokens", 0),
-                    JSON("cache_read_input_tokens", c->cached), JSON("output_tokens", c->n_tokens));
-}
-
-/* null: the answer has not ended. */
-static void stop_add(struct text *t, const struct choice *c)
-{
-    const enum ending e = choice_ending(c);
-    json_key(t, "stop_reason");
-    text_printf(t, c->ended ? "\"%s\"" : "null", or_empty(ending_stop_reason(e)));
-    if (c->ended && e == ENDING_WORD)
-        json_add(t, JSON("stop_sequence", c->stop.hit));
-    else
-        value_add(t, "stop_sequence", NULL);
-}
-
-static void head_add(struct text *t, const struct job *j)
-{
-    json_key(t, "id");
-    text_printf(t, "\"msg_%s\"", digits(j));
-    json_add(t, JSON("type", "message"), JSON("role", "assistant"),
-             JSON("model", (const char *)j->instance->name));
+    return json_pack("{s:i, s:i, s:i, s:I}", "input_tokens", c->n_ids - c->cached,
+                     "cache_creation_input_tokens", 0, "cache_read_input_tokens", c->cached,
+                     "output_tokens", (json_int_t)c->n_tokens);
 }
 
 /* With its content, or as it begins. */
-static void block_add(struct text *t, const char *key, const struct job *j, size_t index,
-                      const struct part_view *p, bool all)
+static json_t *block_of(const struct job *j, size_t index, bool all)
 {
-    const size_t n = all ? p->n : 0;
-    json_open(t, key, '{');
-    if (p->kind == PART_SAYS) {
-        json_add(t, JSON("type", "text"));
-        json_add_slice(t, "text", p->text, n);
-    } else if (p->kind == PART_THINKS) {
-        json_add(t, JSON("type", "thinking"));
-        json_add_slice(t, "thinking", p->text, omits(j) ? 0 : n);
-        json_key(t, "signature");
-        text_printf(t, all ? "\"%s_%zu\"" : "\"\"", digits(j), index);
-    } else {
-        json_t *input = json_loadb(p->text, n, JSON_ALLOW_NUL, NULL);
-        json_add(t, JSON("type", "tool_use"));
-        json_key(t, "id");
-        text_printf(t, "\"toolu_%s_%zu\"", digits(j), index);
-        json_add(t, JSON("name", p->name));
-        if (!json_is_object(input)) { /* the model may call with what is none */
-            json_decref(input);
-            input = n ? json_pack("{s:s%}", "input", p->text, n) : json_object();
-        }
-        value_add(t, "input", input);
+    const struct part_view p = part_at(j->choices[0], index);
+    const size_t n = all ? p.n : 0;
+    json_t *text = text_value(p.text, n);
+    if (p.kind == PART_SAYS)
+        return json_pack("{s:s, s:o}", "type", "text", "text", text);
+    if (p.kind == PART_THINKS)
+        return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature",
+                         all ? json_sprintf("%s_%zu", job_digits(j), index) : json_string(""));
+    json_t *input = json_loadb(p.text, n, JSON_ALLOW_NUL, NULL);
+    if (!json_is_object(input)) { /* the model may call with what is none */
         json_decref(input);
+        input = n ? json_pack("{s:O}", "input", text) : json_object();
     }
-    json_close(t, '}');
+    json_decref(text);
+    return json_pack("{s:s, s:o, s:s, s:o}", "type", "tool_use", "id",
+                     json_sprintf("toolu_%s_%zu", job_digits(j), index), "name", p.name, "input",
+                     input);
+}
+
+/* A call that the limit has cut is none. */
+static bool is_cut(const struct choice *c, const struct part_view *p)
+{
+    const enum ending e = choice_ending(c);
+    if (p->kind != PART_CALL || (e != ENDING_LIMIT && e != ENDING_CONTEXT))
+        return false;
+    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
+    json_decref(arguments);
+    return !arguments;
+}
+
+/* The message, or what is known of it when it begins. */
+static json_t *message_value(const struct job *j, bool all)
+{
+    const struct choice *c = j->choices[0];
+    json_t *content = json_array();
+    for (size_t i = 0; i < c->n_parts && all; i++) {
+        const struct part_view p = part_at(c, i);
+        if (!is_cut(c, &p))
+            json_array_append_new(content, block_of(j, i, true));
+    }
+    return json_pack("{s:o, s:s, s:s, s:s, s:o, s:s?, s:s?, s:o}", "id",
+                     json_sprintf("msg_%s", job_digits(j)), "type", "message", "role", "assistant",
+                     "model", j->instance->name, "content", content, "stop_reason",
+                     all ? ending_stop_reason(choice_ending(c)) : NULL, "stop_sequence",
+                     all ? c->stop.hit : NULL, "usage", usage_of(c));
 }
 
 static void messages_whole(struct job *j, struct text *t)
 {
-    const struct choice *c = j->choices[0];
-    json_open(t, NULL, '{');
-    head_add(t, j);
-    json_open(t, "content", '[');
-    for (size_t i = 0; i < c->n_parts; i++) {
-        const struct part_view p = part_at(c, i);
-        if (p.whole) /* a call that the limit has cut is none */
-            block_add(t, NULL, j, i, &p, true);
-    }
-    json_close(t, ']');
-    stop_add(t, c);
-    usage_add(t, c);
-    json_close(t, '}');
-}
-
-static void type_begin(struct text *event, const char *type)
-{
-    text_init(event);
-    json_open(event, NULL, '{');
-    json_add(event, JSON("type", type));
-}
-
-static void event_end(struct text *out, const char *type, struct text *event)
-{
-    json_close(event, '}');
-    event_named(out, type, event);
-}
-
-static void message_begin(struct job *j, struct choice *c, struct text *out)
-{
-    struct text e;
-    type_begin(&e, "message_start");
-    json_open(&e, "message", '{');
-    head_add(&e, j);
-    json_open(&e, "content", '[');
-    json_close(&e, ']');
-    value_add(&e, "stop_reason", NULL);
-    value_add(&e, "stop_sequence", NULL);
-    usage_add(&e, c);
-    json_close(&e, '}');
-    event_end(out, "message_start", &e);
+    value_write(t, message_value(j, true));
 }
 
 static void delta_event(struct text *out, size_t index, const char *type, const char *key,
-                        const char *s, size_t n)
+                        json_t *value)
 {
-    struct text e;
-    type_begin(&e, "content_block_delta");
-    json_add(&e, JSON("index", index));
-    json_open(&e, "delta", '{');
-    json_add(&e, JSON("type", type));
-    json_add_slice(&e, key, s, n);
-    json_close(&e, '}');
-    event_end(out, "content_block_delta", &e);
+    value_event(out, json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index",
+                               (json_int_t)index, "delta", "type", type, key, value));
 }
 
 static void piece_events(const struct job *j, const struct part_piece *p, struct text *out)
@@ -347,53 +287,39 @@ static void piece_events(const struct job *j, const struct part_piece *p, struct
     static const char *const deltas[][2] = {[PART_THINKS] = {"thinking_delta", "thinking"},
                                             [PART_SAYS] = {"text_delta", "text"},
                                             [PART_CALL] = {"input_json_delta", "partial_json"}};
-    const bool thinks = p->part.kind == PART_THINKS;
-    struct text e;
-    char signature[80];
-    if (p->begins) {
-        type_begin(&e, "content_block_start");
-        json_add(&e, JSON("index", p->index));
-        block_add(&e, "content_block", j, p->index, &p->part, false);
-        event_end(out, "content_block_start", &e);
-    }
-    if (p->begins && !p->index) {
-        type_begin(&e, "ping");
-        event_end(out, "ping", &e);
-    }
-    if (p->n && !(thinks && omits(j)))
-        delta_event(out, p->index, deltas[p->part.kind][0], deltas[p->part.kind][1], p->text, p->n);
-    if (!p->ends)
-        return;
-    if (thinks) {
-        const int n = snprintf(signature, sizeof signature, "%s_%zu", digits(j), p->index);
-        delta_event(out, p->index, "signature_delta", "signature", signature, (size_t)n);
-    }
-    type_begin(&e, "content_block_stop");
-    json_add(&e, JSON("index", p->index));
-    event_end(out, "content_block_stop", &e);
+    const json_int_t index = (json_int_t)p->index;
+    if (p->begins)
+        value_event(out, json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", index,
+                                   "content_block", block_of(j, p->index, false)));
+    if (p->begins && !index)
+        value_event(out, json_pack("{s:s}", "type", "ping"));
+    if (p->n)
+        delta_event(out, p->index, deltas[p->part.kind][0], deltas[p->part.kind][1],
+                    text_value(p->text, p->n));
+    if (p->ends && p->part.kind == PART_THINKS)
+        delta_event(out, p->index, "signature_delta", "signature",
+                    json_sprintf("%s_%zu", job_digits(j), p->index));
+    if (p->ends)
+        value_event(out, json_pack("{s:s, s:I}", "type", "content_block_stop", "index", index));
 }
 
 static void messages_events(struct job *j, struct text *out)
 {
     struct choice *c = j->choices[0];
     struct part_piece p;
-    struct text e;
     if (!c->begun)
-        message_begin(j, c, out);
+        value_event(out, json_pack("{s:s, s:o}", "type", "message_start", "message",
+                                   message_value(j, false)));
     c->begun = true;
     while (part_next(c, &p))
         piece_events(j, &p, out);
     if (!c->ended || c->sent_end)
         return;
     c->sent_end = true;
-    type_begin(&e, "message_delta");
-    json_open(&e, "delta", '{');
-    stop_add(&e, c);
-    json_close(&e, '}');
-    usage_add(&e, c);
-    event_end(out, "message_delta", &e);
-    type_begin(&e, "message_stop");
-    event_end(out, "message_stop", &e);
+    value_event(out, json_pack("{s:s, s:{s:s?, s:s?}, s:o}", "type", "message_delta", "delta",
+                               "stop_reason", ending_stop_reason(choice_ending(c)), "stop_sequence",
+                               c->stop.hit, "usage", usage_of(c)));
+    value_event(out, json_pack("{s:s}", "type", "message_stop"));
 }
 
 static void messages_error(struct text *t, unsigned status, const char *message)
@@ -422,14 +348,15 @@ static void messages_failed(struct job *j, struct text *out)
     struct text e;
     text_init(&e);
     messages_error(&e, job_status(j), j->error.text);
-    event_named(out, "error", &e);
+    text_printf(out, "event: error\n");
+    event_write(out, &e);
 }
 
 #define MESSAGES(of)                                                                               \
     {                                                                                              \
         .kind = ASK_CHAT, .request = (of), .whole = messages_whole, .events = messages_events,     \
         .failed = messages_failed, .error = messages_error, .stream_type = "text/event-stream",    \
-        .id_header = "request-id", .unfit = "prompt is too long: "                                 \
+        .id_header = "request-id", .too_long = "prompt is too long: "                              \
     }
 const struct dialect dialect_messages = MESSAGES(messages_request),
                      dialect_messages_count = MESSAGES(count_request);

@@ -1,12 +1,13 @@
 /*
  * ask.h - what a request asks for: its members, checked (members.c, params.c, zeros.c), its grammar
- * (constraint.c, thinking.c), its messages and tools made into a prompt (chat.c, calls.c).
+ * (constraint.c), its messages and tools made into a prompt (chat.c, calls.c).
  */
 #ifndef OATO_SERVER_ASK_H
 #define OATO_SERVER_ASK_H
 
 #include "text/grammar.h"
 #include "text/sampling.h"
+#include "text/stops.h"
 
 #include <jansson.h>
 #include <time.h>
@@ -15,25 +16,6 @@ struct instance;
 struct job;
 struct choice;
 struct dialect;
-
-/* --------------------------------------------------------------------- stop words (stops.c) --- */
-
-/* --------------------------------------------------------------------- stop words (stops.c) --- */
-
-enum { STOPS_MAX = 16 };
-
-struct stops {
-    char *word[STOPS_MAX]; /* of malloc; none is empty */
-    int32_t n;
-};
-/* Looks for the words in text that arrives in pieces, and holds back what may begin one. */
-struct stop_filter {
-    const struct stops *of;
-    struct text held;
-    const char *hit; /* the word that was found: nothing passes any more */
-};
-/* Appends to out the text that no word touches; last: nothing follows, so nothing is held back. */
-void stop_filter_push(struct stop_filter *f, const char *s, size_t n, bool last, struct text *out);
 
 /* ----------------------------------------------------------------------------- what is asked ---
  */
@@ -126,13 +108,6 @@ void constraints_share(struct job *j);
 /* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
  * in it. After answer_text_read. */
 oato_status constraint_think(struct choice *c, struct oato_error *err);
-/* thinking.c: `follows` behind reasoning between two marks; begun: the prompt ends in it. NULL:
- * memory is short. */
-struct thinking;
-struct thinking *thinking_create(struct grammar_state *follows, const struct tokenizer *tokenizer,
-                                 const char *begin, const char *end, bool begun);
-struct sampler_constraint thinking_constraint(struct thinking *t);
-void thinking_free(struct thinking *t);
 /* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
  * one, unless NULL. */
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,

@@ -60,6 +60,10 @@ static oato_status message_mend(json_t *message, size_t at, struct oato_error *e
            *calls = json_object_get(message, "tool_calls");
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
+    if (json_is_array(json_object_get(message, "reasoning_content")))
+        json_object_set_new(message, "reasoning_content",
+                            parts_join(json_object_get(message, "reasoning_content"), "\n"));
+    arguments_parse(calls);
     if (json_is_array(content)) {
         json_t *joined = parts_join(content, "\n");
         if (!joined)
@@ -73,7 +77,6 @@ static oato_status message_mend(json_t *message, size_t at, struct oato_error *e
         json_object_set_new(message, "content", json_string(""));
     else if (!json_is_string(content))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants content that is a text", at + 1);
-    arguments_parse(calls);
     return OATO_OK;
 }
 

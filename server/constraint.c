@@ -3,6 +3,7 @@
  * tokenizer's vocabulary is sorted for it when it is first needed.
  */
 #include "server/server_internal.h"
+#include "text/thinking.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,14 +9,26 @@
 
 /* -------------------------------------------------------------------------------- requests --- */
 
+bool json_is(const json_t *value, const char *text)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), text);
+}
+
 json_t *message_of(json_t *messages, const char *role)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (json_array_size(messages) &&
-        !strcmp(json_string_value(json_object_get(last, "role")), role))
+    if (json_is(json_object_get(last, "role"), role))
         return last;
     json_t *new = json_pack("{s:s, s:[]}", "role", role, "content");
     return json_array_append_new(messages, new) ? NULL : new;
+}
+
+/* The list that is this member, which is made where it is missing. */
+static json_t *list_of(json_t *o, const char *key)
+{
+    if (!json_object_get(o, key))
+        json_object_set_new(o, key, json_array());
+    return json_object_get(o, key);
 }
 
 json_t *message_of_result(json_t *messages, const json_t *id)
@@ -25,31 +37,26 @@ json_t *message_of_result(json_t *messages, const json_t *id)
     return json_array_append_new(messages, new) ? NULL : new;
 }
 
+static void text_part(json_t *message, const char *key, const json_t *text)
+{
+    json_t *parts = list_of(message, key);
+    if (json_string_length(text))
+        json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
+}
+
 void message_says(json_t *message, const json_t *text)
 {
-    if (json_string_length(text))
-        json_array_append_new(json_object_get(message, "content"),
-                              json_pack("{s:s, s:O}", "type", "text", "text", text));
+    text_part(message, "content", text);
 }
 
 void message_thinks(json_t *message, const json_t *text)
 {
-    const json_t *before = json_object_get(message, "reasoning_content");
-    if (!json_string_length(text))
-        return;
-    json_object_set_new(message, "reasoning_content",
-                        json_sprintf("%s%s%s", or_empty(json_string_value(before)),
-                                     before ? "\n" : "", json_string_value(text)));
+    text_part(message, "reasoning_content", text);
 }
 
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments)
 {
-    json_t *calls = json_object_get(message, "tool_calls");
-    if (!calls) {
-        calls = json_array();
-        json_object_set_new(message, "tool_calls", calls);
-    }
-    json_array_append_new(calls,
+    json_array_append_new(list_of(message, "tool_calls"),
                           json_pack("{s:O*, s:s, s:{s:O*, s:O*}}", "id", id, "type", "function",
                                     "function", "name", name, "arguments", arguments));
 }
@@ -64,14 +71,12 @@ void tool_add(json_t *tools, const json_t *name, const json_t *description, cons
 void thinking_set(const struct exchange *x, json_t *request, bool on)
 {
     const struct chat_template *template = x->instance->template;
-    json_t *variables = json_object_get(request, "chat_template_kwargs");
     if (!template || !chat_template_is_program(template)) /* a named format has no variables */
         return;
-    if (!json_is_object(variables)) {
-        variables = json_object();
-        json_object_set_new(request, "chat_template_kwargs", variables);
-    }
-    json_object_set_new(variables, "enable_thinking", json_boolean(on));
+    if (!json_is_object(json_object_get(request, "chat_template_kwargs")))
+        json_object_set_new(request, "chat_template_kwargs", json_object());
+    json_object_set_new(json_object_get(request, "chat_template_kwargs"), "enable_thinking",
+                        json_boolean(on));
 }
 
 const char *effort_of(const json_t *effort)
@@ -86,6 +91,11 @@ const char *effort_of(const json_t *effort)
 }
 
 /* --------------------------------------------------------------------------------- answers --- */
+
+const char *job_digits(const struct job *j)
+{
+    return j->ask.id + strlen("chatcmpl-");
+}
 
 struct part_view part_at(const struct choice *c, size_t index)
 {
@@ -132,16 +142,34 @@ bool part_next(struct choice *c, struct part_piece *p)
     return true;
 }
 
-void event_named(struct text *out, const char *name, struct text *event)
+json_t *text_value(const char *s, size_t n)
 {
-    text_printf(out, "event: %s\n", name);
-    event_write(out, event);
+    struct text t;
+    json_t *v = json_stringn(s, n);
+    if (v)
+        return v;
+    text_init(&t);
+    text_printf(&t, "\"");
+    text_add_json(&t, s, n);
+    text_printf(&t, "\"");
+    v = json_loadb(or_empty(t.data), t.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    text_free(&t);
+    return v;
 }
 
-void value_add(struct text *t, const char *key, const json_t *value)
+void value_write(struct text *t, json_t *value)
 {
-    char *dump = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    json_key(t, key);
-    text_printf(t, "%s", dump ? dump : "null");
+    char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    text_add(t, or_empty(dump), dump ? strlen(dump) : 0);
+    t->failed = t->failed || !dump;
     free(dump);
+    json_decref(value);
+}
+
+void value_event(struct text *out, json_t *event)
+{
+    text_printf(out,
+                "event: %s\ndata: ", or_empty(json_string_value(json_object_get(event, "type"))));
+    value_write(out, event);
+    text_printf(out, "\n\n");
 }

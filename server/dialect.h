@@ -24,14 +24,16 @@ struct dialect {
     void (*error)(struct text *t, unsigned status, const char *message);
     const char *stream_type; /* Content-Type of a stream */
     const char *id_header;   /* that numbers requests, as the body of an error does; NULL: none */
-    const char *unfit; /* before the message that a prompt does not fit; NULL: OpenAI's form */
+    const char *too_long;    /* before "N tokens > M maximum" of a prompt; NULL: OpenAI's form */
 };
 
 /* --------------------------------------------------------------- requests (dialect.c) --- */
 
+/* Whether it is this text. */
+bool json_is(const json_t *value, const char *text);
 /* Of OpenAI's messages: the last one, if it is of this role, or a new one behind it; the templates
- * of models read no two of a role in a row. Its content is a list of parts. NULL: memory is short.
- */
+ * of models read no two of a role in a row. Its content is a list of parts, as is its reasoning.
+ * NULL: memory is short. */
 json_t *message_of(json_t *messages, const char *role);
 /* The result of a call, whose content is empty yet. */
 json_t *message_of_result(json_t *messages, const json_t *id);
@@ -56,13 +58,15 @@ bool fim_is_known(const struct instance *m);
 oato_status fim_prompt(struct exchange *x, json_t *request, const json_t *prefix,
                        const json_t *suffix, struct oato_error *err);
 
-/* ollama.c: a member with a time, as Ollama writes it. */
-void ollama_time(struct text *t, const char *key, time_t seconds);
+/* ollama.c: a time as Ollama writes it. */
+json_t *ollama_time(time_t seconds);
 /* ollama_models.c: whether the model's template knows of reasoning. */
 bool ollama_thinks(const struct instance *m);
 
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 
+/* Random ones, for the names of an answer and its parts. */
+const char *job_digits(const struct job *j);
 /* All there is of a part so far. */
 struct part_view {
     enum part_kind kind;
@@ -82,10 +86,12 @@ struct part_piece {
 };
 /* Takes the next one, which then counts as sent. False: there is none. */
 bool part_next(struct choice *c, struct part_piece *p);
-/* "event: NAME" and "data: EVENT" of an event in JSON, which is freed. */
-void event_named(struct text *out, const char *name, struct text *event);
-/* A member with a value as it is; NULL: null. */
-void value_add(struct text *t, const char *key, const json_t *value);
+/* A text of the model as a value: what is no UTF-8 becomes the mark for that. */
+json_t *text_value(const char *s, size_t n);
+/* A value, which is freed; NULL: memory is short, and the text has failed. value_event: an event
+ * of a stream, with its "type" as its name. */
+void value_write(struct text *t, json_t *value);
+void value_event(struct text *out, json_t *event);
 
 /* The events of choices in turn, for dialects whose events are of one choice each: `event` appends
  * one. last: the choice has ended; it has no text then. */

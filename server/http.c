@@ -203,10 +203,12 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
     if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
+    const char *too_long = dialect_of(x)->too_long;
+    if (err->status == OATO_EFIT && x->n_prompt && too_long)
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%zu tokens > %d maximum", too_long,
+                           x->n_prompt, x->instance->context);
     if (err->status == OATO_EFIT && x->n_prompt)
-        return dialect_of(x)->unfit
-                   ? reply_error(x, MHD_HTTP_BAD_REQUEST, "%s%s", dialect_of(x)->unfit, err->text)
-                   : reply_unfit(x, err);
+        return reply_unfit(x, err);
     return reply_error(x, x->unsupported ? MHD_HTTP_NOT_IMPLEMENTED : failure_status(err), "%s",
                        err->text);
 }
@@ -430,7 +432,8 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     if (state > INSTANCE_READY && !x->route->loading)
         return reply_ending(x);
-    return x->method == METHOD_GET ? x->route->answer(x) : prepare_later(x);
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect;
+    return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)

@@ -49,6 +49,7 @@ struct server {
     const struct server_options *options;
     struct list keys, hosts, origins;
     struct instance *instance;
+    struct response_store *responses;
     time_t started;
     atomic_int exchanges;     /* requests whose answers are not sent yet */
     atomic_size_t held_bytes; /* of bodies */
@@ -95,6 +96,8 @@ struct exchange {
     bool crowded;      /* other bodies left no room for this one */
 };
 
+/* prepare.c: takes from a budget what it costs to read n bytes of JSON. */
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
@@ -147,7 +150,7 @@ json_t *body_json(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
-/* GET: also HEAD. All but it are answered by the threads of prepare.c. */
+/* GET: also HEAD. */
 enum { METHOD_GET = 1, METHOD_POST = 2, METHOD_DELETE = 4 };
 
 struct route {
@@ -156,7 +159,8 @@ struct route {
     bool open;    /* without a key */
     bool loading; /* also before the model is there */
     enum MHD_Result (*answer)(struct exchange *x);
-    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's */
+    const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's, and a GET, which
+                                      takes no time, is answered by an HTTP thread */
 };
 /* NULL-terminated by path; the first one that fits a request answers it. */
 extern const struct route routes[];
@@ -168,6 +172,7 @@ extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
+enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);

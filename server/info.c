@@ -41,6 +41,7 @@ enum MHD_Result route_metrics(struct exchange *x)
                                          "llamacpp:spec_decode_num_accepted_tokens_total",
                                          "llamacpp:spec_decode_num_drafts_total"};
     struct instance *m = x->instance;
+    struct engine_prompt_stats kept = {.used = 0};
     struct text t;
     if (m->options->no_metrics)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED, "the server was started with --no-metrics");
@@ -49,6 +50,8 @@ enum MHD_Result route_metrics(struct exchange *x)
     const struct seen seen = m->seen;
     const int32_t live = m->n_live, at_once = m->options->session.engine.seqs;
     pthread_mutex_unlock(&m->lock);
+    if (atomic_load(&m->state) == INSTANCE_READY)
+        engine_prompts(m->session.engine, &kept);
     const double prompt_s = (double)c.times.prompt_ns * 1e-9,
                  decode_s = (double)c.times.decode_ns * 1e-9;
     text_init(&t);
@@ -96,6 +99,22 @@ enum MHD_Result route_metrics(struct exchange *x)
            (double)c.times.evictions);
     metric(&t, "oato:recomputed_tokens_total", "counter", "Tokens computed again after that.",
            (double)c.times.recomputed_tokens);
+    metric(&t, "oato:prompt_cache_bytes", "gauge", "Bytes of --prompt-cache's folder.",
+           (double)kept.bytes);
+    metric(&t, "oato:prompt_cache_waiting_bytes", "gauge", "Bytes that are still to be written.",
+           (double)kept.waiting_bytes);
+    metric(&t, "oato:prompt_cache_hits_total", "counter", "Prompts that began with what was read.",
+           (double)kept.used);
+    metric(&t, "oato:prompt_cache_read_tokens_total", "counter", "Tokens of that.",
+           (double)kept.tokens);
+    metric(&t, "oato:prompt_cache_read_bytes_total", "counter", "Bytes read.",
+           (double)kept.read_bytes);
+    metric(&t, "oato:prompt_cache_written_bytes_total", "counter", "Bytes written.",
+           (double)kept.written_bytes);
+    metric(&t, "oato:prompt_cache_evictions_total", "counter", "Files that made room for others.",
+           (double)kept.evicted);
+    metric(&t, "oato:prompt_cache_failures_total", "counter",
+           "Files that could not be read or written.", (double)kept.failed);
     for (size_t i = 0; i < ARRAY_LEN(drafts); i++)
         metric(&t, drafts[i], "counter", "Drafts are not made here: 0.", 0);
     snprintf(x->started, sizeof x->started, "%lld", (long long)m->server->started);

@@ -122,6 +122,8 @@ void seen_take(struct instance *m, struct batch_view *v, int32_t n);
 oato_status policy_open(struct instance *m, struct oato_error *err);
 /* What restoring takes, once the session is open. */
 oato_status policy_costs(struct instance *m, struct oato_error *err);
+/* engine_predictor: by what restoring took, if that is known; user is the instance. */
+double policy_compute(void *user, int32_t tokens);
 /* batch_options.schedule and .restored; user is the instance. */
 void policy_schedule(void *user, struct batch_view *v, int32_t n, const struct batch_room *room);
 void policy_restored(void *user, const struct batch_restored *r);

@@ -3,6 +3,7 @@
  * job, its connection and the engine thread; the second to let go frees it.
  */
 #include "server/server_internal.h"
+#include "text/thinking.h"
 
 #include <stdlib.h>
 #include <string.h>

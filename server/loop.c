@@ -7,7 +7,8 @@
 
 #include <errno.h>
 
-enum { LOOK_NS = 100000000 }; /* how often waiting connections are looked at */
+/* How often waiting connections are looked at, and whether prompts to be kept were written. */
+enum { LOOK_NS = 100000000, WRITE_NS = 10000000 };
 
 /* Those of them that no batch has yet: all of a request that is alone, and as many as fill a
  * quarter of the places where others are there: with more, steps would take half as long again for
@@ -102,11 +103,11 @@ static void before_step(void *user, struct batch *b)
 }
 
 /* A moment without work: whether other ranks have stopped meanwhile. Called with the lock held. */
-static oato_status moment_wait(struct instance *m)
+static oato_status moment_wait(struct instance *m, int64_t ns)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += LOOK_NS;
+    until.tv_nsec += ns;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     if (pthread_cond_timedwait(&m->wake, &m->lock, &until) != ETIMEDOUT)
@@ -129,10 +130,15 @@ static bool loop_wait(struct instance *m)
         pthread_mutex_lock(&m->lock);
     }
     while (!m->incoming && !m->active && !m->stop && !status) {
-        if (alone)
+        pthread_mutex_unlock(&m->lock);
+        const enum engine_keeping keeping = batch_keep(m->session.batch);
+        pthread_mutex_lock(&m->lock);
+        if (keeping == KEEP_MORE || m->incoming || m->stop)
+            continue;
+        if (alone && keeping == KEEP_DONE)
             pthread_cond_wait(&m->wake, &m->lock);
         else
-            status = moment_wait(m);
+            status = moment_wait(m, keeping == KEEP_FULL ? WRITE_NS : LOOK_NS);
     }
     const bool goes_on = !status && (m->incoming || m->active);
     pthread_mutex_unlock(&m->lock);

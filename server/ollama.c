@@ -44,7 +44,7 @@ static oato_status format_take(const struct exchange *x, json_t *request, struct
     json_t *out = NULL;
     if (json_object_size(format))
         out = json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", format);
-    else if (json_is_string(format) && !strcmp(json_string_value(format), "json"))
+    else if (json_is(format, "json"))
         out = json_pack("{s:s}", "type", "json_object");
     else if (json_string_length(format))
         return oato_fail(err, OATO_EUSAGE, "format can be \"json\" or a JSON schema");
@@ -176,57 +176,51 @@ static oato_status embed_request(struct exchange *x, struct oato_error *err)
 
 /* --------------------------------------------------------------------------------- answers --- */
 
-void ollama_time(struct text *t, const char *key, time_t seconds)
+json_t *ollama_time(time_t seconds)
 {
     struct tm tm;
     char text[40] = "";
     if (gmtime_r(&seconds, &tm))
         strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    json_add(t, JSON(key, (const char *)text));
+    return json_string(text);
 }
 
-static void head_add(struct text *t, const json_t *kept, const struct instance *m)
+/* As the client calls it. */
+static json_t *model_name(const json_t *kept, const struct instance *m)
 {
-    const json_t *model = json_object_get(kept, "model");
-    json_open(t, NULL, '{');
-    json_add(t, JSON("model", json_is_string(model) ? json_string_value(model) : m->name));
-    ollama_time(t, "created_at", time(NULL));
+    json_t *model = json_object_get(kept, "model");
+    return json_is_string(model) ? json_incref(model) : json_string(m->name);
 }
 
-static uint64_t between(uint64_t from, uint64_t to)
+static json_int_t between(uint64_t from, uint64_t to)
 {
-    return from && to > from ? to - from : 0;
+    return from && to > from ? (json_int_t)(to - from) : 0;
 }
 
 /* load: until it began to be computed. */
-static void end_add(struct text *t, const struct choice *c)
+static json_t *end_make(const struct choice *c)
 {
     const char *reason = ending_finish(choice_ending(c));
     const bool length = reason && !strcmp(reason, "length");
-    json_add(t, json_bool("done", true), JSON("done_reason", length ? "length" : "stop"),
-             JSON("total_duration", between(c->asked_ns, now_ns())),
-             JSON("load_duration", between(c->asked_ns, c->begun_ns)),
-             JSON("prompt_eval_count", c->n_ids),
-             JSON("prompt_eval_duration", between(c->begun_ns, c->first_ns)),
-             JSON("eval_count", c->n_tokens),
-             JSON("eval_duration", between(c->first_ns, c->last_ns)));
+    return json_pack("{s:b, s:s, s:I, s:I, s:i, s:I, s:I, s:I}", "done", true, "done_reason",
+                     length ? "length" : "stop", "total_duration", between(c->asked_ns, now_ns()),
+                     "load_duration", between(c->asked_ns, c->begun_ns), "prompt_eval_count",
+                     c->n_ids, "prompt_eval_duration", between(c->begun_ns, c->first_ns),
+                     "eval_count", (json_int_t)c->n_tokens, "eval_duration",
+                     between(c->first_ns, c->last_ns));
 }
 
-static void call_add(struct text *t, const struct call *call, size_t index)
+static json_t *call_make(const struct call *call, size_t index)
 {
-    const char *s = or_empty(call->arguments.data);
-    json_t *arguments = json_loadb(s, call->arguments.len, JSON_ALLOW_NUL, NULL);
+    json_t *arguments =
+        json_loadb(or_empty(call->arguments.data), call->arguments.len, JSON_ALLOW_NUL, NULL);
     if (!json_is_object(arguments)) { /* the model may call with what is none */
         json_decref(arguments);
-        arguments = json_pack("{s:s}", "arguments", s);
+        arguments = json_pack("{s:o}", "arguments",
+                              text_value(or_empty(call->arguments.data), call->arguments.len));
     }
-    json_open(t, NULL, '{');
-    json_open(t, "function", '{');
-    json_add(t, JSON("index", index), JSON("name", (const char *)call->name));
-    value_add(t, "arguments", arguments);
-    json_close(t, '}');
-    json_close(t, '}');
-    json_decref(arguments);
+    return json_pack("{s:{s:I, s:s, s:o}}", "function", "index", (json_int_t)index, "name",
+                     call->name, "arguments", arguments);
 }
 
 /* What one line says; calls from `call` on, n_calls of them, which are whole. */
@@ -235,49 +229,43 @@ struct line {
     size_t n_says, n_thinks, call, n_calls;
 };
 
-static void line_add(struct text *t, struct choice *c, const struct line *l, bool last)
+static json_t *probs_make(struct choice *c)
 {
-    const struct job *j = c->job;
-    const bool chat = json_is_true(json_object_get(j->ask.kept, "chat"));
-    head_add(t, j->ask.kept, j->instance);
-    if (chat) {
-        json_open(t, "message", '{');
-        json_add(t, JSON("role", "assistant"));
-    }
-    json_add_slice(t, chat ? "content" : "response", or_empty(l->says), l->n_says);
-    if (l->n_thinks)
-        json_add_slice(t, "thinking", l->thinks, l->n_thinks);
-    if (l->n_calls)
-        json_open(t, "tool_calls", '[');
-    for (size_t i = l->call; i < l->call + l->n_calls; i++)
-        call_add(t, &c->calls[i], i);
-    if (l->n_calls)
-        json_close(t, ']');
-    if (chat)
-        json_close(t, '}');
-    if (j->ask.sampling.logprobs && c->n_tokens > c->sent_tokens)
-        probs_add(t, "logprobs", c, c->sent_tokens, c->n_tokens - c->sent_tokens);
-    c->sent_tokens = c->n_tokens;
-    if (last)
-        end_add(t, c);
-    else
-        json_add(t, json_bool("done", false));
-    json_close(t, '}');
-}
-
-static void line_end(struct text *out, struct text *line)
-{
-    text_add(out, or_empty(line->data), line->len);
-    text_add(out, "\n", 1);
-    text_free_part(line, out);
+    struct text t;
+    text_init(&t);
+    json_open(&t, NULL, '{');
+    probs_add(&t, "logprobs", c, c->sent_tokens, c->n_tokens - c->sent_tokens);
+    json_close(&t, '}');
+    json_t *o = json_loadb(or_empty(t.data), t.len, JSON_ALLOW_NUL, NULL);
+    text_free(&t);
+    return o;
 }
 
 static void line_write(struct text *out, struct choice *c, const struct line *l, bool last)
 {
-    struct text line;
-    text_init(&line);
-    line_add(&line, c, l, last);
-    line_end(out, &line);
+    const struct job *j = c->job;
+    const bool chat = json_is_true(json_object_get(j->ask.kept, "chat"));
+    json_t *line = json_pack("{s:o, s:o, s:b}", "model", model_name(j->ask.kept, j->instance),
+                             "created_at", ollama_time(time(NULL)), "done", false);
+    json_t *to = chat ? json_pack("{s:s}", "role", "assistant") : json_incref(line);
+    json_object_set_new(to, chat ? "content" : "response",
+                        text_value(or_empty(l->says), l->n_says));
+    if (l->n_thinks)
+        json_object_set_new(to, "thinking", text_value(l->thinks, l->n_thinks));
+    if (l->n_calls)
+        json_object_set_new(to, "tool_calls", json_array());
+    for (size_t i = l->call; i < l->call + l->n_calls; i++)
+        json_array_append_new(json_object_get(to, "tool_calls"), call_make(&c->calls[i], i));
+    if (chat)
+        json_object_set_new(line, "message", to);
+    else
+        json_decref(to);
+    if (j->ask.sampling.logprobs && c->n_tokens > c->sent_tokens)
+        json_object_update_new(line, probs_make(c));
+    c->sent_tokens = c->n_tokens;
+    if (last)
+        json_object_update_new(line, end_make(c));
+    value_write(out, line);
 }
 
 static void ollama_whole(struct job *j, struct text *t)
@@ -289,7 +277,7 @@ static void ollama_whole(struct job *j, struct text *t)
                        .n_thinks = c->thinks.len};
     while (all.n_calls < c->n_calls && c->calls[all.n_calls].ended)
         all.n_calls++; /* one that the limit has cut is none */
-    line_add(t, c, &all, true);
+    line_write(t, c, &all, true);
 }
 
 /* A call comes in one line, once it is whole. */
@@ -306,49 +294,47 @@ static void ollama_events(struct job *j, struct text *out)
             *(p.part.kind == PART_THINKS ? &l.thinks : &l.says) = p.text;
             *(p.part.kind == PART_THINKS ? &l.n_thinks : &l.n_says) = p.n;
         }
-        if (l.n_says || l.n_thinks || l.n_calls)
+        if (l.n_says || l.n_thinks || l.n_calls) {
             line_write(out, c, &l, false);
+            text_add(out, "\n", 1);
+        }
     }
-    if (c->ended && !c->sent_end)
+    if (c->ended && !c->sent_end) {
         line_write(out, c, &(struct line){0}, true);
+        text_add(out, "\n", 1);
+    }
     c->sent_end = c->ended;
 }
 
 static void ollama_error(struct text *t, unsigned status, const char *message)
 {
     (void)status;
-    json_open(t, NULL, '{');
-    json_add(t, JSON("error", message));
-    json_close(t, '}');
+    value_write(t, json_pack("{s:o}", "error", text_value(message, strlen(message))));
 }
 
 static void ollama_failed(struct job *j, struct text *out)
 {
-    struct text line;
-    text_init(&line);
-    ollama_error(&line, 0, j->error.text);
-    line_end(out, &line);
+    ollama_error(out, 0, j->error.text);
+    text_add(out, "\n", 1);
 }
 
 static void embed_whole(struct job *j, struct text *t)
 {
-    const bool old = json_is_true(json_object_get(j->ask.kept, "old"));
     const struct choice *first = j->choices[0];
-    const json_t *model = json_object_get(j->ask.kept, "model");
     json_open(t, NULL, '{');
-    if (old) {
+    if (json_is_true(json_object_get(j->ask.kept, "old"))) {
         embedding_add(t, "embedding", j->choices[0]);
         json_close(t, '}');
         return;
     }
-    json_add(t,
-             JSON("model", json_is_string(model) ? json_string_value(model) : j->instance->name));
+    json_key(t, "model");
+    value_write(t, model_name(j->ask.kept, j->instance));
     json_open(t, "embeddings", '[');
     for (int32_t i = 0; i < j->n_choices; i++)
         embedding_add(t, NULL, j->choices[i]);
     json_close(t, ']');
-    json_add(t, JSON("total_duration", between(first->asked_ns, now_ns())),
-             JSON("load_duration", between(first->asked_ns, first->begun_ns)),
+    json_add(t, JSON("total_duration", (int64_t)between(first->asked_ns, now_ns())),
+             JSON("load_duration", (int64_t)between(first->asked_ns, first->begun_ns)),
              JSON("prompt_eval_count", inputs_tokens(j)));
     json_close(t, '}');
 }
@@ -360,12 +346,12 @@ const struct dialect dialect_ollama = {.kind = ASK_CHAT,
                                        .failed = ollama_failed,
                                        .error = ollama_error,
                                        .stream_type = "application/x-ndjson",
-                                       .unfit = ""};
+                                       .too_long = "the prompt exceeds the context: "};
 const struct dialect dialect_ollama_embed = {.kind = ASK_EMBED,
                                              .request = embed_request,
                                              .whole = embed_whole,
                                              .error = ollama_error,
-                                             .unfit = ""};
+                                             .too_long = "the prompt exceeds the context: "};
 
 /* Without a prompt a request loads the model, or unloads it with keep_alive 0. */
 enum MHD_Result route_ollama(struct exchange *x)
@@ -385,13 +371,15 @@ enum MHD_Result route_ollama(struct exchange *x)
     if (request_members(o, ASK_OLLAMA, INT32_MAX, NULL, &err))
         return reply_failure(x, &err);
     const bool unload = json_is_number(alive) && json_number_value(alive) == 0;
-    text_init(&t);
-    head_add(&t, o, x->instance);
+    json_t *a =
+        json_pack("{s:o, s:o, s:b, s:s}", "model", model_name(o, x->instance), "created_at",
+                  ollama_time(time(NULL)), "done", true, "done_reason", unload ? "unload" : "load");
     if (chat)
-        json_add_object(&t, "message", JSON("role", "assistant"), JSON("content", ""));
+        json_object_set_new(a, "message",
+                            json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
     else
-        json_add(&t, JSON("response", ""));
-    json_add(&t, json_bool("done", true), JSON("done_reason", unload ? "unload" : "load"));
-    json_close(&t, '}');
+        json_object_set_new(a, "response", json_string(""));
+    text_init(&t);
+    value_write(&t, a);
     return reply_json(x, &t);
 }

@@ -12,72 +12,54 @@
 /* Of Ollama's interface as it is followed here: clients ask whether theirs is new enough. */
 #define OLLAMA_VERSION "0.12.11"
 
-static void details_add(struct text *t, const struct model *m)
+static json_t *details_make(const struct model *m)
 {
     const double n = (double)model_parameters(m);
+    const char *family = m->shape.architecture;
     char size[24];
     snprintf(size, sizeof size, n < 1e9 ? "%.2fM" : "%.1fB", n < 1e9 ? n * 1e-6 : n * 1e-9);
-    json_open(t, "details", '{');
-    json_add(t, JSON("parent_model", ""), JSON("format", "gguf"),
-             JSON("family", (const char *)m->shape.architecture));
-    json_open(t, "families", '[');
-    json_add(t, JSON(NULL, (const char *)m->shape.architecture));
-    json_close(t, ']');
-    json_add(t, JSON("parameter_size", (const char *)size),
-             JSON("quantization_level", dtype_name(model_dtype(m))));
-    json_close(t, '}');
+    return json_pack("{s:s, s:s, s:s, s:[s], s:s, s:s}", "parent_model", "", "format", "gguf",
+                     "family", family, "families", family, "parameter_size", size,
+                     "quantization_level", dtype_name(model_dtype(m)));
 }
 
-static time_t modified(const struct gguf *g)
+static json_t *modified(const struct gguf *g)
 {
     struct stat s;
-    return stat(gguf_path(g), &s) ? 0 : s.st_mtime;
-}
-
-static void model_add(struct text *t, const struct instance *m, bool running)
-{
-    const struct gguf *g = m->session.model->gguf;
-    char digest[20];
-    snprintf(digest, sizeof digest, "%016" PRIx64, gguf_content_hash(g));
-    json_open(t, NULL, '{');
-    json_add(t, JSON("name", (const char *)m->name), JSON("model", (const char *)m->name),
-             JSON("size", gguf_data_bytes(g)), JSON("digest", (const char *)digest));
-    ollama_time(t, "modified_at", modified(g));
-    details_add(t, m->session.model);
-    if (running)
-        json_add(t, JSON("expires_at", "9999-12-31T23:59:59Z") /* it stays */,
-                 JSON("size_vram", m->away_bytes), JSON("context_length", m->context));
-    json_close(t, '}');
+    return ollama_time(stat(gguf_path(g), &s) ? 0 : s.st_mtime);
 }
 
 enum MHD_Result route_ollama_models(struct exchange *x)
 {
-    const bool running = !!strstr(x->route->path, "ps");
+    const struct instance *m = x->instance;
+    const struct gguf *g = m->session.model->gguf;
     struct text t;
+    char digest[20];
+    snprintf(digest, sizeof digest, "%016" PRIx64, gguf_content_hash(g));
+    json_t *one = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "name", m->name, "model", m->name,
+                            "size", (json_int_t)gguf_data_bytes(g), "digest", digest, "modified_at",
+                            modified(g), "details", details_make(m->session.model));
+    if (strstr(x->route->path, "ps")) /* it stays */
+        json_object_update_new(
+            one, json_pack("{s:s, s:I, s:i}", "expires_at", "9999-12-31T23:59:59Z", "size_vram",
+                           (json_int_t)m->away_bytes, "context_length", m->context));
     text_init(&t);
-    json_open(&t, NULL, '{');
-    json_open(&t, "models", '[');
-    model_add(&t, x->instance, running);
-    json_close(&t, ']');
-    json_close(&t, '}');
+    value_write(&t, json_pack("{s:[o]}", "models", one));
     return reply_json(x, &t);
 }
 
-/* Scalars; what is long, as the vocabulary is, is null. */
-static void key_add(struct text *t, const char *key, const struct gguf_value *v)
+/* A scalar; what is long, as the vocabulary is, is null. */
+static json_t *key_value(const struct gguf_value *v)
 {
     int64_t whole;
     double number;
     if (v->type == GGUF_STRING)
-        json_add_slice(t, key, v->strings->data, v->strings->len);
-    else if (v->type == GGUF_BOOL)
-        json_add(t, json_bool(key, v->data[0] != 0));
-    else if (v->type != GGUF_ARRAY && gguf_value_i64(v, 0, &whole))
-        json_add(t, JSON(key, whole));
-    else if (v->type != GGUF_ARRAY && gguf_value_f64(v, 0, &number))
-        json_add(t, JSON(key, number));
-    else
-        value_add(t, key, NULL);
+        return text_value(v->strings->data, v->strings->len);
+    if (v->type == GGUF_BOOL)
+        return json_boolean(v->data[0]);
+    if (v->type != GGUF_ARRAY && gguf_value_i64(v, 0, &whole))
+        return json_integer(whole);
+    return v->type != GGUF_ARRAY && gguf_value_f64(v, 0, &number) ? json_real(number) : json_null();
 }
 
 bool ollama_thinks(const struct instance *m)
@@ -89,7 +71,7 @@ bool ollama_thinks(const struct instance *m)
     return thinks;
 }
 
-static void abilities_add(struct text *t, const struct instance *m)
+static json_t *abilities_make(const struct instance *m)
 {
     const bool answers = !m->options->session.engine.embeddings;
     const bool tools = m->template && chat_template_mentions(m->template, "tools");
@@ -101,11 +83,11 @@ static void abilities_add(struct text *t, const struct instance *m)
                {"thinking", answers && ollama_thinks(m)},
                {"insert", answers && fim_is_known(m)},
                {"embedding", m->states}};
-    json_open(t, "capabilities", '[');
+    json_t *list = json_array();
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].has)
-            json_add(t, JSON(NULL, all[i].name));
-    json_close(t, ']');
+            json_array_append_new(list, json_string(all[i].name));
+    return list;
 }
 
 enum MHD_Result route_ollama_show(struct exchange *x)
@@ -118,20 +100,17 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     if (!body_json(x, &err))
         return reply_failure(x, &err);
     gguf_get_string(g, "tokenizer.chat_template", &program);
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("modelfile", ""), JSON("parameters", ""));
-    json_add_slice(&t, "template", program.data, program.len);
-    details_add(&t, m->session.model);
-    json_open(&t, "model_info", '{');
+    json_t *keys = json_object();
     for (size_t i = 0; i < gguf_kv_count(g); i++)
         if (strcmp(gguf_kv_key(g, i), "tokenizer.chat_template") != 0)
-            key_add(&t, gguf_kv_key(g, i), gguf_kv_value(g, i));
-    json_add(&t, JSON("general.parameter_count", model_parameters(m->session.model)));
-    json_close(&t, '}');
-    abilities_add(&t, m);
-    ollama_time(&t, "modified_at", modified(g));
-    json_close(&t, '}');
+            json_object_set_new(keys, gguf_kv_key(g, i), key_value(gguf_kv_value(g, i)));
+    json_object_set_new(keys, "general.parameter_count",
+                        json_integer(model_parameters(m->session.model)));
+    text_init(&t);
+    value_write(&t, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters",
+                              "", "template", text_value(program.data, program.len), "details",
+                              details_make(m->session.model), "model_info", keys, "capabilities",
+                              abilities_make(m), "modified_at", modified(g)));
     return reply_json(x, &t);
 }
 

@@ -52,6 +52,13 @@ void policy_restored(void *user, const struct batch_restored *r)
         restore_seen(m->costs, RESTORE_COMPUTE, r->tokens, m->beside, (double)r->ns);
 }
 
+double policy_compute(void *user, int32_t tokens)
+{
+    const struct instance *m = user;
+    const struct restore_quality q = restore_quality(m->costs, RESTORE_COMPUTE);
+    return q.points || q.seen ? restore_predict(m->costs, RESTORE_COMPUTE, tokens, 0) : 0;
+}
+
 oato_status policy_costs(struct instance *m, struct oato_error *err)
 {
     const char *path = m->options->profile;
@@ -75,6 +82,8 @@ oato_status policy_costs(struct instance *m, struct oato_error *err)
                       "--restores%s",
                       path, or_empty(devices.data), m->options->session.plan ? " --plan" : "");
     }
+    if (!status)
+        engine_predict(m->session.engine, policy_compute, m);
     text_free(&devices);
     profile_free(&profile);
     return status;

@@ -58,8 +58,7 @@ enum {
     QUOTE_BYTES = 24
 };
 
-/* Takes from a budget what it costs to read n bytes of JSON. */
-static oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
+oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
 {
     size_t bytes = 2 * n; /* as it is, and the texts in it */
     bool text = false;

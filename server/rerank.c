@@ -109,19 +109,16 @@ static double cosine(const float *a, const float *b, int32_t n)
     return sum;
 }
 
-static void result_add(struct text *t, const struct job *j, const struct ranked *r)
+static json_t *result_make(const struct job *j, const struct ranked *r)
 {
     json_t *document = json_array_get(json_object_get(j->ask.kept, "documents"), (size_t)r->index);
-    json_open(t, NULL, '{');
-    json_add(t, JSON("index", r->index));
-    json_key(t, "relevance_score");
-    text_printf(t, "%.9g", isfinite(r->score) ? r->score : 0);
-    if (json_is_true(json_object_get(j->ask.kept, "returns"))) {
-        json_t *object = json_is_string(document) ? json_pack("{s:O}", "text", document) : NULL;
-        value_add(t, "document", object ? object : document);
-        json_decref(object);
-    }
-    json_close(t, '}');
+    json_t *o = json_pack("{s:i, s:f}", "index", r->index, "relevance_score",
+                          isfinite(r->score) ? r->score : 0);
+    if (json_is_true(json_object_get(j->ask.kept, "returns")))
+        json_object_set_new(o, "document",
+                            json_is_string(document) ? json_pack("{s:O}", "text", document)
+                                                     : json_incref(document));
+    return o;
 }
 
 static void rerank_whole(struct job *j, struct text *t)
@@ -130,8 +127,8 @@ static void rerank_whole(struct job *j, struct text *t)
     const bool head = json_is_true(json_object_get(j->ask.kept, "head"));
     const json_t *top = json_object_get(j->ask.kept, "top");
     const int32_t first = !head, n = j->n_choices - first;
-    const int64_t most = json_is_integer(top) ? json_integer_value(top) : n,
-                  tokens = inputs_tokens(j);
+    const json_int_t most = json_is_integer(top) ? json_integer_value(top) : n,
+                     tokens = inputs_tokens(j);
     struct ranked *all = calloc((size_t)n, sizeof *all);
     t->failed = t->failed || !all;
     const int32_t width = head ? 0 : embedding_take(j->choices[0]);
@@ -144,14 +141,12 @@ static void rerank_whole(struct job *j, struct text *t)
     }
     if (all)
         qsort(all, (size_t)n, sizeof *all, by_score);
-    json_open(t, NULL, '{');
-    json_add(t, JSON("model", (const char *)m->name), JSON("object", "list"));
-    json_add_object(t, "usage", JSON("prompt_tokens", tokens), JSON("total_tokens", tokens));
-    json_open(t, "results", '[');
+    json_t *results = json_array();
     for (int32_t i = 0; i < n && i < most && all; i++)
-        result_add(t, j, &all[i]);
-    json_close(t, ']');
-    json_close(t, '}');
+        json_array_append_new(results, result_make(j, &all[i]));
+    value_write(t, json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", m->name, "object", "list",
+                             "usage", "prompt_tokens", tokens, "total_tokens", tokens, "results",
+                             results));
     free(all);
 }
 

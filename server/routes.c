@@ -24,12 +24,25 @@ static void list_add(struct text *t, const char *key, const struct list *l)
     json_close(t, ']');
 }
 
-static void model_add(struct text *t, const struct instance *m)
+/* As OpenAI has it, or Anthropic. */
+static void model_add(struct text *t, const struct instance *m, bool anthropic)
 {
     const bool ready = atomic_load(&m->state) == INSTANCE_READY;
+    const time_t since = m->server->started;
+    char created[32];
+    struct tm utc;
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&since, &utc));
     json_open(t, NULL, '{');
-    json_add(t, JSON("id", (const char *)m->name), JSON("object", "model"),
-             JSON("created", (uint64_t)m->server->started), JSON("owned_by", "oato"));
+    json_add(t, JSON("id", (const char *)m->name));
+    if (anthropic) {
+        json_add(t, JSON("type", "model"), JSON("display_name", (const char *)m->name),
+                 JSON("created_at", (const char *)created), JSON("lifecycle", "active"),
+                 JSON("max_input_tokens", ready ? m->context : 0));
+        json_close(t, '}');
+        return;
+    }
+    json_add(t, JSON("object", "model"), JSON("created", (uint64_t)since),
+             JSON("owned_by", "oato"));
     list_add(t, "aliases", &m->aliases);
     list_add(t, "tags", &m->tags);
     if (ready) {
@@ -42,13 +55,18 @@ static void model_add(struct text *t, const struct instance *m)
 
 static enum MHD_Result models(struct exchange *x)
 {
+    const bool anthropic = asks_anthropic(x);
+    const char *name = x->instance->name;
     struct text t;
     text_init(&t);
     json_open(&t, NULL, '{');
-    json_add(&t, JSON("object", "list"));
     json_open(&t, "data", '[');
-    model_add(&t, x->instance);
+    model_add(&t, x->instance, anthropic);
     json_close(&t, ']');
+    if (anthropic)
+        json_add(&t, json_bool("has_more", false), JSON("first_id", name), JSON("last_id", name));
+    else
+        json_add(&t, JSON("object", "list"));
     json_close(&t, '}');
     return reply_json(x, &t);
 }
@@ -63,7 +81,7 @@ static enum MHD_Result model(struct exchange *x)
     if (!known)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
     text_init(&t);
-    model_add(&t, m);
+    model_add(&t, m, asks_anthropic(x));
     return reply_json(x, &t);
 }
 
@@ -113,6 +131,12 @@ const struct route routes[] = {
     {"/v1/chat/completions", METHOD_POST, false, false, route_complete, &dialect_chat},
     {"/v1/messages", METHOD_POST, false, false, route_complete, &dialect_messages},
     {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
+    {"/v1/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
+    {"/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
+    {"/v1/responses/input_tokens", METHOD_POST, false, false, route_count, &dialect_responses},
+    {"/v1/responses/*/input_items", METHOD_GET, false, false, route_response, &dialect_responses},
+    {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, false, route_response,
+     &dialect_responses},
     {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},

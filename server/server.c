@@ -3,6 +3,7 @@
  * loaded; starts the engine thread; on a signal takes no more requests and lets the running ones
  * end.
  */
+#include "server/responses.h"
 #include "server/server_internal.h"
 
 #include <stdlib.h>
@@ -110,6 +111,9 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     struct oato_error log;
     pthread_mutex_init(&s.peers.lock, NULL);
     oato_status status = lists_read(&s, err);
+    s.responses = response_store_create();
+    if (!status && !s.responses)
+        status = oato_fail_memory(err, 1 << 10, "the responses");
     if (!status)
         status = instance_create(&s, &s.instance, err);
     if (!status)
@@ -137,6 +141,7 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
         status = log.status;
         *err = log;
     }
+    response_store_free(s.responses);
     list_free(&s.keys);
     list_free(&s.hosts);
     list_free(&s.origins);
@@ -149,6 +154,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     struct server_options own = *o;
     struct session session;
     own.session.candidates = CANDIDATES;
+    own.session.engine.prompt_cache_bytes = (uint64_t)o->prompt_cache_mib << 20;
     if (!own.session.plan && !own.session.make_plan && !own.session.engine.embeddings)
         own.session.engine.rows = own.session.engine.seqs + PROMPT_ROWS;
     own.session.engine.states = !own.session.engine.embeddings;

@@ -172,7 +172,7 @@ struct joining {
     void (*on_lost)(const struct oato_error *err);
 };
 
-/* The first rank says it; the launcher then ends the others. */
+/* The lower ones say it first; the launcher then ends the others. */
 static int32_t rank_told(void)
 {
     const char *names[] = {getenv("OMPI_COMM_WORLD_RANK"), getenv("PMI_RANK")};
@@ -189,7 +189,7 @@ static void *join_watch(void *arg)
     struct oato_error err;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += j->seconds + (rank_told() ? 2 : 0);
+    until.tv_sec += j->seconds + 2 * min_i64(rank_told(), 10);
     pthread_mutex_lock(&j->lock);
     while (!j->joined && pthread_cond_timedwait(&j->wake, &j->lock, &until) != ETIMEDOUT) {
     }

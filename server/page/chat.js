@@ -194,7 +194,7 @@ async function answer(conversation) {
         const follow = isAtEnd();
         views.get(m.id)?.draw(m, stateOf(m, conversation));
         if (follow) scrollToEnd();
-        next = performance.now() + Math.max(30, 3 * (performance.now() - now)); // drawing takes a quarter at most
+        next = performance.now() + Math.max(50, 3 * (performance.now() - now)); // drawing takes a quarter at most
       }
       if (now - saved > SAVE_MS) {
         saved = now;

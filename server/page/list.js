@@ -19,7 +19,7 @@ function item({id, title}) {
   return make("li", {class: ours ? "ours" : null}, open,
     button("✎", `Rename ${title}`, () => chat.rename(id, prompt("Title of the conversation", title) ?? ""),
            {class: "icon", "aria-label": `Rename ${title}`}),
-    button("🗑", `Delete ${title}`, () => chat.drop(id), {class: "icon delete", "aria-label": `Delete ${title}`}));
+    button("✕", `Delete ${title}`, () => chat.drop(id), {class: "icon delete", "aria-label": `Delete ${title}`}));
 }
 
 let drawing = 0;

@@ -36,7 +36,7 @@ function noteOf(m) {
   if (m.end === "length") parts.push("cut at the limit of tokens");
   if (m.end === "stopped") parts.push("stopped");
   if (m.end === "interrupted") parts.push("interrupted when the page was closed");
-  if (m.tokens) parts.push(`${m.tokens} tokens`);
+  if (m.tokens) parts.push(m.tokens === 1 ? "1 token" : `${m.tokens} tokens`);
   if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? Math.round(m.firstMs) + " ms" : (m.firstMs / 1000).toFixed(1) + " s"}`);
   if (m.perSecond) parts.push(`then ${m.perSecond.toFixed(1)} tokens/s`);
   return parts.join(", ");
@@ -94,6 +94,7 @@ export function messageView(does) {
     at.className = `message ${m.role}${m.failed ? " failed" : ""}${state.live ? " live" : ""}`;
     at.dataset.id = m.id;
     at.setAttribute("aria-label", NAMES[m.role]);
+    at.setAttribute("aria-busy", String(state.live));
     drawThought(m, state.live);
     files.replaceChildren(...(m.files ?? []).map(fileView));
     const now = `${m.text}\0${state.live}`;

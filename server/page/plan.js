@@ -7,8 +7,9 @@ import {get} from "./api.js";
 const PARTS = [["weight_bytes", "weights"], ["kv_bytes", "KV cache"], ["other_bytes", "work"]];
 let plan = null, last = null, metrics = null;
 
-const number = (value, digits = 1) => value > 0 ? value.toLocaleString(undefined, {maximumFractionDigits: digits}) : "–";
-const milliseconds = value => !(value > 0) ? "–" : value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 2)} s`;
+const number = (value, digits = 1) =>
+  value > 0 ? value.toLocaleString(undefined, {maximumFractionDigits: value < 1000 ? digits : 0}) : "–";
+const milliseconds = value => !(value > 0) ? "–" : value < 0.001 ? "< 1 µs" : value < 0.1 ? `${number(value * 1000, 0)} µs` : value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 2)} s`;
 
 /** Of the kinds of requests that the plan is for, the one that is most like the last answer. */
 function nearest() {
@@ -24,7 +25,7 @@ function explained(p) {
     p ? `Predicted: ${tokens(p)} and ${p.predicted_n} of answer` +
         (p.at_once > 1 ? `, ${p.at_once} requests at once, tokens of all together. ` : ". ") : "",
     last ? `Last answer: ${tokens(last)}, ${last.predicted_n} of answer. ` : "Nothing is measured yet: ask something. ",
-    metrics ? "Server: all answers since its start, steps that compute for several at once included." : ""].join("");
+    metrics?.answer > 0 ? "Server: all answers since its start, steps that compute for several at once included." : ""].join("");
 }
 
 function against() {
@@ -44,17 +45,17 @@ function against() {
 
 function memory(d) {
   const rest = Math.max(0, d.memory_bytes - d.weight_bytes - d.kv_bytes);
-  const most = Math.max(d.budget_bytes ?? 0, d.memory_bytes), bytes = {...d, other_bytes: rest};
+  const bytes = {...d, other_bytes: rest};
   const bar = make("div", {class: "bytes", role: "img",
     "aria-label": PARTS.map(([member, name]) => `${name} ${size(bytes[member])}`).join(", ")});
   for (const [member, name] of PARTS) {
     const part = make("i", {class: member.split("_")[0], title: `${name}: ${size(bytes[member])}`});
-    part.style.width = `${bytes[member] / most * 100}%`;
+    part.style.width = `${bytes[member] / d.memory_bytes * 100}%`;
     bar.append(part);
   }
   return [bar, make("ul", {class: "legend"}, ...PARTS.filter(([member]) => bytes[member]).map(([member, name]) =>
     make("li", {}, make("i", {class: member.split("_")[0]}), `${name} ${size(bytes[member])}`))),
-    d.budget_bytes ? make("p", {class: "soft", text: `${size(d.memory_bytes)} of ${size(d.budget_bytes)}`}) : null];
+    d.budget_bytes ? make("p", {class: "soft", text: `${size(d.memory_bytes)} of the ${size(d.budget_bytes)} that the plan may use`}) : null];
 }
 
 function layers(d) {

@@ -77,6 +77,7 @@ export function build() {
   secret.value = key.get();
   secret.addEventListener("change", () => { key.set(secret.value); dispatchEvent(new Event("oato-key")); });
   $("settings").append(
+    make("p", {class: "soft", text: "A field that is empty leaves the server's own value, which it shows."}),
     field("system", "System message", make("textarea", {rows: 3})),
     ...NUMBERS.map(([name, label, more]) =>
       field(name, label, make("input", {type: "number", inputmode: "decimal", placeholder: "…", ...more}))),

@@ -93,12 +93,12 @@ class Browser:
     def wait(self, script, what, seconds=10):
         end = time.monotonic() + seconds
         while True:
-            value = self.run(script)
+            value = self.run(f"(async () => {{ const v = await ({script}); return v instanceof Node ? true : v; }})()")
             if value:
                 return value
             if time.monotonic() > end:
                 raise AssertionError(f"{what}: did not come within {seconds} s; the page says "
-                                     f"{self.run('document.body.innerText')!r}; errors: {self.console}")
+                                     f"{self.run('document.body.innerText.slice(-600)')!r}; errors: {self.console}")
             time.sleep(0.02)
 
     def open(self, url, width, height, phone=False):

@@ -3,7 +3,7 @@
  * it must come to an end, and after the mark that ends it the answer follows the grammar. A model
  * that may begin to think does so where it would by itself.
  */
-#include "server/server_internal.h"
+#include "text/thinking.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * stops.c - stop words in text that arrives in pieces: an answer ends in front of the first word
  * that it contains, wherever its tokens were cut.
  */
-#include "server/server_internal.h"
+#include "text/stops.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * test_stops.c - an answer ends in front of the first stop word that it contains, wherever its text
  * is cut into pieces: every way of cutting gives what looking at the whole text gives.
  */
-#include "server/server_internal.h"
+#include "text/stops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * test_thinking.c - reasoning is free and ends; behind its mark the answer follows the grammar,
  * however the text is cut into tokens.
  */
-#include "server/server_internal.h"
 #include "tests/models/random_model.h"
+#include "text/thinking.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

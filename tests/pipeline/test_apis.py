@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""usage: test_apis.py OATO_SERVE OATO_MAKE_MODEL
+
+Anthropic's messages and OpenAI's responses by HTTP, on a tiny random model: grammars say what it answers. A stream has the events that
+the makers document, in their order, and in all what the whole answer has; a request becomes the chat that it means; what is kept is
+there for its key alone; what is not supported is refused by name.
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+serve, make = sys.argv[1:3]
+TEMPLATE = r"""{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}# Tools
+<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools>
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+{% endif %}{% for m in messages %}{% if m.role != 'system' or not tools %}<|im_start|>{{ m.role }}{{ m.tool_call_id }}
+{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking %}<think>
+{% endif %}{% endif %}"""
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"], "additionalProperties": False}
+THINKS, SAYS = "Let me see.", "It is hot."
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+failures = 0
+
+
+def check(good, what, got=None):
+    global failures
+    failures += not good
+    print("ok   " if good else "WRONG", what, "" if good else f": {json.dumps(got)[:2000]}")
+
+
+class Server:
+    def __init__(self, folder):
+        model = str(folder / "tiny.gguf")
+        subprocess.run([make, "--layers", "1", "--context", "4096", model], check=True, stdout=subprocess.DEVNULL)
+        (folder / "t.jinja").write_text(TEMPLATE)
+        self.process = subprocess.Popen(
+            [serve, model, "--port", "0", "--temp", "0", "-t", "1", "--api-key", "one,two", "--chat-template-file", str(folder / "t.jinja")],
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
+        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
+        self.process.stderr.readline()
+
+    def ask(self, path, body=None, key="one", method=None, headers={}):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        c.request(method or ("GET" if body is None else "POST"), path, None if body is None else json.dumps(body), {"X-Api-Key": key, **headers})
+        r = c.getresponse()
+        text = r.read().decode()
+        self.headers = dict(r.getheaders())
+        c.close()
+        return r.status, json.loads(text) if text.startswith("{") else text
+
+    def good(self, path, body=None, **more):
+        status, said = self.ask(path, body, **more)
+        check(status == 200, f"{path} answers", said)
+        return said
+
+    def events(self, path, body):
+        text = self.good(path, {**body, "stream": True})
+        events = []
+        for block in text.split("\n\n")[:-1]:
+            name, data = block.split("\n")
+            events.append(json.loads(data.removeprefix("data: ")))
+            check(name == f"event: {events[-1]['type']}", "an event has its type as its name", block)
+        return events
+
+
+def grammar(text):
+    return "root ::= " + json.dumps(text)
+
+
+def runs(names):
+    """Without what comes several times in a row."""
+    return [n for i, n in enumerate(names) if not i or n != names[i - 1]]
+
+
+# ------------------------------------------------------------------------------------------------ Anthropic
+
+TOOL = {"name": "weather", "description": "of a city", "input_schema": SCHEMA}
+HELLO = [{"role": "user", "content": "Hello"}]
+ALL = {"messages": HELLO, "max_tokens": 400, "tools": [TOOL], "thinking": {"type": "enabled", "budget_tokens": 1024},
+       "grammar": grammar(f"{THINKS}</think>\n\n{SAYS}\n{CALL}")}
+
+
+def messages(s):
+    whole = s.good("/v1/messages?beta=true", ALL)
+    check([b["type"] for b in whole["content"]] == ["thinking", "text", "tool_use"], "a message has its blocks", whole)
+    thinking, text, use = whole["content"]
+    check(thinking["thinking"] == THINKS and thinking["signature"] and text["text"] == SAYS, "with their texts", whole)
+    check(use["name"] == "weather" and use["input"] == {"city": "Rome"} and use["id"].startswith("toolu_"), "and the call", whole)
+    check((whole["type"], whole["role"], whole["stop_reason"], whole["stop_sequence"]) == ("message", "assistant", "tool_use", None), "it says why it ended", whole)
+    check(s.headers["request-id"].startswith("req_"), "requests are numbered", s.headers)
+    events = s.events("/v1/messages", ALL)
+    start, delta, stop = "content_block_start", "content_block_delta", "content_block_stop"
+    names = runs([e["type"] + e.get("delta", {}).get("type", "") for e in events])
+    check(names == ["message_start", start, "ping", delta + "thinking_delta", delta + "signature_delta", stop, start, delta + "text_delta", stop,
+                    start, delta + "input_json_delta", stop, "message_delta", "message_stop"], "events come as documented", names)
+    said = [{}, {}, {}]
+    for e in events:
+        for key, piece in e.get("delta", {}).items() if e["type"] == delta else []:
+            said[e["index"]][key] = said[e["index"]].get(key, "") + piece
+    check(said[0]["thinking"] == THINKS and said[1]["text"] == SAYS and json.loads(said[2]["partial_json"]) == {"city": "Rome"}, "with the same texts", said)
+    check(events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None, "a message begins empty", events[0])
+    check(events[-2]["delta"]["stop_reason"] == "tool_use" and events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"], "and ends with its reason", events[-2])
+    used = whole["usage"]
+    again = s.good("/v1/messages", ALL)["usage"]
+    check(again["cache_read_input_tokens"] >= 64 and again["cache_read_input_tokens"] + again["input_tokens"] == used["cache_read_input_tokens"] + used["input_tokens"],
+          "tokens that were cached are told apart", [used, again])
+    cut = s.good("/v1/messages", {**ALL, "thinking": {"type": "disabled"}, "grammar": grammar(CALL), "max_tokens": 40})
+    check(cut["content"] == [] and cut["stop_reason"] == "max_tokens", "a call that is cut is none", cut)
+    word = s.good("/v1/messages", {"messages": HELLO, "max_tokens": 50, "grammar": grammar("one STOP two"), "stop_sequences": ["STOP"]})
+    check((word["stop_reason"], word["stop_sequence"], word["content"][0]["text"]) == ("stop_sequence", "STOP", "one "), "a stop sequence is told", word)
+    shaped = s.good("/v1/messages", {"messages": HELLO, "max_tokens": 200, "output_config": {"effort": "max", "format": {"type": "json_schema", "schema": SCHEMA}}})
+    check(json.loads(shaped["content"][0]["text"]) == {"city": "Rome"}, "a schema is kept to", shaped)
+    for choice in {"type": "any"}, {"type": "tool", "name": "weather"}:
+        forced = s.good("/v1/messages", {"messages": HELLO, "max_tokens": 200, "tools": [TOOL], "tool_choice": choice})
+        check([b["input"] for b in forced["content"]] == [{"city": "Rome"}], f"a call is forced by {choice}", forced)
+
+
+CONVERSATION = {
+    "system": [{"type": "text", "text": "x-anthropic-billing-header: cch=abcde;"}, {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [{"role": "user", "content": "Hot?"}, {"role": "user", "content": [{"type": "text", "text": "In Rome"}]},
+                 {"role": "assistant", "content": [{"type": "thinking", "thinking": "hmm", "signature": "x"}, {"type": "thinking", "thinking": "so", "signature": "x"},
+                                                   {"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "I look."},
+                                                   {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Rome"}}]},
+                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "sunny"}]},
+                                              {"type": "text", "text": "And?"}]}],
+    "tools": [TOOL]}
+FUNCTION = {"name": "weather", "description": "of a city", "parameters": SCHEMA}
+CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hot?\nIn Rome"},
+                     {"role": "assistant", "content": "I look.", "reasoning_content": "hmm\nso",
+                      "tool_calls": [{"id": "toolu_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
+                     {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"}, {"role": "user", "content": "And?"}],
+        "tools": [{"type": "function", "function": FUNCTION}]}
+INPUT = {"instructions": "Be brief.",
+         "input": [{"role": "user", "content": "Hot?"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "In Rome"}]},
+                   {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hmm"}]},
+                   {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "oato:so"},
+                   {"type": "reasoning", "id": "rs_3", "summary": [], "encrypted_content": "another maker's"},
+                   {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
+                   {"type": "function_call", "call_id": "toolu_1", "name": "weather", "arguments": '{"city": "Rome"}'},
+                   {"type": "function_call_output", "call_id": "toolu_1", "output": [{"type": "input_text", "text": "sunny"}]},
+                   {"role": "user", "content": "And?"}],
+         "tools": [{"type": "function", **FUNCTION, "strict": True}, {"type": "web_search", "external_web_access": False}]}
+
+
+def conversations(s):
+    wanted = s.good("/v1/chat/completions/input_tokens", CHAT)["input_tokens"]
+    for path, body in ("/v1/messages/count_tokens", CONVERSATION), ("/v1/responses/input_tokens", INPUT):
+        got = s.good(path, body)["input_tokens"]
+        check(got == wanted, f"{path} counts what the chat has", [got, wanted])
+    chat = s.good("/v1/chat/completions", {**CHAT, "max_tokens": 12})["choices"][0]["message"]["content"]
+    check(s.good("/v1/messages", {**CONVERSATION, "max_tokens": 12})["content"][0]["text"] == chat, "a message is what the chat says", chat)
+    said = s.good("/v1/responses", {**INPUT, "max_output_tokens": 12})
+    check(said["output"][0]["content"][0]["text"] == chat, "so is a response", [said, chat])
+
+
+# ------------------------------------------------------------------------------------------------ OpenAI
+
+ITEMS = {"input": "Hello", "max_output_tokens": 400, "tools": [{"type": "function", **FUNCTION}], "chat_template_kwargs": {"enable_thinking": True},
+         "grammar": ALL["grammar"], "include": ["reasoning.encrypted_content"], "metadata": {"a": "b"}}
+
+
+def texts_of(output):
+    return [i.get("arguments") or i["content"][0]["text"] for i in output]
+
+
+def responses(s):
+    whole = s.good("/v1/responses", ITEMS)
+    check([i["type"] for i in whole["output"]] == ["reasoning", "message", "function_call"], "a response has its items", whole)
+    check(texts_of(whole["output"])[:2] == [THINKS, SAYS] and json.loads(whole["output"][2]["arguments"]) == {"city": "Rome"}, "with their texts", whole)
+    check(whole["output"][0]["encrypted_content"] == "oato:" + THINKS, "reasoning may be sent back", whole["output"][0])
+    check((whole["status"], whole["error"], whole["metadata"], whole["tools"]) == ("completed", None, {"a": "b"}, ITEMS["tools"]), "it repeats its request", whole)
+    check(0 < whole["usage"]["output_tokens_details"]["reasoning_tokens"] < whole["usage"]["output_tokens"], "tokens of reasoning are counted", whole["usage"])
+    events = s.events("/v1/responses", ITEMS)
+    check([e["sequence_number"] for e in events] == list(range(len(events))), "events are numbered")
+    r = "response."
+    added, item_done, part, part_done = r + "output_item.added", r + "output_item.done", r + "content_part.added", r + "content_part.done"
+    names = runs([e["type"] for e in events])
+    check(names == [r + "created", r + "in_progress", added, part, r + "reasoning_text.delta", r + "reasoning_text.done", part_done, item_done,
+                    added, part, r + "output_text.delta", r + "output_text.done", part_done, item_done,
+                    added, r + "function_call_arguments.delta", r + "function_call_arguments.done", item_done, r + "completed"], "events come as documented", names)
+    last = events[-1]["response"]
+    check(texts_of(last["output"]) == texts_of(whole["output"]), "with the same texts", last)
+    check([e["item"] for e in events if e["type"] == item_done] == last["output"], "items end as the response has them", last)
+    for i, item in enumerate(last["output"]):
+        said = "".join(e["delta"] for e in events if e["type"].endswith(".delta") and e["output_index"] == i and e["item_id"] == item["id"])
+        check(said == texts_of([item])[0], "pieces are the text", said)
+    cut = s.good("/v1/responses", {"input": "Hello", "max_output_tokens": 3, "top_logprobs": 2, "include": ["message.output_text.logprobs"]})
+    check((cut["status"], cut["incomplete_details"], cut["output"][0]["status"]) == ("incomplete", {"reason": "max_output_tokens"}, "incomplete"), "a limit is told", cut)
+    check([len(l["top_logprobs"]) for l in cut["output"][0]["content"][0]["logprobs"]] == [2, 2, 2], "log probabilities are told", cut)
+    own = s.good("/v1/responses", {"input": "Patch", "tools": [{"type": "custom", "name": "patch", "format": {"type": "grammar", "definition": "x"}}], "max_output_tokens": 200,
+                                   "grammar": grammar(CALL.replace("weather", "patch").replace('{"city": "Rome"}', '{"input": "a b"}'))})
+    check([(i["type"], i["name"], i["input"]) for i in own["output"]] == [("custom_tool_call", "patch", "a b")], "a custom tool has its input as a text", own)
+    spaces = s.good("/v1/responses", {"input": "Call", "tools": [{"type": "namespace", "name": "far__", "tools": [{"type": "function", **FUNCTION}]}],
+                                      "tool_choice": "required", "max_output_tokens": 200})
+    check([(i["name"], i["namespace"]) for i in spaces["output"]] == [("weather", "far__")], "a tool of a namespace is called by both names", spaces)
+    shaped = s.good("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}, "verbosity": "low"}, "max_output_tokens": 200})
+    check(json.loads(texts_of(shaped["output"])[0]) == {"city": "Rome"}, "a schema is kept to", shaped)
+
+
+def kept(s):
+    first = s.good("/v1/responses", {"input": "Hello", "grammar": grammar("first"), "max_output_tokens": 50})
+    at = "/v1/responses/" + first["id"]
+    check(s.good(at) == first, "a response is kept")
+    goes_on = s.good("/v1/responses", {"input": "Go on", "previous_response_id": first["id"], "max_output_tokens": 4})
+    alone = {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "first"}, {"role": "user", "content": "Go on"}], "max_output_tokens": 4}
+    check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "and gone on with", goes_on)
+    alone["input"][1] = {"type": "item_reference", "id": first["output"][0]["id"]}
+    check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "also by an item's name")
+    items = s.good("/v1/responses/" + goes_on["id"] + "/input_items?order=asc")
+    check(texts_of(items["data"]) == ["Hello", "first", "Go on"] and items["first_id"] == items["data"][0]["id"], "its items are told", items)
+    check(s.good("/v1/responses/" + goes_on["id"] + "/input_items")["data"] == items["data"][::-1], "the last ones first")
+    for status, said in s.ask(at, key="two"), s.ask("/v1/responses", {"input": "x", "previous_response_id": first["id"]}, key="two"):
+        check(status in (400, 404) and "not found" in said["error"]["message"], "another key does not find it", said)
+    check(s.ask(at, method="DELETE", key="two")[0] == 404, "nor deletes it")
+    check(s.good(at, method="DELETE") == {"id": first["id"], "object": "response", "deleted": True} and s.ask(at)[0] == 404, "it is deleted")
+    not_stored = s.good("/v1/responses", {"input": "Hello", "store": False, "max_output_tokens": 4})
+    check(s.ask("/v1/responses/" + not_stored["id"])[0] == 404, "what is not to be stored is not kept")
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+def ask_of(block):
+    return {"messages": [{"role": "user", "content": [block]}], "max_tokens": 4}
+
+
+MANY_THOUGHTS = {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "x" * 9, "signature": ""}] * 20000}, *HELLO], "max_tokens": 4}
+REFUSED = [
+    ("/v1/messages", {"messages": HELLO}, 400, "max_tokens"), ("/v1/messages", {"max_tokens": 4}, 400, "messages"),
+    ("/v1/messages", ask_of({"type": "image", "source": {}}), 400, "image"), ("/v1/messages", ask_of({"type": "document", "source": {}}), 400, "document"),
+    ("/v1/messages", ask_of({"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}), 400, "image"), ("/v1/messages", ask_of(7), 400, "content"),
+    ("/v1/messages", {"messages": [{"role": "robot", "content": "x"}], "max_tokens": 4}, 400, "role"),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "bash_20250124"),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, 400, "tool_choice"),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "mcp_servers": [{"url": "x"}]}, 400, "mcp_servers"),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "word " * 4000}], "max_tokens": 4}, 400, "prompt is too long: "),
+    ("/v1/messages", MANY_THOUGHTS, 400, "prompt is too long: "),
+    ("/v1/responses", {}, 400, "input"), ("/v1/responses", {"input": [{"type": "computer_call"}]}, 400, "computer_call"),
+    ("/v1/responses", {"input": [{"role": "user"}]}, 400, "content"), ("/v1/responses", {"input": [3]}, 400, "input"),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": []}]}, 400, "file_search"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
+    ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
+]
+
+
+def refused(s):
+    for path, body, wanted, word in REFUSED:
+        status, said = s.ask(path, body)
+        check(status == wanted and word in said["error"]["message"], f"{path} refuses by name: {word}", [status, said])
+        if "messages" in path:
+            check(said["type"] == "error" and said["error"]["type"] == "invalid_request_error" and said["request_id"] == s.headers["request-id"], "in Anthropic's form", said)
+    status, said = s.ask("/v1/messages", ask_of({}), key="three")
+    check(status == 401 and said["error"]["type"] == "authentication_error", "a wrong key is told in Anthropic's form", said)
+    anthropic = {"anthropic-version": "2023-06-01"}
+    status, said = s.ask("/v1/models/other", headers=anthropic)
+    check(status == 404 and said["error"]["type"] == "not_found_error", "so is an unknown model", said)
+    models = s.good("/v1/models", headers=anthropic)
+    check(models["has_more"] is False and models["data"][0]["type"] == "model" and models["first_id"] == models["data"][0]["id"], "models are told as Anthropic has them", models)
+    one = s.good("/v1/models/" + models["first_id"], headers=anthropic)
+    check(one == models["data"][0], "each by its name", one)
+    check(s.good("/v1/models/" + models["first_id"])["object"] == "model", "or as OpenAI has it")
+    check(s.ask("/v1/models/other")[0] == 404, "where an unknown one is not found")
+    check(s.ask("/v1/responses", method="DELETE")[0] == 405, "another method is refused")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    server = Server(pathlib.Path(folder))
+    messages(server)
+    conversations(server)
+    responses(server)
+    kept(server)
+    refused(server)
+    server.process.send_signal(signal.SIGTERM)
+    check(server.process.wait(30) == 0, "the server ends", server.process.stderr.read())
+sys.exit(failures > 0)
