@@ -96,15 +96,16 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-oato_status engine_open(const struct model *m, const struct plan *plan,
-                        const struct engine_options *options, warn_fn warn, void *user,
-                        struct engine **out, struct oato_error *err)
+/* Up to what it takes of the devices; engine_close also after an error. NULL: memory is short. */
+static struct engine *engine_begin(const struct model *m, const struct plan *plan,
+                                   const struct engine_options *options, warn_fn warn, void *user,
+                                   struct oato_error *err)
 {
-    uint64_t begin_ns = now_ns();
     struct engine *e = calloc(1, sizeof *e);
-    *out = NULL;
-    if (!e)
-        return oato_fail_memory(err, sizeof *e, "the engine");
+    if (!e) {
+        oato_fail_memory(err, sizeof *e, "the engine");
+        return NULL;
+    }
     e->model = m;
     e->plan = plan;
     e->options = options;
@@ -136,10 +137,26 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = results_prepare(e, err);
     if (!status)
+        engine_size(e);
+    err->status = status;
+    return e;
+}
+
+oato_status engine_open(const struct model *m, const struct plan *plan,
+                        const struct engine_options *options, warn_fn warn, void *user,
+                        struct engine **out, struct oato_error *err)
+{
+    uint64_t begin_ns = now_ns();
+    struct engine *e = engine_begin(m, plan, options, warn, user, err);
+    *out = NULL;
+    if (!e)
+        return err->status;
+    oato_status status = err->status;
+    if (!status)
         status = engine_allocate(e, err);
     if (!status)
         seq_sizes_init(e);
-    if (!status && options->prompt_cache)
+    if (!status)
         status = prompts_open(e, err);
     e->options = NULL;
     e->load_ns = now_ns() - begin_ns;
@@ -147,6 +164,18 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         engine_close(e);
     else
         *out = e;
+    return status;
+}
+
+oato_status engine_measure(const struct model *m, const struct plan *plan,
+                           const struct engine_options *options, warn_fn warn, void *user,
+                           struct engine_stats *out, struct oato_error *err)
+{
+    struct engine *e = engine_begin(m, plan, options, warn, user, err);
+    const oato_status status = err->status;
+    if (e && !status)
+        engine_get_stats(e, out);
+    engine_close(e);
     return status;
 }
 

@@ -12,6 +12,7 @@
 #include "planfmt/planfmt.h"
 
 struct engine; /* opaque */
+struct engine_stats;
 
 /* Sees an operator of the model's graph, by its index there, that the host ran: `rows` rows of each
  * input and output, valid during the call. What it writes to an output later operators read. */
@@ -56,6 +57,7 @@ struct engine_options {
      * KV stays in a file nothing is kept, and a warning says so */
     const char *prompt_cache;
     uint64_t prompt_cache_bytes;
+    bool saves_texts; /* text_file.h will be used */
     /* Progress while weights are prepared: `bytes` of `of` bytes are done on the device. May be
      * NULL. `user` is that of engine_open. */
     void (*on_load)(void *user, const char *device, uint64_t bytes, uint64_t of);
@@ -67,6 +69,11 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
                         const struct engine_options *options, warn_fn warn, void *user,
                         struct engine **out, struct oato_error *err);
 void engine_close(struct engine *e);
+/* What engine_open would take of each device for these: the devices are opened for a moment, and no
+ * weight is prepared. What is free now does not matter. */
+oato_status engine_measure(const struct model *m, const struct plan *plan,
+                           const struct engine_options *options, warn_fn warn, void *user,
+                           struct engine_stats *out, struct oato_error *err);
 
 /* With several ranks: each calls it once all have opened their engines. OATO_EFILE: model, plan,
  * program or options differ between them. Then rank 0 uses its engine as if it were alone, except

@@ -255,6 +255,7 @@ struct engine {
     struct collective *ranks;             /* NULL: no others */
     bool leads;                           /* rank 0, whose steps the others follow */
     int32_t *message;                     /* ranks.c: a step on its way between ranks */
+    struct prompt_identity who;           /* of its prompts; engine 0: none are kept */
     struct prompt_store *prompts;         /* NULL: prompts are not kept in files */
     struct kept_text *keeps, **keeps_end; /* keep.c: texts whose pieces are to be written */
     int32_t n_keeps;
@@ -283,6 +284,8 @@ oato_status engine_lower(struct engine *e, struct oato_error *err);
  * both. */
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
+/* What KV and arenas take, once all else is known; then they are allocated. */
+void engine_size(struct engine *e);
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
 /* seq_save.c: what engine_seq_size needs to know of the layers. */
@@ -293,13 +296,21 @@ oato_status kv_copy(struct engine *e, const struct kv_seq *s, uint8_t *data, boo
                     struct oato_error *err);
 void spares_free(struct engine *e);
 
-/* keep.c: opens the folder of the options, once the engine can compute. */
+/* keep.c: finds out whose the engine's prompts are, once it can compute, and opens the folder of
+ * the options. */
 oato_status prompts_open(struct engine *e, struct oato_error *err);
 /* Has written what is to be kept, as far as that takes seconds. */
 void prompts_close(struct engine *e);
 /* Copies a page of KV_ALL (PROMPT_PAGE), of KV_WINDOW or a slot, of all layers, out or in. */
 oato_status part_copy(struct engine *e, enum prompt_part part, int32_t page, void *data, bool out,
                       struct oato_error *err);
+/* fetch.c: puts a piece of the text of n ids, that end with the page's `ids`, into a page or slot
+ * that is free. page: of a PROMPT_PAGE the one before it, of others the one whose text it belongs
+ * to; -1: none. Returns the page, which the caller drops, or the slot; -1: a device failed. */
+int32_t piece_install(struct engine *e, enum prompt_part part, int32_t page, const int32_t *ids,
+                      int32_t n, void *data, struct oato_error *err);
+/* Why this engine keeps no prompts; NULL: it can. */
+const char *prompts_unable(const struct engine *e);
 /* The page or slot that is this part of a listed page's text; -1: it is not there. */
 int32_t kv_part(const struct engine *e, enum prompt_part part, int32_t page);
 /* kv.c: whether all that the tokens behind the first n pages of a text see is there. */

@@ -159,41 +159,53 @@ out:
 
 /* --------------------------------------------------------------------------------- putting - */
 
-/* A place for the next piece, which is not found before it is filled; -1: there is none. */
-static int32_t place_take(struct engine_fetch *f, enum prompt_part part)
+int32_t piece_install(struct engine *e, enum prompt_part part, int32_t page, const int32_t *ids,
+                      int32_t n, void *data, struct oato_error *err)
+{
+    struct kv_pool *p = &e->pool;
+    const int32_t place = part == PROMPT_STATE
+                              ? state_mark_new(&p->state, n, prefix_text(&p->prefix, page))
+                              : kv_page_take(p, (int)part);
+    if (part_copy(e, part, place, data, false, err)) {
+        if (part != PROMPT_STATE)
+            kv_page_drop(p, (int)part, place);
+        return -1;
+    }
+    if (part == PROMPT_PAGE)
+        prefix_list(&p->prefix, place, page, ids);
+    else if (part == PROMPT_WINDOW)
+        prefix_link(&p->prefix, page, place);
+    return place;
+}
+
+static bool place_is_free(const struct engine_fetch *f, enum prompt_part part)
 {
     struct kv_pool *p = &f->engine->pool;
-    if (part == PROMPT_STATE)
-        return state_mark_new(&p->state, f->n_pages * KV_PAGE_POSITIONS,
-                              prefix_text(&p->prefix, f->pages[f->n_pages - 1]));
     if (part == PROMPT_WINDOW && !p->pages[KV_WINDOW].n_free)
         kv_windows_give_back(p);
-    if (!p->pages[part].n_free)
-        return -1;
-    const int32_t page = kv_page_take(p, (int)part);
-    if (part == PROMPT_WINDOW)
-        f->windows[f->n_windows++] = page;
-    else
-        f->pages[f->n_pages++] = page;
-    return page;
+    return part == PROMPT_STATE || p->pages[part].n_free;
 }
 
 /* False: there is no place, or a device failed, and then it will say so in the next step. */
 static bool piece_put(struct engine_fetch *f, void *data)
 {
     struct engine *e = f->engine;
-    struct prefix_cache *x = &e->pool.prefix;
     const struct prompt_piece *piece = &f->pieces[f->at];
     const int32_t i = piece->n / KV_PAGE_POSITIONS - 1;
     const uint64_t begin_ns = now_ns();
     struct oato_error ignored;
-    const int32_t place = place_take(f, piece->part);
-    if (place < 0 || part_copy(e, piece->part, place, data, false, &ignored))
+    if (!place_is_free(f, piece->part))
+        return false;
+    const int32_t text = piece->part == PROMPT_PAGE ? i - 1 : i;
+    const int32_t place =
+        piece_install(e, piece->part, text < 0 ? -1 : f->pages[text],
+                      f->ids + (ptrdiff_t)i * KV_PAGE_POSITIONS, piece->n, data, &ignored);
+    if (place < 0)
         return false;
     if (piece->part == PROMPT_PAGE)
-        prefix_list(x, place, i ? f->pages[i - 1] : -1, f->ids + (ptrdiff_t)i * KV_PAGE_POSITIONS);
+        f->pages[f->n_pages++] = place;
     else if (piece->part == PROMPT_WINDOW)
-        prefix_link(x, f->pages[i], place);
+        f->windows[f->n_windows++] = place;
     const uint64_t bytes = e->kv_layers[piece->part].page_bytes;
     if (bytes)
         e->install_ns_byte +=

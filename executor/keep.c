@@ -106,29 +106,37 @@ static uint64_t engine_identity(const struct engine *e)
     return identity;
 }
 
+const char *prompts_unable(const struct engine *e)
+{
+    return !e->pool.prefix.pages ? "prompts share no memory"
+           : e->ranks            ? "several ranks share the model"
+           : e->kv_filed         ? "KV stays in a file"
+           : e->embeddings       ? "embeddings need all of a prompt"
+                                 : NULL;
+}
+
 oato_status prompts_open(struct engine *e, struct oato_error *err)
 {
-    const char *why = e->options->no_prefixes ? "prompts share no memory"
-                      : e->ranks              ? "several ranks share the model"
-                      : e->kv_filed           ? "KV stays in a file"
-                      : e->embeddings         ? "embeddings need all of a prompt"
-                                              : NULL;
-    if (why) {
+    const char *why = prompts_unable(e);
+    if (why && e->options->prompt_cache)
         warn_line(e->warn, e->user, "the prompt cache is not used: %s", why);
+    if (why || (!e->options->prompt_cache && !e->options->saves_texts))
         return OATO_OK;
-    }
-    const struct prompt_store_options o = {
-        .folder = e->options->prompt_cache,
-        .most_bytes = e->options->prompt_cache_bytes,
-        .who = {gguf_structure_hash(e->model->gguf), gguf_content_hash(e->model->gguf),
-                engine_identity(e)},
-        .bytes = {e->kv_layers[KV_ALL].page_bytes, e->kv_layers[KV_WINDOW].page_bytes,
-                  e->kv_layers[KV_KINDS].page_bytes},
-        .page = KV_PAGE_POSITIONS,
-        .warn = e->warn,
-        .user = NULL};
-    if (!o.who.engine)
-        return oato_fail_memory(err, 1 << 10, "the prompt cache");
+    e->who = (struct prompt_identity){gguf_structure_hash(e->model->gguf),
+                                      gguf_content_hash(e->model->gguf), engine_identity(e)};
+    if (!e->who.engine)
+        return oato_fail_memory(err, 1 << 10, "the identity of prompts");
+    if (!e->options->prompt_cache)
+        return OATO_OK;
+    const struct prompt_store_options o = {.folder = e->options->prompt_cache,
+                                           .most_bytes = e->options->prompt_cache_bytes,
+                                           .who = e->who,
+                                           .bytes = {e->kv_layers[KV_ALL].page_bytes,
+                                                     e->kv_layers[KV_WINDOW].page_bytes,
+                                                     e->kv_layers[KV_KINDS].page_bytes},
+                                           .page = KV_PAGE_POSITIONS,
+                                           .warn = e->warn,
+                                           .user = NULL};
     e->keeps_end = &e->keeps;
     e->install_ns_byte = 0.25;
     return prompt_store_open(&o, &e->prompts, err);

@@ -591,10 +591,9 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
     return status;
 }
 
-oato_status engine_allocate(struct engine *e, struct oato_error *err)
+void engine_size(struct engine *e)
 {
-    oato_status status = OATO_OK;
-    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+    for (int32_t i = 0; i < e->n_devices; i++) {
         struct engine_device *d = &e->device[i];
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             struct kv_layer_shape *s = &e->lowered.device[i].kv_shapes[j];
@@ -603,6 +602,14 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
         }
         d->kv_bytes = engine_memory(e, d).kv;
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
+    }
+}
+
+oato_status engine_allocate(struct engine *e, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+        struct engine_device *d = &e->device[i];
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */
         status = check_fits(e, d, err);
     }

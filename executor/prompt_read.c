@@ -100,17 +100,27 @@ static oato_status piece_read(const struct prompt_read *r, const struct prompt_p
     return status;
 }
 
-/* A file that is not what its name says is of no use to anybody. */
-static void piece_bad(struct prompt_store *s, const struct prompt_piece *p, const char *path,
-                      const struct oato_error *err)
+/* A file that is not what its name says is of no use to anybody; nor are those behind it before it
+ * was written again, and whatever damaged it may have damaged them. */
+static void piece_bad(const struct prompt_read *r, const char *path, const struct oato_error *err)
 {
-    store_lock(s);
-    struct prompt_entry *e = prompt_index_find(&s->index, p->key, p->part);
-    if (e && e->here)
-        prompt_index_remove(&s->index, e);
-    store_unlock(s);
-    if (err->status == OATO_EFILE)
-        unlink(path);
+    struct prompt_store *s = r->store;
+    const int32_t end = err->status == OATO_EFILE ? r->n_pieces : r->n_read + 1;
+    for (int32_t i = r->n_read; i < end; i++) {
+        const struct prompt_piece *p = &r->pieces[i];
+        struct text file;
+        store_lock(s);
+        struct prompt_entry *e = prompt_index_find(&s->index, p->key, p->part);
+        const bool here = e && e->here;
+        if (here)
+            prompt_index_remove(&s->index, e);
+        store_unlock(s);
+        text_init(&file);
+        prompt_index_path(&s->index, p->key, p->part, &file);
+        if (here && err->status == OATO_EFILE && !file.failed)
+            unlink(file.data);
+        text_free(&file);
+    }
     if (err->status != OATO_NEGATIVE)
         store_warn(s, &s->warned_read, path, err->text, "computing the prompt again");
 }
@@ -159,7 +169,7 @@ void *reader_run(void *store)
         if (!data)
             oato_fail_memory(&err, s->o.bytes[p->part], "a prompt");
         else if (piece_read(r, p, data, &path, &err))
-            piece_bad(s, p, or_empty(path.data), &err);
+            piece_bad(r, or_empty(path.data), &err);
         const double ns = (double)(now_ns() - begin_ns) - PIECE_NS;
         text_free(&path);
         store_lock(s);

@@ -364,8 +364,9 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
     tokens_add(t, "tokens", d->tokens, j->ask.stream || j->ask.tokens ? d->n_tokens : 0);
     if (j->ask.sampling.logprobs && d->n_tokens)
         probs_add(t, "completion_probabilities", c, c->sent_tokens, d->n_tokens);
-    json_add(t, json_bool("stop", last), JSON("id_slot", 0), JSON("tokens_predicted", c->n_tokens),
-             JSON("tokens_evaluated", c->n_ids));
+    json_add(t, json_bool("stop", last),
+             JSON("id_slot", c->job->ask.slot < 0 ? 0 : c->job->ask.slot),
+             JSON("tokens_predicted", c->n_tokens), JSON("tokens_evaluated", c->n_ids));
     if (last) {
         json_add(t, JSON("model", (const char *)j->instance->name));
         settings_add(t, &j->ask, "generation_settings");

@@ -34,14 +34,14 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
     if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
         return oato_fail(err, OATO_EUSAGE,
                          "system and tool_result want a text or a list of blocks");
-    message_says(message, content);
+    message_part(message, "content", content);
     json_array_foreach(content, i, block)
     {
         const json_t *text = json_object_get(block, "text");
         if (!json_is(json_object_get(block, "type"), "text") || !json_is_string(text))
             return unread(block, err);
         if (!is_noise(text))
-            message_says(message, text);
+            message_part(message, "content", text);
     }
     return OATO_OK;
 }
@@ -52,9 +52,10 @@ static oato_status block_take(json_t *messages, const char *role, const json_t *
     const json_t *type = json_object_get(block, "type"), *text = json_object_get(block, "text");
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
     if (json_is(type, "text") && json_is_string(text))
-        message_says(message_of(messages, role), text);
+        message_part(message_of(messages, role), "content", text);
     else if (json_is(type, "thinking"))
-        message_thinks(message_of(messages, role), json_object_get(block, "thinking"));
+        message_part(message_of(messages, role), "reasoning_content",
+                     json_object_get(block, "thinking"));
     else if (json_is(type, "tool_use") && json_is_string(name))
         message_calls(message_of(messages, role), id, name, json_object_get(block, "input"));
     else if (json_is(type, "tool_result"))
@@ -82,7 +83,7 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
                              "that is a text or a list of blocks",
                              at + 1);
         if (!json_array_size(content))
-            message_says(message_of(messages, json_string_value(role)), content);
+            message_part(message_of(messages, json_string_value(role)), "content", content);
         json_array_foreach(content, i, block)
         {
             if (block_take(messages, json_string_value(role), block, err))

@@ -37,21 +37,11 @@ json_t *message_of_result(json_t *messages, const json_t *id)
     return json_array_append_new(messages, new) ? NULL : new;
 }
 
-static void text_part(json_t *message, const char *key, const json_t *text)
+void message_part(json_t *message, const char *key, const json_t *text)
 {
     json_t *parts = list_of(message, key);
     if (json_string_length(text))
         json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
-}
-
-void message_says(json_t *message, const json_t *text)
-{
-    text_part(message, "content", text);
-}
-
-void message_thinks(json_t *message, const json_t *text)
-{
-    text_part(message, "reasoning_content", text);
 }
 
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments)
@@ -103,14 +93,14 @@ struct part_view part_at(const struct choice *c, size_t index)
     if (p->kind == PART_CALL) {
         const struct call *call = &c->calls[p->from];
         return (struct part_view){p->kind, call->name, or_empty(call->arguments.data),
-                                  call->arguments.len, call->ended};
+                                  call->arguments.len};
     }
     const struct text *all = p->kind == PART_THINKS ? &c->thinks : &c->says;
     size_t next = index + 1;
     while (next < c->n_parts && c->parts[next].kind != p->kind)
         next++;
     const size_t end = next < c->n_parts ? c->parts[next].from : all->len;
-    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from, true};
+    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from};
 }
 
 bool part_next(struct choice *c, struct part_piece *p)

@@ -37,9 +37,9 @@ bool json_is(const json_t *value, const char *text);
 json_t *message_of(json_t *messages, const char *role);
 /* The result of a call, whose content is empty yet. */
 json_t *message_of_result(json_t *messages, const json_t *id);
-/* Append to it. Texts that are no JSON strings count as empty. */
-void message_says(json_t *message, const json_t *text);
-void message_thinks(json_t *message, const json_t *text);
+/* Appends to one of its lists of parts: "content", or "reasoning_content". A text that is no JSON
+ * string counts as empty. */
+void message_part(json_t *message, const char *part, const json_t *text);
 /* arguments: an object, or the text of one. */
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments);
 /* Appends a tool in OpenAI's form. Members that are NULL are left out. */
@@ -73,7 +73,6 @@ struct part_view {
     const char *name; /* of a call */
     const char *text; /* arguments of a call */
     size_t n;
-    bool whole; /* a call whose arguments are complete; true of other parts */
 };
 struct part_view part_at(const struct choice *c, size_t index);
 /* What a stream has not sent yet of one part. */

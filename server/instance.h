@@ -49,13 +49,29 @@ struct seen {
     int32_t pages, pages_free, pages_cached;
 };
 
+/* The text of an answer that has ended, as /slots/{id} knows it: slots.c. */
+struct slot {
+    int32_t *ids, n;
+    uint64_t number; /* of the answer, counted over all slots; 0: none */
+};
+
+/* Work for the engine thread between two steps. */
+struct turn {
+    void (*work)(void *arg);
+    void *arg;
+    bool done;
+    struct turn *next;
+};
+
 /* ------------------------------------------------------------------------------ the instance ---
  */
 
-enum instance_state { INSTANCE_LOADING, INSTANCE_READY, INSTANCE_DRAINING, INSTANCE_ENDED };
+/* ENDED: the engine thread; of several models it is unloaded then. */
+enum instance_state { INSTANCE_UNLOADED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_ENDED };
 
 struct instance {
     struct server *server;
+    struct server_options own; /* with this model's path */
     const struct server_options *options;
     struct session
         session; /* of the engine thread; model, tokenizer and sampling are only read by others */
@@ -84,6 +100,11 @@ struct instance {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* of the engine thread */
     struct job *incoming, **incoming_end;
+    struct turn *turns, **turns_end;
+    bool no_turns;         /* the engine thread takes none any more */
+    pthread_cond_t turned; /* one is done */
+    struct slot *slots;    /* as many as there are answers at a time; NULL: nothing is remembered */
+    uint64_t n_slot_texts;
     int32_t n_live; /* places of the queue that answers have which have not ended */
     struct server_counts counts;
     struct seen seen;
@@ -93,17 +114,34 @@ struct instance {
     int32_t n_seen, running_seen; /* requests at that time */
     struct policy_times policy;
     struct oato_error error;
+    /* Of several models: under the lock of struct models, but for `granted`, which is under ours */
+    bool measured, granted;        /* its size is known; it may be loaded */
+    uint64_t need[MODELS_DEVICES]; /* bytes */
+    int32_t users;                 /* requests that keep it loaded */
+    uint64_t used_ns, asked_ns;    /* last; by /models/load, and 0 once it is there */
+    bool leaves;                   /* it goes when nobody uses it */
+    bool closed;                   /* new requests wait, for others have waited for long */
+    struct oato_error failure;     /* why it could not be loaded last, */
+    uint64_t failed_ns;            /* and when; 0: it could */
 };
 
-/* Makes one and checks what its options say; nothing is loaded yet. The server is borrowed. After
- * an error *out is NULL. */
-oato_status instance_create(struct server *s, struct instance **out, struct oato_error *err);
+/* Makes one and checks what its options say; nothing is loaded yet. The server is borrowed. model
+ * NULL: that of the server's options. After an error *out is NULL. */
+oato_status instance_create(struct server *s, const struct server_model *model,
+                            struct instance **out, struct oato_error *err);
 /* Starts its engine thread, which loads the model. */
 oato_status instance_start(struct instance *m, struct oato_error *err);
 /* Its engine thread ends when no answer is left, or at once. Any thread, more than once. */
 void instance_stop(struct instance *m, bool now);
 /* Waits for the engine thread; *err is why it ended, if that was an error. */
 oato_status instance_join(struct instance *m, struct oato_error *err);
+/* After instance_join: frees what was loaded; it can be started again. Nobody may have a job of it.
+ */
+void instance_unload(struct instance *m);
+/* By its engine thread: what it will need of each device, before anything is loaded. */
+oato_status instance_measure(struct instance *m, struct oato_error *err);
+/* It may be loaded now. */
+void instance_grant(struct instance *m);
 /* After instance_join, or where there was no start; nobody may have a job of it. Or NULL. An error:
  * the log of decisions could not be written. */
 oato_status instance_free(struct instance *m, struct oato_error *err);
@@ -112,6 +150,14 @@ oato_status instance_free(struct instance *m, struct oato_error *err);
 bool loop_submit(struct job *j);
 /* The engine thread; returns when told to stop or when the engine fails. */
 void *loop_run(void *instance);
+
+/* Has the engine thread call work(arg) between two steps, and waits for it (text_file.h:
+ * engine_turn). False: it has ended. */
+bool loop_turn(void *instance, void (*work)(void *arg), void *arg);
+/* slots.c: a choice has ended; its text is remembered. */
+void slot_note(struct choice *c);
+oato_status slots_open(struct instance *m, struct oato_error *err);
+void slots_close(struct instance *m);
 
 /* plan.c: writes m->plan, once the session is open. */
 oato_status plan_describe(struct instance *m, struct oato_error *err);

@@ -379,6 +379,7 @@ void choice_end(void *user, enum batch_end why)
     if (j->ask.stream || last)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
+    slot_note(c);
     if (why != BATCH_CANCELLED)
         scheduler_ended(m->scheduler, (int32_t)c->n_tokens);
     pthread_mutex_lock(&m->lock);

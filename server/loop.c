@@ -85,6 +85,35 @@ static void jobs_look(struct instance *m, struct batch *b, bool closely)
     }
 }
 
+bool loop_turn(void *instance, void (*work)(void *arg), void *arg)
+{
+    struct instance *m = instance;
+    struct turn t = {.work = work, .arg = arg};
+    pthread_mutex_lock(&m->lock);
+    *m->turns_end = &t;
+    m->turns_end = &t.next;
+    pthread_cond_signal(&m->wake);
+    while (!t.done && !m->no_turns)
+        pthread_cond_wait(&m->turned, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+    return t.done;
+}
+
+/* With the lock, which it gives up meanwhile. */
+static void turns_take(struct instance *m)
+{
+    for (struct turn *t; (t = m->turns) != NULL;) {
+        pthread_mutex_unlock(&m->lock);
+        t->work(t->arg);
+        pthread_mutex_lock(&m->lock);
+        m->turns = t->next;
+        if (!m->turns)
+            m->turns_end = &m->turns;
+        t->done = true;
+        pthread_cond_broadcast(&m->turned);
+    }
+}
+
 static void before_step(void *user, struct batch *b)
 {
     struct instance *m = user;
@@ -96,6 +125,7 @@ static void before_step(void *user, struct batch *b)
     for (struct job *j = m->active; j; j = j->next)
         job_add_choices(m, b, j);
     pthread_mutex_lock(&m->lock);
+    turns_take(m);
     m->counts.n_busy = batch_requests(b);
     batch_get_times(b, &m->counts.times);
     m->counts.policy = m->policy;
@@ -133,6 +163,7 @@ static bool loop_wait(struct instance *m)
         pthread_mutex_unlock(&m->lock);
         const enum engine_keeping keeping = batch_keep(m->session.batch);
         pthread_mutex_lock(&m->lock);
+        turns_take(m);
         if (keeping == KEEP_MORE || m->incoming || m->stop)
             continue;
         if (alone && keeping == KEEP_DONE)
@@ -154,6 +185,22 @@ static void jobs_fail(struct instance *m, const struct oato_error *err)
             job_fail(j, err, true);
         pthread_mutex_unlock(&j->lock);
     }
+}
+
+/* Of several models: once its size is known it waits until there is room. OATO_NEGATIVE: it is not
+ * to be loaded after all. */
+static oato_status loop_admit(struct instance *m)
+{
+    if (m->server->models.alone)
+        return OATO_OK;
+    oato_status status = m->measured ? OATO_OK : instance_measure(m, &m->error);
+    pthread_mutex_lock(&m->lock);
+    while (!status && !m->granted && !m->stop)
+        pthread_cond_wait(&m->wake, &m->lock);
+    if (!status && m->stop)
+        status = m->error.status = OATO_NEGATIVE;
+    pthread_mutex_unlock(&m->lock);
+    return status;
 }
 
 static oato_status loop_open(struct instance *m)
@@ -203,15 +250,21 @@ static oato_status loop_open(struct instance *m)
 void *loop_run(void *instance)
 {
     struct instance *m = instance;
-    oato_status status = loop_open(m);
+    oato_status status = loop_admit(m);
+    if (!status)
+        status = loop_open(m);
     if (!status) {
         atomic_store(&m->state, INSTANCE_READY);
+        models_wake(m->server);
         text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", m->name,
                   m->context, m->options->session.engine.seqs);
     }
     while (!status && loop_wait(m)) {
         struct oato_error err;
-        if (!batch_step(m->session.batch, &err))
+        turn_take(m->server);
+        const oato_status step = batch_step(m->session.batch, &err);
+        turn_give(m->server);
+        if (!step)
             continue;
         jobs_fail(m, &err);
         if (err.status == OATO_EDEVICE) { /* it fails for all; memory may come back */
@@ -220,7 +273,8 @@ void *loop_run(void *instance)
         }
     }
     pthread_mutex_lock(&m->lock);
-    m->stop = m->now = true;
+    m->stop = m->now = m->no_turns = true;
+    pthread_cond_broadcast(&m->turned);
     pthread_mutex_unlock(&m->lock);
     atomic_store(&m->state, INSTANCE_ENDED);
     if (m->session.batch) {
@@ -229,5 +283,6 @@ void *loop_run(void *instance)
         m->session.batch = NULL;
         jobs_look(m, NULL, false);
     }
+    models_wake(m->server);
     return NULL;
 }

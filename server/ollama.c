@@ -289,7 +289,7 @@ static void ollama_events(struct job *j, struct text *out)
         struct line l = {0};
         if (p.part.kind == PART_CALL) {
             l.call = c->parts[p.index].from;
-            l.n_calls = p.ends && p.part.whole;
+            l.n_calls = p.ends && c->calls[l.call].ended;
         } else {
             *(p.part.kind == PART_THINKS ? &l.thinks : &l.says) = p.text;
             *(p.part.kind == PART_THINKS ? &l.n_thinks : &l.n_says) = p.n;

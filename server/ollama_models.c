@@ -23,28 +23,51 @@ static json_t *details_make(const struct model *m)
                      "quantization_level", dtype_name(model_dtype(m)));
 }
 
-static json_t *modified(const struct gguf *g)
+static json_t *modified(const char *path, json_int_t *bytes)
 {
-    struct stat s;
-    return ollama_time(stat(gguf_path(g), &s) ? 0 : s.st_mtime);
+    struct stat s = {0};
+    const bool there = !stat(path, &s);
+    *bytes = there ? (json_int_t)s.st_size : 0;
+    return ollama_time(there ? s.st_mtime : 0);
+}
+
+/* Of one that is not loaded the file alone is known. With the lock no model goes. */
+static json_t *model_make(const struct instance *m, bool loaded)
+{
+    const struct gguf *g = loaded ? m->session.model->gguf : NULL;
+    json_int_t bytes;
+    json_t *date = modified(m->options->session.model, &bytes);
+    char digest[20] = "";
+    if (loaded)
+        snprintf(digest, sizeof digest, "%016" PRIx64, gguf_content_hash(g));
+    json_t *one =
+        json_pack("{s:s, s:s, s:o, s:I, s:s}", "name", m->name, "model", m->name, "modified_at",
+                  date, "size", loaded ? (json_int_t)gguf_data_bytes(g) : bytes, "digest", digest);
+    json_object_set_new(one, "details",
+                        loaded ? details_make(m->session.model)
+                               : json_pack("{s:s}", "format", "gguf"));
+    if (loaded)
+        json_object_update_new(
+            one, json_pack("{s:s, s:I, s:i}", "expires_at", "9999-12-31T23:59:59Z", "size_vram",
+                           (json_int_t)m->away_bytes, "context_length", m->context));
+    return one;
 }
 
 enum MHD_Result route_ollama_models(struct exchange *x)
 {
-    const struct instance *m = x->instance;
-    const struct gguf *g = m->session.model->gguf;
+    struct models *all = &x->server->models;
+    const bool running = !!strstr(x->route->path, "ps");
+    json_t *list = json_array();
     struct text t;
-    char digest[20];
-    snprintf(digest, sizeof digest, "%016" PRIx64, gguf_content_hash(g));
-    json_t *one = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "name", m->name, "model", m->name,
-                            "size", (json_int_t)gguf_data_bytes(g), "digest", digest, "modified_at",
-                            modified(g), "details", details_make(m->session.model));
-    if (strstr(x->route->path, "ps")) /* it stays */
-        json_object_update_new(
-            one, json_pack("{s:s, s:I, s:i}", "expires_at", "9999-12-31T23:59:59Z", "size_vram",
-                           (json_int_t)m->away_bytes, "context_length", m->context));
+    pthread_mutex_lock(&all->lock);
+    for (int32_t i = 0; i < all->n; i++) {
+        const bool loaded = atomic_load(&all->of[i]->state) == INSTANCE_READY;
+        if (loaded || !running)
+            json_array_append_new(list, model_make(all->of[i], loaded));
+    }
+    pthread_mutex_unlock(&all->lock);
     text_init(&t);
-    value_write(&t, json_pack("{s:[o]}", "models", one));
+    value_write(&t, json_pack("{s:o}", "models", list));
     return reply_json(x, &t);
 }
 
@@ -95,6 +118,7 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     const struct instance *m = x->instance;
     const struct gguf *g = m->session.model->gguf;
     struct gguf_string program = {"", 0};
+    json_int_t bytes;
     struct oato_error err;
     struct text t;
     if (!body_json(x, &err))
@@ -110,7 +134,8 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     value_write(&t, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters",
                               "", "template", text_value(program.data, program.len), "details",
                               details_make(m->session.model), "model_info", keys, "capabilities",
-                              abilities_make(m), "modified_at", modified(g)));
+                              abilities_make(m), "modified_at",
+                              modified(m->options->session.model, &bytes)));
     return reply_json(x, &t);
 }
 

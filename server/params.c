@@ -11,7 +11,7 @@
 
 enum { STOP_BYTES = 1024 };
 
-json_t *body_json(struct exchange *x, struct oato_error *err)
+json_t *body_parse(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
     if (x->json)
@@ -23,13 +23,19 @@ json_t *body_json(struct exchange *x, struct oato_error *err)
         return NULL;
     }
     x->json = json_loadb(text, n, JSON_ALLOW_NUL, &why);
-    body_release(x);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
                   why.position);
     else if (!json_is_object(x->json))
         oato_fail(err, OATO_EUSAGE, "the request is no JSON object");
     return json_is_object(x->json) && !zeros_check(x->json, err) ? x->json : NULL;
+}
+
+json_t *body_json(struct exchange *x, struct oato_error *err)
+{
+    json_t *json = x->json ? x->json : body_parse(x, err);
+    body_release(x);
+    return json;
 }
 
 /* ---------------------------------------------------------------------------- members ----- */
@@ -266,6 +272,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                         .budget = *budget,
                         .sampling = m->session.sampling,
                         .most = m->options->n_predict,
+                        .slot = -1,
                         .n = 1,
                         .verbose = m->options->verbose,
                         .created = time(NULL)};

@@ -1,7 +1,8 @@
 /*
- * rerank.c - documents by their relevance to a query, in the form of Jina and Cohere. A model with
- * a ranking head reads the query with each document, as its file's template says, and the head
- * scores the state behind them. Of any other model the score is the cosine of both embeddings.
+ * rerank.c - documents by their relevance to a query, in the form of Jina and Cohere, or ("texts")
+ * of text-embeddings-inference. A model with a ranking head reads the query with each document, as
+ * its file's template says, and the head scores the state behind them. Of any other model the score
+ * is the cosine of both embeddings.
  */
 #include "server/server_internal.h"
 
@@ -70,7 +71,8 @@ static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, co
 static oato_status rerank_request(struct exchange *x, struct oato_error *err)
 {
     const json_t *o = x->json, *query = json_object_get(o, "query");
-    json_t *documents = json_object_get(o, "documents"), *inputs = json_array();
+    json_t *texts = json_object_get(o, "texts"), *inputs = json_array();
+    json_t *documents = texts ? texts : json_object_get(o, "documents");
     bool head = false;
     oato_status status = request_members(o, ASK_RERANK, 0, NULL, err);
     if (!status && (!json_string_length(query) || !json_array_size(documents) ||
@@ -81,8 +83,10 @@ static oato_status rerank_request(struct exchange *x, struct oato_error *err)
         status = model_head(x->instance->session.model, &head, err);
     if (!status)
         status = inputs_make(x, inputs, head, query, documents, err);
-    x->kept = json_pack("{s:b, s:O?, s:O?, s:O?}", "head", head, "top", json_object_get(o, "top_n"),
-                        "returns", json_object_get(o, "return_documents"), "documents", documents);
+    x->kept = json_pack("{s:b, s:b, s:O?, s:O?, s:O?}", "head", head, "list", texts != NULL, "top",
+                        json_object_get(o, "top_n"), "returns",
+                        json_object_get(o, texts ? "return_text" : "return_documents"), "documents",
+                        documents);
     json_decref(x->json);
     x->json = json_pack("{s:o}", "input", inputs);
     return status;
@@ -112,9 +116,12 @@ static double cosine(const float *a, const float *b, int32_t n)
 static json_t *result_make(const struct job *j, const struct ranked *r)
 {
     json_t *document = json_array_get(json_object_get(j->ask.kept, "documents"), (size_t)r->index);
-    json_t *o = json_pack("{s:i, s:f}", "index", r->index, "relevance_score",
+    const bool list = json_is_true(json_object_get(j->ask.kept, "list"));
+    json_t *o = json_pack("{s:i, s:f}", "index", r->index, list ? "score" : "relevance_score",
                           isfinite(r->score) ? r->score : 0);
-    if (json_is_true(json_object_get(j->ask.kept, "returns")))
+    if (list && json_is_true(json_object_get(j->ask.kept, "returns")))
+        json_object_set(o, "text", document);
+    else if (json_is_true(json_object_get(j->ask.kept, "returns")))
         json_object_set_new(o, "document",
                             json_is_string(document) ? json_pack("{s:O}", "text", document)
                                                      : json_incref(document));
@@ -144,9 +151,12 @@ static void rerank_whole(struct job *j, struct text *t)
     json_t *results = json_array();
     for (int32_t i = 0; i < n && i < most && all; i++)
         json_array_append_new(results, result_make(j, &all[i]));
-    value_write(t, json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", m->name, "object", "list",
-                             "usage", "prompt_tokens", tokens, "total_tokens", tokens, "results",
-                             results));
+    if (json_is_true(json_object_get(j->ask.kept, "list")))
+        value_write(t, results);
+    else
+        value_write(t, json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", m->name, "object",
+                                 "list", "usage", "prompt_tokens", tokens, "total_tokens", tokens,
+                                 "results", results));
     free(all);
 }
 

@@ -301,7 +301,7 @@ static void clients_charge(struct scheduler *s, const struct scheduled *all, int
     }
 }
 
-static bool room_for(struct scheduler *s, int32_t n)
+static bool models_room(struct scheduler *s, int32_t n)
 {
     if (n <= s->n_all)
         return true;
@@ -318,7 +318,7 @@ void scheduler_run(void *user, struct batch_view *v, int32_t n, const struct bat
 {
     struct scheduler *s = user;
     const struct scheduler_options *o = &s->options;
-    if (!n || !room_for(s, n))
+    if (!n || !models_room(s, n))
         return;
     struct decision d = {.ask = o,
                          .policy = o->policy,

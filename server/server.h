@@ -6,19 +6,36 @@
 
 #include "executor/session.h"
 
+enum { MODELS_MOST = 256, MODELS_DEVICES = 1 + DEVICES_MAX };
+/* Of the host, for connections and their requests; the rest of memory_bytes is the models'. */
+enum { SERVER_BYTES = 48 << 20 };
+
+/* One of several models, by a name that no other one has. */
+struct server_model {
+    const char *name, *path;
+    void *make_user; /* of session.make_plan */
+};
+
+/* What the models may use of an accelerator together. */
+struct server_device {
+    char id[16];
+    uint64_t bytes;
+};
+
 /* Texts are borrowed until server_run returns. */
 struct server_options {
     struct session_args session; /* engine.seqs: answers computed at the same time */
     /* Lists have commas between their items. */
-    const char *host;         /* addresses or names to listen at */
-    int32_t port;             /* 0: any that is free */
-    const char *alias;        /* names of the model; NULL: that of its file */
-    const char *tags;         /* words about it; NULL: none */
-    const char *cors_origins; /* whose pages may ask: "*", or "localhost", or origins */
-    const char *api_key;      /* clients must send one of these; NULL: none */
-    const char *api_key_file; /* further ones, a line each; NULL: none */
-    const char *policy;       /* a name of scheduler_policy_names */
-    const char *decision_log; /* file for the scheduler's decisions; NULL: none */
+    const char *host;           /* addresses or names to listen at */
+    int32_t port;               /* 0: any that is free */
+    const char *alias;          /* names of the model; NULL: that of its file */
+    const char *tags;           /* words about it; NULL: none */
+    const char *cors_origins;   /* whose pages may ask: "*", or "localhost", or origins */
+    const char *api_key;        /* clients must send one of these; NULL: none */
+    const char *api_key_file;   /* further ones, a line each; NULL: none */
+    const char *policy;         /* a name of scheduler_policy_names */
+    const char *slot_save_path; /* folder of /slots/{id}'s files; NULL: nothing is saved */
+    const char *decision_log;   /* file for the scheduler's decisions; NULL: none */
     const char *pooling; /* of embeddings: last, mean or none; engine.embeddings asks for them */
     const char *profile; /* what restoring takes, by oato-profile --restores; NULL: unknown */
     int32_t swap_mib;    /* host memory for answers that are swapped out */
@@ -32,6 +49,15 @@ struct server_options {
     bool verbose;                       /* answers tell their prompt */
     bool split;       /* engine.context is divided by engine.seqs: no answer has more positions */
     int32_t body_kib; /* of a request */
+    /* Several models, loaded when they are asked for; NULL: session.model alone */
+    const struct server_model *models;
+    int32_t n_models;
+    struct server_device devices[DEVICES_MAX];
+    int32_t n_devices;
+    uint64_t memory_bytes; /* of the host, for all models and the server together */
+    int32_t models_max;    /* loaded at the same time; 0: as memory allows */
+    int32_t models_wait_s; /* of a request, for memory that other models use */
+    bool no_autoload;      /* only /models/load loads one */
 };
 
 /* Serves until a signal (interrupt_catch), then lets running answers end. Returns what

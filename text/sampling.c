@@ -27,7 +27,7 @@ static double recommended(const struct gguf *g, const char *option, double least
 {
     for (size_t i = 0; i < ARRAY_LEN(sampling_keys); i++) {
         const char *key = sampling_keys[i].key;
-        const struct gguf_value *value = gguf_find(g, key);
+        const struct gguf_value *value = g ? gguf_find(g, key) : NULL;
         double v;
         if (strcmp(sampling_keys[i].option, option) != 0 || !value)
             continue;

@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from browser import Browser, is_there  # noqa: E402
-from page_attacks import ATTACKS, AWAY, DRAW, faults  # noqa: E402
+from page_attacks import ATTACKS, AWAY, DRAW, HEAVY, faults  # noqa: E402
 from page_upstream import CODE, Upstream  # noqa: E402
 
 SIZES = [("desktop", 1280, 800, False), ("phone", 390, 844, True)]
@@ -365,6 +365,12 @@ def attacks_do_nothing(p):
     p.b.run("window.hits = 0; window.hit = () => { window.hits++; }")
     wrong = [fault for text in ATTACKS for fault in faults(text, p.b.run(f"{DRAW}({json.dumps(text)})"))]
     assert not wrong, "\n".join(wrong)
+    for text in HEAVY:
+        took = p.b.run("""(async text => {
+            const {drawer} = await import(new URL("page/markdown.js", location.href)), begin = performance.now();
+            drawer(document.createElement("div"))(text, true);
+            return performance.now() - begin; })""" + f"({json.dumps(text)})")
+        assert took < 5000, f"{text[:9]!r} takes {took} ms"
     all_at_once = "\n\n".join(ATTACKS)
     p.say("say " + all_at_once)  # as a message, an answer and a title
     p.b.run("""(async () => { // and as what a conversation that was kept has in its other places

@@ -233,6 +233,8 @@ def embeddings(model):
     cosines = [sum(x * y for x, y in zip(floats(expected[0]), floats(expected[i]))) for i in (1, 0, 2)]
     check(all(abs(scores[i] - cosines[i]) < 1e-6 for i in range(3)) and list(scores.values()) == sorted(scores.values(), reverse=True)
           and a["results"][0] == {"index": 1, "relevance_score": a["results"][0]["relevance_score"], "document": {"text": TEXTS[0]}}, "rerank by cosines")
+    tei = s.ask("/rerank", {"query": TEXTS[0], "texts": [TEXTS[1], TEXTS[0]], "return_text": True, "top_n": 1})[1]
+    check(len(tei) == 1 and tei[0]["index"] == 1 and tei[0]["text"] == TEXTS[0] and abs(tei[0]["score"] - 1) < 1e-6, f"in the form of text-embeddings-inference: {tei}")
     check([len(s.ask(path, {"query": "a", "documents": ["b", "c"], "top_n": 1})[1]["results"]) for path in ("/rerank", "/reranking", "/v1/reranking")] == [1] * 3, "top_n")
     ids = s.ask("/tokenize", {"content": TEXTS[2], "add_special": True})[1]["tokens"]
     s.end()

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""usage: test_prompts.py OATO_SERVE OATO_MAKE_MODEL
+
+Prompts that last, by HTTP, for a model with attention only and one with recurrent state: a server that was stopped or killed, in the middle of writing, too, leaves a
+folder from which the next one begins; what is damaged, too much, another model's or not writable costs a line at most; answers are those of computed prompts. And
+/slots/{id} saves, restores and erases.
+"""
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+serve, make = sys.argv[1:3]
+os.environ["OATO_PLAN"] = "none"
+failures = 0
+PAGE, N = 64, 700
+MODELS = {
+    "llama": ["--layers", "3", "--width", "128", "--ffn", "256"],
+    "qwen35": ["--arch", "qwen35", "--layers", "4", "--width", "128", "--ffn", "256", "--keys",
+               "full_attention_interval=4 ssm.conv_kernel=4 ssm.inner_size=128 ssm.state_size=32 ssm.time_step_rank=4 ssm.group_count=2"],
+}
+
+
+def check(good, what):
+    global failures
+    failures += not good
+    print("ok   " if good else "WRONG", what)
+
+
+class Server:
+    def __init__(self, model, *options):
+        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", "-c", "2048", *options], stderr=subprocess.PIPE, text=True)
+        self.said = []
+        self.port = None
+        for line in self.process.stderr:
+            self.port = self.port or (re.search(r":(\d+), loading", line) or [0, None])[1]
+            if "is ready" in line:
+                return
+            if "loading" not in line:
+                self.said.append(line)
+
+    def ask(self, path, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", int(self.port), timeout=60)
+        c.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        r = c.getresponse()
+        text = r.read()
+        return r.status, json.loads(text) if text[:1] == b"{" else text.decode()
+
+    def answer(self, ids, **more):
+        """The text, and how many tokens of the prompt were there."""
+        status, a = self.ask("/completion", {"prompt": ids, "n_predict": 12, "ignore_eos": True, **more})
+        assert status == 200, a
+        return a["content"], a["timings"]["cache_n"]
+
+    def figures(self):
+        return {k: float(v) for k, v in re.findall(r"^oato:prompt_cache_(\w+) (\S+)", self.ask("/metrics")[1], re.M)}
+
+    def written(self):
+        """Waits until all that is to be kept is written."""
+        last = -1
+        for _ in range(200):
+            f = self.figures()
+            if not f["waiting_bytes"] and f["written_bytes_total"] == last:
+                return f
+            last = f["written_bytes_total"]
+            time.sleep(0.05)
+        return None
+
+    def end(self, how=signal.SIGTERM):
+        """The lines that it said."""
+        self.process.send_signal(how)
+        self.said += self.process.stderr.read().splitlines()
+        self.status = self.process.wait(30)
+        return [l for l in self.said if "listening" not in l]
+
+
+def prompt(seed, n=N):
+    r = random.Random(seed)
+    return [r.randrange(300, 500) for _ in range(n)]
+
+
+def lasts(name, model, folder):
+    cache = ["--prompt-cache", folder]
+    plain = Server(model)
+    texts = {seed: plain.answer(prompt(seed))[0] for seed in range(4)}
+    check(plain.end() == [] and plain.status == 0, f"{name}: without a cache")
+    most = (N - 1) // PAGE * PAGE
+    s = Server(model, *cache)
+    check(s.answer(prompt(0)) == (texts[0], 0), "a prompt is computed")
+    check(s.end() == [] and s.status == 0, "and the server ends without a word")
+    s = Server(model, *cache)
+    check(s.answer(prompt(0)) == (texts[0], most), "after a restart it is read")
+    check(s.answer(prompt(0)) == (texts[0], most), "and then in memory")
+    f = s.figures()
+    check((f["hits_total"], f["read_tokens_total"], f["failures_total"]) == (1, most, 0), f"as /metrics tells: {f}")
+    status, a = s.ask("/v1/completions", {"prompt": prompt(0), "max_tokens": 1})
+    check(a["usage"]["prompt_tokens_details"]["cached_tokens"] == most, "as do answers of OpenAI's form")
+    half = prompt(0)[:400] + prompt(9)[:300]
+    check(s.answer(half)[1] in ({"llama": [384], "qwen35": [0, 384]}[name]), "one that begins alike")
+    s.written()
+    s.end(signal.SIGKILL)
+    s = Server(model, *cache)
+    check(s.answer(half)[1] == most, "what was written survives a kill")
+    # killed while it writes, at several moments
+    for i in range(4):
+        s.answer(prompt(10 + i))
+        if i:
+            time.sleep(0.002 * i * i)
+        s.end(signal.SIGKILL)
+        open(os.path.join(folder, "%016x.page.oato-part" % i), "wb").close() # as if cut while writing
+        s = Server(model, *cache)
+        check(not [f for f in os.listdir(folder) if "part" in f], "what a kill has left half written is removed")
+        check(s.answer(prompt(0)) == (texts[0], most), "a kill damages nothing")
+    s.answer(prompt(1)), s.answer(prompt(2))
+    s.written()
+    check(s.end() == [], "nobody was told anything")
+    # damage
+    for at in (0, 30, 100, -1):
+        for f in os.listdir(folder):
+            with open(os.path.join(folder, f), "r+b") as file:
+                data = bytearray(file.read())
+                data[at] ^= 4
+                file.seek(0)
+                file.write(data)
+        s = Server(model, *cache)
+        check(s.answer(prompt(1)) == (texts[1], 0) and s.answer(prompt(2)) == (texts[2], 0), f"byte {at} of all files damaged: computed again")
+        s.written()
+        check(len(s.end()) == 1, "with one warning")
+    s = Server(model, *cache)
+    check(s.answer(prompt(2)) == (texts[2], most) and s.end() == [], "and written again")
+    # a bound, and a disk that is full
+    s = Server(model, *cache, "--prompt-cache-size", "1")
+    for seed in range(4):
+        check(s.answer(prompt(seed))[0] == texts[seed], "the bound of the folder changes no answer")
+    f = s.written()
+    check(f["bytes"] <= 1 << 20 and sum(os.path.getsize(os.path.join(folder, x)) for x in os.listdir(folder)) <= 1 << 20, "and holds")
+    s.end()
+
+
+def refuses(model, other, folder):
+    s = Server(other, "--prompt-cache", folder)
+    check(s.answer(prompt(0))[1] == 0 and s.end() == [], "another model finds nothing")
+    s = Server(model, "--prompt-cache", folder, "--kv", "q8_0")
+    check(s.answer(prompt(0))[1] == 0 and s.end() == [], "nor does another type of KV")
+    p = subprocess.run([serve, model, "--port", "0", "--prompt-cache", "/proc/none"], stderr=subprocess.PIPE, text=True, timeout=60)
+    check(p.returncode == 6 and "/proc/none" in p.stderr.splitlines()[-1], f"status 6: a folder that cannot be written in: {p.stderr.splitlines()[-1]}")
+    full = os.path.join(folder, "full")
+    p = subprocess.Popen(["/bin/sh", "-c", 'ulimit -f 8; exec "$@"', "sh", serve, model, "--port", "0", "-c", "2048", "--temp", "0", "-t", "1", "--prompt-cache", full],
+                         stderr=subprocess.PIPE, text=True)
+    s = Server.__new__(Server)
+    s.process, s.said = p, []
+    s.port = re.search(r":(\d+), loading", p.stderr.readline())[1]
+    p.stderr.readline()
+    first = s.answer(prompt(0))[0]
+    for seed in range(3):
+        s.answer(prompt(seed))
+    check(s.answer(prompt(0))[0] == first, "a disk that is full changes no answer")
+    for _ in range(100):
+        if s.figures()["failures_total"]:
+            break
+        time.sleep(0.05)
+    said = s.end()
+    check(len(said) == 1 and "not kept" in said[0] and os.listdir(full) == [], f"one warning: {said}")
+
+
+def slots(model, folder):
+    s = Server(model, "--slot-save-path", folder, "--parallel", "2")
+    text = s.answer(prompt(0), id_slot=1)[0]
+    status, a = s.ask("/slots/1?action=save", {"filename": "one"})
+    whole = (N + 11) // PAGE * PAGE if a["n_saved"] > N // PAGE * PAGE else N // PAGE * PAGE
+    check(status == 200 and a["n_saved"] == whole and a["n_written"] == os.path.getsize(os.path.join(folder, "one")), f"saved: {a}")
+    check(set(a) == {"id_slot", "filename", "n_saved", "n_written", "timings"} and a["timings"]["save_ms"] > 0, "as llama.cpp tells")
+    status, a = s.ask("/slots/1?action=erase", {})
+    check(status == 200 and a == {"id_slot": 1, "n_erased": N + 12} and s.answer(prompt(0))[1] == 0, "erased")
+    s.end()
+    s = Server(model, "--slot-save-path", folder, "--parallel", "2")
+    status, a = s.ask("/slots/0?action=restore", {"filename": "one"})
+    check(status == 200 and a["n_restored"] == whole and a["id_slot"] == 0 and a["n_read"] == os.path.getsize(os.path.join(folder, "one")), f"restored: {a}")
+    check(s.answer(prompt(0)) == (text, (N - 1) // PAGE * PAGE), "and used")
+    for path, body, wants in (("/slots/2?action=save", {"filename": "x"}, 400), ("/slots/0?action=dance", {}, 400), ("/slots/0", {}, 400),
+                              ("/slots/0?action=save", {"filename": "../x"}, 400), ("/slots/0?action=save", {"filename": ".x"}, 400), ("/slots/0?action=save", {}, 400),
+                              ("/slots/0?action=restore", {"filename": "none"}, 400), ("/slots/x?action=erase", {}, 400)):
+        status, a = s.ask(path, body)
+        check(status == wants and "message" in a["error"], f"{status} {a}")
+    with open(os.path.join(folder, "one"), "r+b") as f:
+        f.seek(5000)
+        f.write(b"xyz")
+    check(s.ask("/slots/0?action=restore", {"filename": "one"})[0] == 400 and s.answer(prompt(0))[0] == text, "damaged: refused, and nothing wrong is used")
+    check(s.end() == [], "without a word")
+    s = Server(model)
+    check(s.ask("/slots/0?action=save", {"filename": "x"})[0] == 501, "501 without --slot-save-path")
+    s.end()
+
+
+with tempfile.TemporaryDirectory() as home:
+    models = {}
+    for name, options in MODELS.items():
+        models[name] = os.path.join(home, name + ".gguf")
+        subprocess.run([make, *options, "--context", "2048", "-o", models[name]], check=True)
+        lasts(name, models[name], os.path.join(home, name + "-cache"))
+        slots(models[name], os.path.join(home, name + "-slots"))
+    refuses(models["llama"], models["qwen35"], os.path.join(home, "llama-cache"))
+sys.exit(failures > 0)
