@@ -30,14 +30,19 @@ enum ask_kind {
     ASK_TOKENIZE, /* no job is made of these */
     ASK_DETOKENIZE,
     ASK_MESSAGES, /* they become chats */
-    ASK_RESPONSES
+    ASK_RESPONSES,
+    ASK_OLLAMA,  /* they become chats, texts or embeddings, */
+    ASK_OPTIONS, /* with the members of their "options" */
+    ASK_INFILL,  /* it becomes /completion */
+    ASK_RERANK   /* it becomes embeddings */
 };
 
 /* What a request asks for besides its prompts. */
 struct ask {
     const struct dialect *dialect; /* in which it was asked, and is answered */
     enum ask_kind kind;
-    bool base64;  /* of embeddings */
+    bool base64, truncate; /* of embeddings; texts that are too long are cut */
+    int32_t dimensions;    /* of embeddings, the first ones; 0: all */
     json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
     struct sampler_options sampling;
     struct stops stops;
@@ -59,7 +64,7 @@ struct ask {
 
 /* ------------------------------------------------------------------- members of requests --- */
 
-enum { ANSWERS_MAX = 128, PROBS_MAX = 100 }; /* of a request, of a token */
+enum { ANSWERS_MAX = 128, INPUTS_MAX = 2048, PROBS_MAX = 100 }; /* of a request, of a token */
 
 /* members.c: a member that requests may have. */
 struct member {
@@ -68,13 +73,14 @@ struct member {
     unsigned types; /* MEMBER_FLAG .. */
     size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
     double least, most;
+    bool most_width;     /* most: the model's width */
     bool idle;           /* changes no answer */
     const char *refused; /* would change it: what to do instead */
     /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
-     * stands for all below it, too), words, true, the model's width; strict: no value does */
+     * stands for all below it, too), words, true; strict: no value does */
     double off;
     const char *off_text;
-    bool off_true, off_width, strict;
+    bool off_true, strict;
 };
 #define MEMBER_ON(kind) (1u << (kind))
 enum {

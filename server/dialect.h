@@ -53,6 +53,20 @@ void choice_set(json_t *request, const json_t *name);
 void effort_set(json_t *request, const json_t *effort);
 oato_status format_set(json_t *request, const json_t *format, struct oato_error *err);
 
+/* fim.c: dialect.request of /v1/completions. */
+oato_status fim_suffix(struct exchange *x, struct oato_error *err);
+/* Whether the model fills in. */
+bool fim_is_known(const struct instance *m);
+/* Sets the "prompt" of the request, for texts before and behind what is wanted. Of a model that
+ * does not fill in x->unsupported is set. */
+oato_status fim_prompt(struct exchange *x, json_t *request, const json_t *prefix,
+                       const json_t *suffix, struct oato_error *err);
+
+/* ollama.c: a time as Ollama writes it. */
+json_t *ollama_time(time_t seconds);
+/* ollama_models.c: whether the model's template knows of reasoning. */
+bool ollama_thinks(const struct instance *m);
+
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 
 /* Random ones, for the names of an answer and its parts. */
@@ -93,10 +107,16 @@ void event_write(struct text *out, struct text *event);
 void error_json(struct text *t, unsigned status, const char *message);
 const char *error_type(unsigned status); /* of it */
 void error_event(struct job *j, struct text *out);
+/* llama.cpp's answers: dialect.whole, and .events. */
+void native_whole(struct job *j, struct text *t);
+void native_events(struct job *j, struct text *out);
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */
 extern const struct dialect dialect_messages, dialect_messages_count;      /* anthropic.c */
 extern const struct dialect dialect_responses;                             /* responses.c */
+extern const struct dialect dialect_infill;                                /* fim.c */
+extern const struct dialect dialect_rerank;                                /* rerank.c */
+extern const struct dialect dialect_ollama, dialect_ollama_embed;          /* ollama.c */
 
 #endif
