@@ -400,7 +400,7 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
     json_close(t, '}');
 }
 
-static void native_whole(struct job *j, struct text *t)
+void native_whole(struct job *j, struct text *t)
 {
     if (j->n_choices > 1)
         json_open(t, NULL, '[');
@@ -463,7 +463,7 @@ void events_of_choices(struct job *j, event_writer *event, struct text *out)
     }
 }
 
-static void native_events(struct job *j, struct text *out)
+void native_events(struct job *j, struct text *out)
 {
     events_of_choices(j, native_event, out);
 }
@@ -475,12 +475,14 @@ static void openai_events(struct job *j, struct text *out)
         usage_event(j, out);
 }
 
-#define OPENAI(of)                                                                                 \
+#define OPENAI(of, make)                                                                           \
     {                                                                                              \
-        .kind = (of), .whole = openai_whole, .events = openai_events, .done = "data: [DONE]\n\n",  \
-        .failed = error_event, .error = error_json, .stream_type = "text/event-stream"             \
+        .kind = (of), .request = (make), .whole = openai_whole, .events = openai_events,           \
+        .done = "data: [DONE]\n\n", .failed = error_event, .error = error_json,                    \
+        .stream_type = "text/event-stream"                                                         \
     }
-const struct dialect dialect_text = OPENAI(ASK_TEXT), dialect_chat = OPENAI(ASK_CHAT);
+const struct dialect dialect_text = OPENAI(ASK_TEXT, fim_suffix),
+                     dialect_chat = OPENAI(ASK_CHAT, NULL);
 const struct dialect dialect_native = {.kind = ASK_NATIVE,
                                        .whole = native_whole,
                                        .events = native_events,

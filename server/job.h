@@ -145,6 +145,12 @@ void job_cut(struct job *j, bool shutdown);
 extern const char *const pooling_names[]; /* by enum pooling: embed.c */
 /* embed.c: batch_request.on_row. */
 void choice_row(void *user, const float *row);
+/* Of a pooled embedding, once: gives what is asked of it length 1, and returns how many of its
+ * rows' numbers that are. */
+int32_t embedding_take(struct choice *c);
+/* That, as a list or in base64. */
+void embedding_add(struct text *t, const char *key, struct choice *c);
+int64_t inputs_tokens(const struct job *j); /* of all inputs together */
 
 /* ------------------------------------------------------------------------ answers (answers.c) */
 

@@ -223,6 +223,10 @@ static oato_status loop_open(struct instance *m)
         return status;
     engine_get_stats(m->session.engine, &stats);
     m->context = stats.context;
+    m->states = stats.states > 0;
+    for (int i = 0; i < stats.n_devices; i++)
+        if (strncmp(stats.device[i].info.id, "cpu", 3) != 0)
+            m->away_bytes += stats.device[i].memory_bytes;
     m->longest = tokenizer_longest(m->session.tokenizer);
     m->scratch = sampler_scratch_create(tokenizer_size(m->session.tokenizer));
     if (!m->scratch)

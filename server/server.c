@@ -168,6 +168,7 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     own.session.engine.prompt_cache_bytes = (uint64_t)o->prompt_cache_mib << 20;
     if (!own.session.plan && !own.session.make_plan && !own.session.engine.embeddings)
         own.session.engine.rows = own.session.engine.seqs + PROMPT_ROWS;
+    own.session.engine.states = !own.session.engine.embeddings;
     oato_status status = session_join(&own.session, err);
     if (status)
         return status;

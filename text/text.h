@@ -124,6 +124,31 @@ oato_status chat_template_apply_within(const struct chat_template *c, const stru
                                        struct budget *budget, struct text *out,
                                        struct oato_error *err);
 
+/* ------------------------------------------------------------------------------- filling in --- */
+
+enum { FILL_IN_MARKS = 5 };
+/* The tokens of a model that makes what stands between two texts; -1: it has no such one. */
+struct fill_in {
+    int32_t mark[FILL_IN_MARKS]; /* prefix, suffix, middle, repository, file */
+};
+/* As the file names them, or by the texts that models are known to have. False: it does not fill
+ * in. */
+bool fill_in_find(const struct tokenizer *t, const struct gguf *g, struct fill_in *out);
+
+struct fill_in_parts {
+    struct gguf_string prefix, begun, suffix; /* begun: of the middle, what is there already */
+    const struct fill_in_file {
+        struct gguf_string name, text;
+    } * files;
+    size_t n_files;
+    size_t most; /* tokens; what is more is missing at the beginning of the files */
+};
+/* *ids, *n of malloc (free them after an error, too): the prompt, with the BOS that the model asks
+ * for. budget: as tokenizer_encode_within has it. */
+oato_status fill_in_prompt(const struct tokenizer *t, const struct fill_in *f,
+                           const struct fill_in_parts *p, struct budget *budget, int32_t **ids,
+                           size_t *n, struct oato_error *err);
+
 /* ----------------------------------------------------------------------- parts of answers --- */
 
 enum chat_part { CHAT_SAYS, CHAT_THINKS };
