@@ -6,6 +6,7 @@ from 8 clients is lost, while the memory of the process stays within --memory. W
 told to come back; what cannot be loaded says why, and harms nobody; SIGTERM ends it in the middle of loading.
 """
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -42,12 +43,10 @@ class Server:
         threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
 
     def ask(self, path, body=None, timeout=60):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body))
-        r = c.getresponse()
-        text = r.read()
-        c.close()
-        self.headers = dict(r.getheaders())
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)) as c:
+            c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body))
+            r = c.getresponse()
+            text = r.read()
         return r.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
 
     def say(self, model, n=6, timeout=60):
