@@ -113,6 +113,11 @@ static oato_status session_engine(struct session *s, const struct session_args *
         oato_status status = engine_open(s->model, s->has_plan ? &s->plan : NULL, options,
                                          program_warn, &progress, &s->engine, err);
         progress_end(&progress);
+        if (status == OATO_EFIT && options->states && !options->ranks) {
+            options->states = false; /* which may take more than the plan knows */
+            failures--;
+            continue;
+        }
         if ((status != OATO_EFIT && status != OATO_EDEVICE) || failures == REPLANS ||
             !s->has_plan || a->plan || !a->make_plan)
             return status;

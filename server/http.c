@@ -105,7 +105,7 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t)
     return result;
 }
 
-static const char *error_type(unsigned status)
+const char *error_type(unsigned status)
 {
     switch (status) {
     case MHD_HTTP_UNAUTHORIZED: return "authentication_error";
@@ -186,7 +186,8 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
                            x->n_prompt, x->instance->context);
     if (err->status == OATO_EFIT && x->n_prompt)
         return reply_unfit(x, err);
-    return reply_error(x, failure_status(err), "%s", err->text);
+    return reply_error(x, x->unsupported ? MHD_HTTP_NOT_IMPLEMENTED : failure_status(err), "%s",
+                       err->text);
 }
 
 /* --------------------------------------------------------------- answers that come later --- */

@@ -6,7 +6,7 @@
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H
 
-#include "server/head.h"
+#include "net/head.h"
 #include "server/models.h"
 
 enum { HOSTS_MAX = 8 };
@@ -95,6 +95,8 @@ struct exchange {
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
     json_t *fields;       /* "response_fields" of it */
     json_t *kept;         /* of it, for what the answer repeats: dialect.request */
+    enum ask_kind kind;   /* of what dialect.request has made of it; before: the dialect's */
+    bool unsupported;     /* a failure is the model's, which cannot do what is asked for */
     struct budget budget; /* until a job has it */
     /* prepare.c */
     enum { PREPARE_NOT, PREPARING, PREPARED } preparing;
@@ -207,6 +209,13 @@ enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
 enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
+enum MHD_Result route_complete(struct exchange *x);
+/* ollama.c, ollama_models.c */
+enum MHD_Result route_ollama(struct exchange *x);
+enum MHD_Result route_ollama_models(struct exchange *x);
+enum MHD_Result route_ollama_show(struct exchange *x);
+enum MHD_Result route_ollama_version(struct exchange *x);
+enum MHD_Result route_ollama_refuse(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);
 enum MHD_Result route_tokenizer(struct exchange *x);

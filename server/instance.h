@@ -6,8 +6,8 @@
 #define OATO_SERVER_INSTANCE_H
 
 #include "executor/restore.h"
-#include "server/job.h"
 #include "executor/scheduler.h"
+#include "server/job.h"
 #include "server/server.h"
 
 #include <stdatomic.h>
@@ -77,9 +77,11 @@ struct instance {
         session; /* of the engine thread; model, tokenizer and sampling are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
-    int32_t context;  /* most positions of one request */
-    struct text plan; /* what /plan tells; written when the model is loaded */
-    char name[128];   /* in answers */
+    int32_t context;     /* most positions of one request */
+    bool states;         /* it gives hidden states, and so embeddings */
+    uint64_t away_bytes; /* of memory on devices that are not the host */
+    struct text plan;    /* what /plan tells; written when the model is loaded */
+    char name[128];      /* in answers */
     struct list aliases, tags;
     atomic_int state;      /* enum instance_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
@@ -103,7 +105,7 @@ struct instance {
     pthread_cond_t turned; /* one is done */
     struct slot *slots;    /* as many as there are answers at a time; NULL: nothing is remembered */
     uint64_t n_slot_texts;
-    int32_t n_live; /* answers that were asked for and have not ended */
+    int32_t n_live; /* places of the queue that answers have which have not ended */
     struct server_counts counts;
     struct seen seen;
     /* of the engine thread */

@@ -223,6 +223,10 @@ static oato_status loop_open(struct instance *m)
         return status;
     engine_get_stats(m->session.engine, &stats);
     m->context = stats.context;
+    m->states = stats.states > 0;
+    for (int i = 0; i < stats.n_devices; i++)
+        if (strncmp(stats.device[i].info.id, "cpu", 3) != 0)
+            m->away_bytes += stats.device[i].memory_bytes;
     m->longest = tokenizer_longest(m->session.tokenizer);
     m->scratch = sampler_scratch_create(tokenizer_size(m->session.tokenizer));
     if (!m->scratch)
@@ -250,6 +254,7 @@ void *loop_run(void *instance)
     if (!status)
         status = loop_open(m);
     if (!status) {
+        m->error = (struct oato_error){0}; /* what was only warned of */
         atomic_store(&m->state, INSTANCE_READY);
         models_wake(m->server);
         text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", m->name,

@@ -1,10 +1,10 @@
 /*
  * main.c - oato-serve: the command line.
  */
+#include "executor/scheduler.h"
 #include "executor/session_options.h"
 #include "front/auto.h"
 #include "net/net.h"
-#include "executor/scheduler.h"
 #include "server/server.h"
 
 #include <errno.h>
@@ -88,7 +88,7 @@ static const struct option_of table[] = {
     {"policy", 0, "NAME",
      "who runs when memory is short: adaptive (default), recompute, swap, fcfs, vtc", ALL,
      TEXT(policy)},
-    {"embeddings", 0, NULL, "make embeddings instead of answers", ALL,
+    {"embeddings", 0, NULL, "make embeddings only, and no answers", ALL,
      AS(option_flag, server.session.engine.embeddings)},
     {"embedding", 0, NULL, NULL, ALL, AS(option_flag, server.session.engine.embeddings)},
     {"pooling", 0, "HOW", "of a text's tokens: last (default), mean, none", ALL, TEXT(pooling)},

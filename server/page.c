@@ -80,7 +80,7 @@ static json_t *number_describe(bool whole, double least, double most, double oth
 
 json_t *openapi_make(const struct sampler_options *defaults)
 {
-    static const char *const asked_by[] = {"Native", "Completion", "Chat"};
+    static const char *const asked_by[] = {"Native", "Completion", "Chat", "OllamaOptions"};
     enum { NUMBER, WHOLE };
     const struct embedded_file *f = file_find("openapi.json");
     json_t *api = json_loadb((const char *)f->data, f->bytes, 0, NULL);

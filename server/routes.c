@@ -17,17 +17,18 @@ static enum MHD_Result health(struct exchange *x)
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
 }
 
-static enum MHD_Result complete(struct exchange *x)
+enum MHD_Result route_complete(struct exchange *x)
 {
     const struct dialect *d = x->route->dialect;
     struct oato_error err = {0};
     struct ask ask;
+    x->kind = d->kind;
     if (x->server->options->session.engine.embeddings)
         return reply_error(
             x, MHD_HTTP_NOT_IMPLEMENTED,
             "this server makes embeddings; one started without --embeddings answers");
     if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
-        ask_read(x->instance, x->json, d->kind, &x->budget, &ask, &err))
+        ask_read(x->instance, x->json, x->kind, &x->budget, &ask, &err))
         return reply_failure(x, &err);
     ask.client = x->client;
     ask.dialect = d;
@@ -37,7 +38,7 @@ static enum MHD_Result complete(struct exchange *x)
         ask_free(&ask);
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     }
-    if (d->kind == ASK_CHAT ? chat_add(j, x->json, &err)
+    if (x->kind == ASK_CHAT ? chat_add(j, x->json, &err)
                             : prompts_add(j, json_object_get(x->json, "prompt"), &err)) {
         x->n_prompt = j->n_unfit;
         job_release(j);
@@ -57,15 +58,15 @@ const struct route routes[] = {
     {"/v1/models/*", METHOD_GET, true, true, route_model, NULL},
     {"/models/load", METHOD_POST, false, true, route_load, NULL},
     {"/models/unload", METHOD_POST, false, true, route_unload, NULL},
-    {"/completion", METHOD_POST, false, false, complete, &dialect_native},
-    {"/completions", METHOD_POST, false, false, complete, &dialect_native},
-    {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
-    {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
-    {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
-    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/completion", METHOD_POST, false, false, route_complete, &dialect_native},
+    {"/completions", METHOD_POST, false, false, route_complete, &dialect_native},
+    {"/v1/completions", METHOD_POST, false, false, route_complete, &dialect_text},
+    {"/chat/completions", METHOD_POST, false, false, route_complete, &dialect_chat},
+    {"/v1/chat/completions", METHOD_POST, false, false, route_complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, route_complete, &dialect_messages},
     {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
-    {"/v1/responses", METHOD_POST, false, false, complete, &dialect_responses},
-    {"/responses", METHOD_POST, false, false, complete, &dialect_responses},
+    {"/v1/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
+    {"/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
     {"/v1/responses/input_tokens", METHOD_POST, false, false, route_count, &dialect_responses},
     {"/v1/responses/*/input_items", METHOD_GET, false, true, route_response, &dialect_responses},
     {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, true, route_response,
@@ -75,6 +76,25 @@ const struct route routes[] = {
     {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
     {"/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
     {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/infill", METHOD_POST, false, false, route_complete, &dialect_infill},
+    {"/v1/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/v1/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/api/chat", METHOD_POST, false, false, route_ollama, &dialect_ollama},
+    {"/api/generate", METHOD_POST, false, false, route_ollama, &dialect_ollama},
+    {"/api/embed", METHOD_POST, false, false, route_embeddings, &dialect_ollama_embed},
+    {"/api/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_ollama_embed},
+    {"/api/tags", METHOD_GET, false, true, route_ollama_models, &dialect_ollama},
+    {"/api/ps", METHOD_GET, false, true, route_ollama_models, &dialect_ollama},
+    {"/api/show", METHOD_POST, false, false, route_ollama_show, &dialect_ollama},
+    {"/api/version", METHOD_GET, true, true, route_ollama_version, &dialect_ollama},
+    {"/api/pull", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/push", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/create", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/copy", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/delete", METHOD_DELETE, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/blobs/*", METHOD_GET | METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
     {"/tokenize", METHOD_POST, false, false, route_tokenize, NULL},
     {"/detokenize", METHOD_POST, false, false, route_detokenize, NULL},
     {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
