@@ -88,7 +88,7 @@ static oato_status split_try(struct together *t, const int32_t *share, uint64_t 
 /* By the bytes of their weights; all parts are given. */
 static void split_begin(const struct together *t, int32_t *share)
 {
-    double bytes[TOGETHER_MOST], sum = 0;
+    double bytes[TOGETHER_MOST] = {0}, sum = 0;
     int32_t left = PARTS;
     for (int32_t i = 0; i < t->n; i++) {
         bytes[i] = 1;
@@ -137,7 +137,7 @@ static oato_status split_move(struct together *t, int32_t *share, uint64_t *ns, 
 
 static oato_status split_find(struct together *t, struct oato_error *err)
 {
-    int32_t share[TOGETHER_MOST];
+    int32_t share[TOGETHER_MOST] = {0};
     uint64_t ns;
     bool moved = true;
     split_begin(t, share);

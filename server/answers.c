@@ -16,6 +16,17 @@ void token_add(struct text *t, const struct instance *m, const char *key, int32_
     json_add_slice(t, key, bytes, n);
 }
 
+void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
+    json_open(t, key, '[');
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    json_close(t, ']');
+}
+
 struct delta delta_of(const struct choice *c)
 {
     return (struct delta){.says = or_empty(c->says.data) + c->sent_says,
@@ -340,7 +351,11 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
 {
     const struct sampler_options *o = &ask->sampling;
     json_open(t, key, '{');
-    json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed));
+    json_add(t, JSON("n_predict", (double)ask->most));
+    if (o->seed == UINT64_MAX) /* a random one */
+        json_add(t, JSON("seed", -1.0));
+    else
+        json_add(t, JSON("seed", o->seed));
 #define SETTING(kind, member, option, alias, arg, json, least, most, otherwise, help, more)        \
     json_add(t, JSON(json, o->member));
     SAMPLING_OPTIONS(SETTING)

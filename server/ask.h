@@ -5,6 +5,7 @@
 #ifndef OATO_SERVER_ASK_H
 #define OATO_SERVER_ASK_H
 
+#include "text/chat_tools.h"
 #include "text/grammar.h"
 #include "text/sampling.h"
 #include "text/stops.h"
@@ -112,7 +113,7 @@ oato_status constraint_think(struct choice *c, struct oato_error *err);
 /* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
  * one, unless NULL. */
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            const struct text *prompt, struct oato_error *err);
+                            enum chat_form form, const struct text *prompt, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);

@@ -69,15 +69,34 @@ void thinking_set(const struct exchange *x, json_t *request, bool on)
                         json_boolean(on));
 }
 
-const char *effort_of(const json_t *effort)
+void choice_set(json_t *request, const json_t *name)
+{
+    json_object_set_new(request, "tool_choice",
+                        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+}
+
+void effort_set(json_t *request, const json_t *effort)
 {
     static const char *const efforts[][2] = {{"minimal", "low"},   {"low", "low"},
                                              {"medium", "medium"}, {"high", "high"},
                                              {"xhigh", "high"},    {"max", "high"}};
-    for (size_t i = 0; i < ARRAY_LEN(efforts) && json_is_string(effort); i++)
-        if (!strcmp(json_string_value(effort), efforts[i][0]))
-            return efforts[i][1];
-    return NULL;
+    for (size_t i = 0; i < ARRAY_LEN(efforts); i++)
+        if (json_is(effort, efforts[i][0]))
+            json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+}
+
+oato_status format_set(json_t *request, const json_t *format, struct oato_error *err)
+{
+    const json_t *type = json_object_get(format, "type");
+    if (!format || json_is_null(format) || json_is(type, "text"))
+        return OATO_OK;
+    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
+        return oato_fail(err, OATO_EUSAGE,
+                         "a format wants the type text, json_object or json_schema");
+    json_object_set_new(request, "response_format",
+                        json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
+                                  json_object_get(format, "schema")));
+    return OATO_OK;
 }
 
 /* --------------------------------------------------------------------------------- answers --- */

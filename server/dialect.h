@@ -46,8 +46,12 @@ void message_calls(json_t *message, const json_t *id, const json_t *name, const 
 void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema);
 /* Lets the model reason, or not, where its template knows the variable. */
 void thinking_set(const struct exchange *x, json_t *request, bool on);
-/* The effort that OpenAI's chats know for one of theirs or Anthropic's. NULL: none. */
-const char *effort_of(const json_t *effort);
+/* Set members of a chat: a call of this function is forced; the effort that OpenAI's chats know for
+ * one of theirs or Anthropic's, if it is one; what the answer follows, {"type": .., "schema": ..}.
+ */
+void choice_set(json_t *request, const json_t *name);
+void effort_set(json_t *request, const json_t *effort);
+oato_status format_set(json_t *request, const json_t *format, struct oato_error *err);
 
 /* fim.c: dialect.request of /v1/completions. */
 oato_status fim_suffix(struct exchange *x, struct oato_error *err);
@@ -101,6 +105,7 @@ void events_of_choices(struct job *j, event_writer *event, struct text *out);
 void event_write(struct text *out, struct text *event);
 /* {"error": ..} as OpenAI has it: dialect.error, and .failed. */
 void error_json(struct text *t, unsigned status, const char *message);
+const char *error_type(unsigned status); /* of it */
 void error_event(struct job *j, struct text *out);
 /* llama.cpp's answers: dialect.whole, and .events. */
 void native_whole(struct job *j, struct text *t);

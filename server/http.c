@@ -105,7 +105,7 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t)
     return result;
 }
 
-static const char *error_type(unsigned status)
+const char *error_type(unsigned status)
 {
     switch (status) {
     case MHD_HTTP_UNAUTHORIZED: return "authentication_error";

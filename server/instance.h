@@ -6,8 +6,8 @@
 #define OATO_SERVER_INSTANCE_H
 
 #include "executor/restore.h"
+#include "executor/scheduler.h"
 #include "server/job.h"
-#include "server/scheduler.h"
 #include "server/server.h"
 
 #include <stdatomic.h>

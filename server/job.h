@@ -180,6 +180,8 @@ bool calls_are_new(const struct choice *c);
 
 /* Text of a token in JSON, and the settings that answers repeat. */
 void token_add(struct text *t, const struct instance *m, const char *key, int32_t id);
+/* Its bytes, as a list of numbers. */
+void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id);
 void settings_add(struct text *t, const struct ask *ask, const char *key);
 
 /* logprobs.c. Of n tokens from `first` on, each with the most likely ones. */

@@ -254,6 +254,7 @@ void *loop_run(void *instance)
     if (!status)
         status = loop_open(m);
     if (!status) {
+        m->error = (struct oato_error){0}; /* what was only warned of */
         atomic_store(&m->state, INSTANCE_READY);
         models_wake(m->server);
         text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", m->name,

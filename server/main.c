@@ -1,10 +1,10 @@
 /*
  * main.c - oato-serve: the command line.
  */
+#include "executor/scheduler.h"
 #include "executor/session_options.h"
 #include "front/auto.h"
 #include "net/net.h"
-#include "server/scheduler.h"
 #include "server/server.h"
 
 #include <errno.h>

@@ -280,11 +280,11 @@ const struct member members[] = {
     {"prompt_cache_options", RESPONSES, OBJECT, .idle = true},
     {"client_metadata", RESPONSES, OBJECT, .idle = true},
     {"stream_options", RESPONSES, OBJECT, .idle = true},
-    {"truncation", RESPONSES, TEXT, .idle = true},
     {"max_tool_calls", RESPONSES, WHOLE, .idle = true},
     {"container", MESSAGES, TEXT | OBJECT, .refused = "this server runs no code"},
     {"mcp_servers", MESSAGES, LIST, .refused = "let the client call them as tools"},
     {"background", RESPONSES, FLAG, .refused = "wait for the answer, or stream it"},
+    {"truncation", RESPONSES, TEXT, .refused = "send less", .off_text = "disabled"},
     {"conversation", RESPONSES, TEXT | OBJECT, .refused = "use previous_response_id"},
     {"prompt", RESPONSES, OBJECT, .refused = "send its text as input"},
     {"moderation", RESPONSES, OBJECT, .refused = "this server moderates nothing"},
@@ -358,8 +358,8 @@ static oato_status range_check(const struct member *m, double d, int32_t width,
     return m->types & WHOLE
                ? oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %.0f to %.0f", m->name,
                            m->least, most)
-               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g", m->name, m->least,
-                           most);
+               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %.10g to %.10g", m->name,
+                           m->least, most);
 }
 
 static oato_status member_check(const struct member *m, const json_t *v, int32_t width,

@@ -116,16 +116,19 @@ static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
         const char *said = json_string_value(json_object_get(o, "model"));
         name = said ? said : name;
     }
-    struct instance *m = name ? models_named(x->server, name) : NULL;
+    struct models *all = &x->server->models;
+    struct instance *m = name ? models_named(x->server, name) : all->n == 1 ? all->of[0] : NULL;
+    if (m)
+        return m;
     if (!name && x->route->answer == route_props)
         *result = models_props(x);
     else if (!name)
         *result = reply_error(x, MHD_HTTP_BAD_REQUEST,
                               "model name is missing from the request; /v1/models lists all");
-    else if (!m)
+    else
         *result = reply_error(x, MHD_HTTP_NOT_FOUND,
                               "the model '%.200s' does not exist; /v1/models lists all", name);
-    return m;
+    return NULL;
 }
 
 enum models_take models_take(struct exchange *x, enum MHD_Result *result)
@@ -306,6 +309,7 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
     const enum room room =
         models_room(view, all->n, want, all->budget, s->options->models_max, goes);
     if (room == ROOM_FREE) {
+        m->used_ns = now_ns();
         instance_grant(m);
     } else if (room == ROOM_NEVER) {
         oato_fail(&err, OATO_EFIT,
@@ -382,6 +386,7 @@ oato_status models_start(struct server *s, struct oato_error *err)
     struct models *all = &s->models;
     if (all->alone)
         return instance_start(all->of[0], err);
+    all->of[0]->asked_ns = all->n == 1 && !s->options->no_autoload ? now_ns() : 0;
     all->runs = !pthread_create(&all->thread, NULL, models_run, s);
     return all->runs ? OATO_OK : oato_fail(err, OATO_EIO, "cannot start the thread that loads");
 }

@@ -56,14 +56,13 @@ static oato_status format_take(const struct exchange *x, json_t *request, struct
 static oato_status think_take(const struct exchange *x, json_t *request, struct oato_error *err)
 {
     const json_t *think = json_object_get(x->json, "think");
-    const char *effort = effort_of(think);
     if (!think || json_is_null(think))
         return OATO_OK;
+    effort_set(request, think);
+    const bool effort = json_object_get(request, "reasoning_effort") != NULL;
     if (json_string_length(think) && !effort)
         return oato_fail(err, OATO_EUSAGE,
                          "think can be true, false, \"low\", \"medium\" or \"high\"");
-    if (effort)
-        json_object_set_new(request, "reasoning_effort", json_string(effort));
     if ((effort || json_is_true(think)) && !ollama_thinks(x->instance))
         return oato_fail(err, OATO_EUSAGE, "%.100s does not support thinking; leave think out",
                          x->instance->name);

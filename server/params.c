@@ -237,7 +237,7 @@ static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_erro
 static oato_status seed_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     int64_t seed = ask->sampling.seed == UINT64_MAX ? -1 : (int64_t)ask->sampling.seed;
-    if (json_int(o, "seed", INT64_MIN / 2, INT64_MAX / 2, &seed, err))
+    if (json_int(o, "seed", INT64_MIN, INT64_MAX, &seed, err))
         return err->status;
     ask->sampling.seed = (uint64_t)seed;
     if (seed < 0 && getrandom(&ask->sampling.seed, sizeof ask->sampling.seed, 0) < 0)

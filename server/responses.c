@@ -198,7 +198,7 @@ static oato_status items_load(struct exchange *x, json_t **items, struct oato_er
 
 /* ----------------------------------------------------------------------------------- tools --- */
 
-/* What Codex offers a model of OpenAI's besides, and others do without. */
+/* What Codex offers besides functions, without which a model does. */
 static bool is_dispensable(const json_t *type)
 {
     return json_is(type, "web_search") || json_is(type, "image_generation") ||
@@ -260,26 +260,11 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
         return OATO_OK;
     if ((!json_is(type, "function") && !json_is(type, "custom")) || !json_is_string(name))
         return unsupported("a tool_choice", choice, err);
-    json_object_set_new(request, "tool_choice",
-                        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+    choice_set(request, name);
     return OATO_OK;
 }
 
 /* -------------------------------------------------------------------------------- requests --- */
-
-static oato_status format_take(json_t *request, const json_t *format, struct oato_error *err)
-{
-    const json_t *type = json_object_get(format, "type");
-    if (!format || json_is_null(format) || json_is(type, "text"))
-        return OATO_OK;
-    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
-        return oato_fail(err, OATO_EUSAGE,
-                         "text.format wants the type text, json_object or json_schema");
-    json_object_set_new(request, "response_format",
-                        json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
-                                  json_object_get(format, "schema")));
-    return OATO_OK;
-}
 
 static bool includes(const json_t *o, const char *what)
 {
@@ -329,12 +314,12 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
         json_object_set(request, "max_completion_tokens", most);
     if (json_is(effort, "none"))
         thinking_set(x, request, false);
-    else if (effort_of(effort))
-        json_object_set_new(request, "reasoning_effort", json_string(effort_of(effort)));
+    else
+        effort_set(request, effort);
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
-    return format_take(request, json_object_get(json_object_get(o, "text"), "format"), err)
+    return format_set(request, json_object_get(json_object_get(o, "text"), "format"), err)
                ? err->status
                : choice_take(request, json_object_get(o, "tool_choice"), err);
 }
@@ -357,8 +342,11 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
     }
     if (!status)
         status = rest_take(x, request, err);
+    const json_t *offered = json_object_get(x->json, "tools");
     if (!status)
-        status = tools_take(tools, names, json_object_get(x->json, "tools"), NULL, err);
+        status = tools_take(tools, names, offered, NULL, err);
+    if (!status && json_array_size(offered) && !json_array_size(tools))
+        status = unsupported("a tool", json_array_get(offered, 0), err);
     if (!status) {
         const bool store = !json_is_false(json_object_get(x->json, "store"));
         char *dump = store ? json_dumps(items, JSON_COMPACT) : NULL;

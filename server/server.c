@@ -18,6 +18,11 @@ enum { CANDIDATES = 64 };
  * the memory of the answers' rows only. */
 enum { PROMPT_ROWS = 32 };
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
 /* Cuts the list's text in place. */
 static oato_status list_cut(struct list *l, const char *at_any, const char *name,
                             struct oato_error *err)
@@ -28,11 +33,15 @@ static oato_status list_cut(struct list *l, const char *at_any, const char *name
         return oato_fail_memory(err, l->text.len, name);
     for (char *at = l->text.data; *(at += strspn(at, at_any));) {
         const size_t length = strcspn(at, at_any);
-        l->item[n++] = at;
-        if (!at[length])
-            break;
-        at[length] = 0;
-        at += length + 1;
+        char *const next = at + length + (at[length] != 0), *end = at + length;
+        while (at < end && is_blank(*at)) /* around an item they are none of it */
+            at++;
+        while (at < end && is_blank(end[-1]))
+            end--;
+        *end = 0;
+        if (at < end)
+            l->item[n++] = at;
+        at = next;
     }
     return n ? OATO_OK : oato_fail(err, OATO_EUSAGE, "%s has nothing in it; name something", name);
 }
@@ -114,6 +123,8 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
         status = oato_fail_memory(err, 1 << 10, "the responses");
     if (!status)
         status = models_open(&s, err);
+    if (!status && s.models.alone) /* before anybody is told that it listens */
+        status = session_check(&o->session, err);
     if (!status)
         status = prepare_open(&s, err);
     if (!status)

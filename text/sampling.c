@@ -34,7 +34,7 @@ static double recommended(const struct gguf *g, const char *option, double least
         if (gguf_value_f64(value, 0, &v) && v >= least && v <= most)
             return v;
         warn_line(warn, user,
-                  "%s: %s is not a number from %g to %g; --%s is %g instead, as without it",
+                  "%s: %s is not a number from %.10g to %.10g; --%s is %.7g instead, as without it",
                   gguf_path(g), key, least, most, option, otherwise);
     }
     return otherwise;

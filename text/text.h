@@ -100,6 +100,8 @@ oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
 void chat_template_free(struct chat_template *c);
 const char *chat_template_name(
     const struct chat_template *c); /* "of the model": its program; "as given": another one */
+/* Its program in Jinja, of *n bytes, borrowed; of a named format its name. */
+const char *chat_template_text(const struct chat_template *c, size_t *n);
 /* A program of Jinja, which may show tools and have variables; else a named format. */
 bool chat_template_is_program(const struct chat_template *c);
 const char *chat_template_warning(const struct chat_template *c);

@@ -168,7 +168,7 @@ async function start() {
   chat.configure({list: list.draw, ended});
   if (!await store.open(chat.changedElsewhere))
     banner("This browser keeps nothing for this page: conversations are gone when it is closed.");
-  chat.begin();
+  await chat.resume();
   $("model").addEventListener("change", chooseModel);
   addEventListener("oato-key", () => { banner(""); ready(); });
   activity.watch();

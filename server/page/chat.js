@@ -1,6 +1,6 @@
 // chat.js - conversations: what is asked, how the answer arrives, and what may be done with messages. An answer
 // belongs to the conversation that it was asked in, whichever is shown: it goes on when another one is looked at.
-import {$, banner, newId, toast} from "./dom.js";
+import {$, banner, kept, newId, toast} from "./dom.js";
 import {events, model, post} from "./api.js";
 import {withFiles} from "./files.js";
 import {messageView} from "./messages.js";
@@ -61,6 +61,7 @@ export function draw() {
   }
   document.body.classList.toggle("blank", !current.messages.length);
   document.title = current.title ? `${current.title} – OATO` : "OATO";
+  kept.set("current", current.messages.length ? current.id : "", sessionStorage);
   const busy = isBusy();
   $("send").textContent = busy ? "Stop" : "Send";
   $("send").classList.toggle("stop", busy);
@@ -96,6 +97,13 @@ export async function show(id) {
   current = there;
   draw();
   scrollToEnd();
+}
+
+/** The conversation that was shown when the page was left. */
+export async function resume() {
+  const id = kept.get("current", "", sessionStorage);
+  begin();
+  if (id) await show(id);
 }
 
 export function begin() {

@@ -2,7 +2,7 @@
 // of answers).
 import {$, make, size} from "./dom.js";
 import {parse} from "./activity.js";
-import {get, ofModel} from "./api.js";
+import {get, model, ofModel} from "./api.js";
 
 const PARTS = [["weight_bytes", "weights"], ["kv_bytes", "KV cache"], ["other_bytes", "work"]];
 let plan = null, last = null, metrics = null;
@@ -121,6 +121,7 @@ export async function refresh() {
     draw();
   } catch (error) {
     plan = null;
-    $("plan").replaceChildren(make("p", {class: "soft", text: error.message}));
+    $("plan").replaceChildren(make("p", {class: "soft", text:
+      model.name !== undefined && error.status === 400 ? "This model is not loaded yet: its first answer loads it." : error.message}));
   }
 }

@@ -104,7 +104,7 @@ export async function refresh() {
       inputs.get(name).placeholder = none || String(value === undefined ? "server's default" : Number(value.toPrecision(6)));
     }
   } catch (error) {
-    if (error.status === 401) banner("The server wants an API key: it belongs into the settings.");
+    if (error.status === 401) banner("The server wants an API key: enter it in the settings.");
     else if (model.name === undefined) throw error;
     for (const [name] of NUMBERS) inputs.get(name).placeholder = "server's default";
   }

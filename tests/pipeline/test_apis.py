@@ -277,6 +277,7 @@ REFUSED = [
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": []}]}, 400, "file_search"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "auto"}, 400, "truncation"),
     ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
 ]
 

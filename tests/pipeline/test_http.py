@@ -5,6 +5,7 @@ HTTP by raw sockets: each request has one meaning or is refused. What is refused
 be it the first request of a connection or a later one; what stands behind it is no request. Clients that send slowly, send no more, or are
 gone are told apart.
 """
+import atexit
 import json
 import re
 import signal
@@ -36,6 +37,7 @@ def check(good, what, *more):
 class Server:
     def __init__(self, *options):
         self.process = subprocess.Popen([serve, *options, "--port", "0", "--temp", "0", "-t", "1"], stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
         self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
         while "ready" not in self.process.stderr.readline():
             pass

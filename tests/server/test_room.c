@@ -93,12 +93,12 @@ static void as_all_subsets_say(void **state)
             v[i] = (struct room_model){
                 i && random_below(&r, 3), false, random_below(&r, 1000), {random_below(&r, 100)}};
             v[i].busy = v[i].there && random_below(&r, 2);
-            busy |= (uint32_t)v[i].busy << i;
-            there |= (uint32_t)v[i].there << i;
+            busy |= v[i].busy ? 1U << i : 0;
+            there |= v[i].there ? 1U << i : 0;
         }
         const enum room room = room_of(v, n, budget, 0, goes);
         for (int32_t i = 0; i < n; i++)
-            gone |= (uint32_t)goes[i] << i;
+            gone |= goes[i] ? 1U << i : 0;
         assert_int_equal(gone & ~there, 0);
         const bool idle_suffice = sum_without(v, n, there & ~busy) <= budget;
         if (room == ROOM_NEVER) {

@@ -7,7 +7,7 @@
  * The peak is projected by expected ends: at each of them the requests that end later hold what
  * they hold then. Nobody is admitted past a request that does not fit: it would starve.
  */
-#include "server/scheduler_internal.h"
+#include "executor/scheduler_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
