@@ -367,6 +367,7 @@ void text_ends_unify(char *s, size_t *n); /* "\r\n" and "\r" become "\n", in pla
  * UTF-8.
  */
 int utf8_char(const char *s, size_t n);
+bool utf8_is_text(const char *s, size_t n); /* whole characters only */
 /* White_Space of Unicode. */
 bool char_is_white(uint32_t c);
 /* s as the inside of a JSON string: quotes, backslashes and control characters escaped; bytes

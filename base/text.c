@@ -128,6 +128,17 @@ int utf8_char(const char *s, size_t n)
     return len;
 }
 
+bool utf8_is_text(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        const int length = utf8_char(s + i, n - i);
+        if (length < 1)
+            return false;
+        i += (size_t)length;
+    }
+    return true;
+}
+
 bool char_is_white(uint32_t c)
 {
     const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);

@@ -32,6 +32,7 @@ oato_status batch_create(struct engine *e, const struct batch_options *options, 
         stats.stream_bytes[PHASE_PREFILL] || b->ubatch < BATCH_BESIDE ? b->ubatch : BATCH_BESIDE;
     b->seqs = stats.seqs;
     b->rows = stats.rows;
+    b->states = stats.states;
     b->embeddings = stats.embeddings;
     b->candidates =
         (int32_t)min_i64(stats.candidates[PHASE_PREFILL], stats.candidates[PHASE_DECODE]);
@@ -135,8 +136,9 @@ oato_status batch_add(struct batch *b, const struct batch_request *ask, uint64_t
     const long long length = before + ask->n_ids, step = 256;
     if (ask->n_ids < 1)
         return oato_fail(err, OATO_EUSAGE, "the prompt has no tokens");
-    if (b->embeddings ? !ask->on_row || ask->most : !ask->sampler)
-        return oato_fail(err, OATO_EUSAGE, "an engine gives either embeddings or answers");
+    if (ask->sampler ? b->embeddings : !b->states || !ask->on_row || ask->most)
+        return oato_fail(err, OATO_EUSAGE, "this engine gives no %s",
+                         ask->sampler ? "answers" : "hidden states of such a request");
     if (length > b->context)
         return oato_fail(
             err, OATO_EFIT,
@@ -194,7 +196,8 @@ void batch_get_times(const struct batch *b, struct batch_times *out)
 struct room {
     int32_t inputs, tokens, pages, paused;
     int32_t most; /* tokens */
-    int32_t rows; /* of prompts whose rows are told: what the others may need is set aside */
+    int32_t rows; /* of prompts whose logits are told: what the others may need is set aside */
+    int32_t states;
 };
 
 /* How many of n tokens free pages allow. */
@@ -209,6 +212,16 @@ static enum engine_logits logits_wanted(const struct batch *b, const struct batc
 {
     const int32_t needs = r->ask.sampler ? sampler_needs(r->ask.sampler) : 0;
     return needs && needs <= b->candidates ? LOGITS_PICKS : LOGITS_LAST;
+}
+
+static enum engine_logits rows_kind(const struct batched *r)
+{
+    return r->ask.sampler ? LOGITS_ALL : LOGITS_STATES;
+}
+
+static int32_t *rows_room(struct room *room, const struct batched *r)
+{
+    return r->ask.sampler ? &room->rows : &room->states;
 }
 
 /* Adds at most n tokens of the request to the step. It ends when its context is full, and pauses
@@ -229,22 +242,22 @@ static void take(struct batch *b, struct batched *r, int32_t n, struct room *roo
     const bool tells = wants_rows(r) && r->fed >= r->rows;
     b->of[room->inputs] = r;
     b->inputs[room->inputs++] = (struct engine_input){r->seq, r->text + r->fed, n,
-                                                      tells   ? LOGITS_ALL
+                                                      tells   ? rows_kind(r)
                                                       : whole ? logits_wanted(b, r)
                                                               : LOGITS_NONE,
                                                       r->prompting};
     room->tokens += n;
-    room->rows -= tells ? n : 0;
+    *rows_room(room, r) -= tells ? n : 0;
     room->pages -= kv_pages_of((int64_t)length + n) - kv_pages_of(length);
 }
 
 /* How many of its tokens the request's prompt may feed next. What was told before it was evicted
  * needs no rows. */
-static int32_t piece(const struct batch *b, const struct batched *r, const struct room *room)
+static int32_t piece(const struct batch *b, const struct batched *r, struct room *room)
 {
     int32_t n = (int32_t)min_i64(r->n_text - r->fed, room->most - room->tokens);
     if (wants_rows(r))
-        n = (int32_t)min_i64(n, r->fed < r->rows ? r->rows - r->fed : room->rows);
+        n = (int32_t)min_i64(n, r->fed < r->rows ? r->rows - r->fed : *rows_room(room, r));
     return n > 0 ? engine_seq_piece(b->engine, r->seq, n, r->n_text - r->fed) : 0;
 }
 
@@ -253,8 +266,9 @@ static int32_t piece(const struct batch *b, const struct batched *r, const struc
 static int32_t compose(struct batch *b, struct room *room)
 {
     room->rows = b->rows;
+    room->states = b->states;
     for (const struct batched *r = b->first; r; r = r->next)
-        room->rows -= r->seq >= 0 && !wants_rows(r);
+        room->rows -= r->seq >= 0 && r->ask.sampler && !wants_rows(r);
     for (struct batched *r = b->first; r; r = r->next)
         if (r->seq >= 0 && !r->prompting && !r->picking)
             take(b, r, 1, room);
@@ -454,7 +468,7 @@ oato_status batch_step(struct batch *b, struct oato_error *err)
     for (int32_t i = 0, row = 0; i < room.inputs && !status; i++) {
         struct batched *r = b->of[i];
         const struct engine_input *in = &b->inputs[i];
-        if (in->logits == LOGITS_ALL)
+        if (in->logits == LOGITS_ALL || in->logits == LOGITS_STATES)
             row = rows_tell(b, r, in, row);
         else
             row += in->logits != LOGITS_NONE;

@@ -116,8 +116,9 @@ struct batch_request {
     int32_t most; /* maximum tokens to generate; -1: no limit */
     int32_t seq;  /* the caller's sequence to continue, which no other request uses and which shares
                      no pages; kept at the end. -1: a new one, freed at the end */
-    struct sampler *sampler; /* borrowed until on_end; receives the prompt and every token; NULL
-                                with an engine for embeddings */
+    struct sampler *sampler; /* borrowed until on_end; receives the prompt and every token; NULL:
+                                there is no answer, and on_row gets hidden states, with
+                                engine_options.embeddings or .states */
     /* When its prompt begins to be computed, which so many of its tokens need not be
      * (engine_seq_begin). Once; NULL: nobody wants to know. */
     void (*on_begin)(void *user, int32_t cached);
@@ -125,9 +126,9 @@ struct batch_request {
      * cache. NULL: nobody wants to know. */
     void (*on_fed)(void *user, int32_t fed);
     /* The row of each token of the prompt, once, in their order, before any token of the answer:
-     * engine_logits of an engine with engine_options.embeddings, where there is no answer (`most`
-     * is 0), or of any other. Nothing of the prompt is taken from what the KV cache has already,
-     * and a step computes no more of it than its rows (engine_options.rows) allow. */
+     * logits, or without a sampler, where `most` is 0, hidden states. Nothing of the prompt is
+     * taken from what the KV cache has already, and a step computes no more of it than its rows of
+     * logits (engine_options.rows) allow. */
     void (*on_row)(void *user, const float *row);
     /* Called for each generated token. Returns false when the token ends the answer; it is then not
      * part of the answer. */

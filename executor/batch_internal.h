@@ -36,7 +36,7 @@ struct batch {
     uint64_t ids;          /* ids handed out so far */
     int32_t n_requests, vocab, context, ubatch, seqs, pages;
     int32_t beside;              /* tokens of prompts in a step that decodes, too */
-    int32_t rows;                /* of logits that a step has room for */
+    int32_t rows, states;        /* of logits, and of states, that a step has room for */
     int32_t candidates;          /* that a step of any phase gives for LOGITS_PICKS */
     struct engine_input *inputs; /* of a step, seqs */
     struct batched **of;

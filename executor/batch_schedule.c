@@ -23,7 +23,7 @@ void batch_begin(const struct batch *b, struct batched *r)
 {
     if (r->fetch)
         r->fed = engine_fetch_end(r->fetch, r->seq);
-    else if (r->ask.seq < 0 && !b->embeddings) /* what is shared has no rows */
+    else if (r->ask.seq < 0 && r->ask.sampler) /* what is shared has no rows */
         r->fed =
             engine_seq_begin(b->engine, r->seq, r->text, wants_rows(r) ? r->rows + 1 : r->n_text);
     r->fetch = NULL;
@@ -41,7 +41,7 @@ static bool start(const struct batch *b, struct batched *r, struct oato_error *e
         r->seq = -1;
         return false;
     }
-    if (r->ask.seq < 0 && !b->embeddings && !wants_rows(r))
+    if (r->ask.seq < 0 && r->ask.sampler && !wants_rows(r))
         r->fetch = engine_fetch_begin(b->engine, r->text, r->n_text);
     if (!r->fetch)
         batch_begin(b, r);

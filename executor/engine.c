@@ -66,8 +66,10 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
     e->max_rows = first_positive(o->rows, o->embeddings ? e->ubatch : 0, e->max_seqs);
     if (e->max_rows < e->max_seqs)
         e->max_rows = e->max_seqs;
+    e->max_states = e->states && e->ubatch > e->max_rows ? e->ubatch : e->max_rows;
     e->limits = (struct lowering_limits){.tokens = {e->ubatch, e->max_seqs},
                                          .rows = {e->max_rows, e->max_seqs},
+                                         .states = {e->max_states, e->max_seqs},
                                          .seqs = e->max_seqs,
                                          .context = e->context};
     if (o->top_logits < 0)
@@ -80,7 +82,7 @@ static oato_status limits_set(struct engine *e, struct oato_error *err)
 
 static oato_status step_arrays(struct engine *e, struct oato_error *err)
 {
-    const size_t tokens = (size_t)e->ubatch, rows = (size_t)e->max_rows;
+    const size_t tokens = (size_t)e->ubatch, rows = (size_t)e->max_states;
     e->ids = arena_alloc(&e->arena, tokens, sizeof *e->ids);
     e->positions = arena_alloc(&e->arena, tokens, sizeof *e->positions);
     e->seq_of = arena_alloc(&e->arena, tokens, sizeof *e->seq_of);
@@ -94,21 +96,23 @@ static oato_status step_arrays(struct engine *e, struct oato_error *err)
     return OATO_OK;
 }
 
-oato_status engine_open(const struct model *m, const struct plan *plan,
-                        const struct engine_options *options, warn_fn warn, void *user,
-                        struct engine **out, struct oato_error *err)
+/* Up to what it takes of the devices; engine_close also after an error. NULL: memory is short. */
+static struct engine *engine_begin(const struct model *m, const struct plan *plan,
+                                   const struct engine_options *options, warn_fn warn, void *user,
+                                   struct oato_error *err)
 {
-    uint64_t begin_ns = now_ns();
     struct engine *e = calloc(1, sizeof *e);
-    *out = NULL;
-    if (!e)
-        return oato_fail_memory(err, sizeof *e, "the engine");
+    if (!e) {
+        oato_fail_memory(err, sizeof *e, "the engine");
+        return NULL;
+    }
     e->model = m;
     e->plan = plan;
     e->options = options;
     e->warn = warn;
     e->user = user;
     e->embeddings = options->embeddings;
+    e->states = options->states && !options->embeddings;
     e->observe = options->observe;
     e->observe_user = options->observe_user;
     arena_init(&e->arena);
@@ -133,6 +137,22 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
     if (!status)
         status = results_prepare(e, err);
     if (!status)
+        engine_size(e);
+    err->status = status;
+    return e;
+}
+
+oato_status engine_open(const struct model *m, const struct plan *plan,
+                        const struct engine_options *options, warn_fn warn, void *user,
+                        struct engine **out, struct oato_error *err)
+{
+    uint64_t begin_ns = now_ns();
+    struct engine *e = engine_begin(m, plan, options, warn, user, err);
+    *out = NULL;
+    if (!e)
+        return err->status;
+    oato_status status = err->status;
+    if (!status)
         status = engine_allocate(e, err);
     if (!status)
         seq_sizes_init(e);
@@ -144,6 +164,18 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
         engine_close(e);
     else
         *out = e;
+    return status;
+}
+
+oato_status engine_measure(const struct model *m, const struct plan *plan,
+                           const struct engine_options *options, warn_fn warn, void *user,
+                           struct engine_stats *out, struct oato_error *err)
+{
+    struct engine *e = engine_begin(m, plan, options, warn, user, err);
+    const oato_status status = err->status;
+    if (e && !status)
+        engine_get_stats(e, out);
+    engine_close(e);
     return status;
 }
 
@@ -218,6 +250,10 @@ static oato_status input_check(const struct engine *e, const struct engine_input
     oato_status status = engine_seq_check(e, in->seq, err);
     if (status)
         return status;
+    if (in->logits == LOGITS_STATES && ((!e->states && !e->embeddings) || !in->prompt))
+        return oato_fail(err, OATO_EUSAGE,
+                         "sequence %d: this engine gives no hidden states of such an input",
+                         in->seq);
     if (in->n < 1)
         return oato_fail(err, OATO_EUSAGE,
                          "sequence %d: cannot append %d tokens; at least 1 is needed", in->seq,
@@ -245,7 +281,14 @@ static enum plan_phase phase_of(const struct engine_input *in)
 
 static int32_t rows_wanted(const struct engine_input *in)
 {
-    return in->logits == LOGITS_ALL ? in->n : in->logits != LOGITS_NONE;
+    const bool all = in->logits == LOGITS_ALL || in->logits == LOGITS_STATES;
+    return all ? in->n : in->logits != LOGITS_NONE;
+}
+
+/* Rows of states beside those of logits. */
+static int32_t states_wanted(const struct engine *e, const struct engine_input *in)
+{
+    return e->states && in->logits == LOGITS_STATES ? in->n : 0;
 }
 
 /* step_observer: merges and copies are no operators of the graph. */
@@ -280,13 +323,26 @@ static void step_bind(struct engine *e, struct step *step)
             step->cores = &e->cores;
 }
 
-/* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. */
+/* Lists the rows of the input that begins with the step's token `first`; number: of the first row
+ * in the order of the inputs. */
+static void rows_fill(struct engine *e, const struct engine_input *in, int32_t first,
+                      int32_t number, struct step *step)
+{
+    const int32_t n = rows_wanted(in);
+    for (int32_t j = 0; j < n; j++) {
+        e->row_number[step->n_rows] = number + j;
+        e->rows[step->n_rows++] = first + in->n - n + j;
+    }
+    step->n_states += states_wanted(e, in);
+}
+
+/* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. Rows of
+ * states come last. */
 static void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n,
                       uint32_t phases, struct step *step)
 {
-    int32_t number = 0; /* number of the next row, counted over all inputs */
     step->picks = true;
-    for (int32_t i = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
+    for (int32_t i = 0; i < n; i++) {
         const struct engine_input *in = &inputs[i];
         const struct kv_seq *s = &e->pool.seqs[in->seq];
         if (!(phases >> phase_of(in) & 1))
@@ -300,17 +356,23 @@ static void step_fill(struct engine *e, const struct engine_input *inputs, int32
             .state = s->state,
         };
         for (int32_t j = 0; j < in->n; j++) {
-            const int32_t t = step->n_tokens++, behind = in->n - j;
+            const int32_t t = step->n_tokens++;
             e->ids[t] = in->ids[j];
             e->positions[t] = s->length + j;
             e->seq_of[t] = step->n_seqs;
-            if (rows_wanted(in) < behind)
-                continue;
-            e->row_number[step->n_rows] = number + rows_wanted(in) - behind;
-            e->rows[step->n_rows++] = t;
-            step->picks = step->picks && in->logits == LOGITS_PICKS;
         }
+        if (rows_wanted(in) > states_wanted(e, in))
+            step->picks = step->picks && in->logits == LOGITS_PICKS;
         step->n_seqs++;
+    }
+    for (int states = 0; states < 2; states++) {
+        int32_t number = 0; /* number of the next row, counted over all inputs */
+        for (int32_t i = 0, seq = 0; i < n; number += rows_wanted(&inputs[i]), i++) {
+            const bool here = phases >> phase_of(&inputs[i]) & 1;
+            if (here && !!states_wanted(e, &inputs[i]) == states)
+                rows_fill(e, &inputs[i], e->step_seqs[seq].query_begin, number, step);
+            seq += here;
+        }
     }
     step->token_id = e->ids;
     step->token_position = e->positions;
@@ -429,7 +491,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
                         struct oato_error *err)
 {
     oato_status status = OATO_OK;
-    int64_t tokens = 0, rows = 0;
+    int64_t tokens = 0, rows = 0; /* rows: of logits */
     uint32_t phases = 0;
     if (e->failed)
         return oato_fail(err, OATO_EDEVICE,
@@ -440,7 +502,7 @@ oato_status engine_step(struct engine *e, const struct engine_input *inputs, int
     for (int32_t i = 0; i < n && !status; i++) {
         status = input_check(e, inputs, i, err);
         tokens += inputs[i].n;
-        rows += rows_wanted(&inputs[i]);
+        rows += rows_wanted(&inputs[i]) - states_wanted(e, &inputs[i]);
         phases |= 1u << phase_of(&inputs[i]);
     }
     if (!status && (tokens > e->ubatch || rows > e->max_rows))
@@ -502,6 +564,8 @@ void engine_get_stats(const struct engine *e, struct engine_stats *out)
     memset(out, 0, sizeof *out);
     out->vocab = e->model->shape.vocab;
     out->row_width = e->graph.values[e->graph.logits].width;
+    out->states = e->states ? e->max_states : e->embeddings ? e->max_rows : 0;
+    out->state_width = e->graph.values[e->states ? e->state : e->graph.logits].width;
     out->embeddings = e->embeddings;
     out->context = e->context;
     out->ubatch = e->ubatch;

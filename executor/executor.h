@@ -12,6 +12,7 @@
 #include "planfmt/planfmt.h"
 
 struct engine; /* opaque */
+struct engine_stats;
 
 /* Sees an operator of the model's graph, by its index there, that the host ran: `rows` rows of each
  * input and output, valid during the call. What it writes to an output later operators read. */
@@ -34,6 +35,7 @@ struct engine_options {
     bool kv_given;      /* false: use the plan's type, or F16 */
     bool no_prefixes;   /* engine_seq_begin shares nothing */
     bool embeddings;    /* rows are the model's last hidden states instead of logits */
+    bool states;        /* steps may give rows of either (LOGITS_STATES) */
     bool deterministic; /* one numerics class for all phases */
     bool strict;        /* refuse a plan that was made for another machine */
     bool timing_only;   /* simulated devices keep time but compute nothing: for measuring */
@@ -67,6 +69,11 @@ oato_status engine_open(const struct model *m, const struct plan *plan,
                         const struct engine_options *options, warn_fn warn, void *user,
                         struct engine **out, struct oato_error *err);
 void engine_close(struct engine *e);
+/* What engine_open would take of each device for these: the devices are opened for a moment, and no
+ * weight is prepared. What is free now does not matter. */
+oato_status engine_measure(const struct model *m, const struct plan *plan,
+                           const struct engine_options *options, warn_fn warn, void *user,
+                           struct engine_stats *out, struct oato_error *err);
 
 /* With several ranks: each calls it once all have opened their engines. OATO_EFILE: model, plan,
  * program or options differ between them. Then rank 0 uses its engine as if it were alone, except
@@ -180,8 +187,9 @@ int32_t engine_free_pages(const struct engine *e);
 /* ------------------------------------------------------------------------------- steps ---- */
 
 /* Of which tokens. PICKS: of the last, but candidates suffice; where one input of a phase wants
- * whole rows all get these. */
-enum engine_logits { LOGITS_NONE, LOGITS_LAST, LOGITS_PICKS, LOGITS_ALL };
+ * whole rows all get these. STATES: the last hidden states of all, which logits are made of, with
+ * engine_options.states or .embeddings; only for inputs that are part of a prompt. */
+enum engine_logits { LOGITS_NONE, LOGITS_LAST, LOGITS_PICKS, LOGITS_ALL, LOGITS_STATES };
 
 struct engine_input {
     int32_t seq;
@@ -199,8 +207,8 @@ struct engine_input {
 oato_status engine_step(struct engine *e, const struct engine_input *inputs, int32_t n,
                         struct oato_error *err);
 /* A row of logits of the last step, vocab floats; valid until the next step. With
- * engine_options.embeddings a hidden state, row_width floats. NULL when the step gave candidates
- * instead (LOGITS_PICKS). */
+ * engine_options.embeddings, and for LOGITS_STATES, a hidden state, state_width floats. NULL when
+ * the step gave candidates instead (LOGITS_PICKS). */
 const float *engine_logits(const struct engine *e, int32_t row);
 /* *n candidates of a row, as OP_TOP_K makes them: ids, then logits, both by descending logit. NULL
  * when the step gave whole rows instead. */
@@ -240,7 +248,8 @@ static inline double expert_hits(const struct engine_expert_stats *x)
 
 struct engine_stats {
     int32_t vocab, context, ubatch, seqs, rows; /* rows: of logits per step */
-    int32_t row_width;                          /* of engine_logits */
+    int32_t row_width;                          /* of rows that are no states */
+    int32_t states, state_width;                /* rows of states per step; 0: none are given */
     bool embeddings;                            /* as in the options */
     oato_dtype kv;
     int32_t n_devices;

@@ -210,10 +210,13 @@ struct engine {
     const char *device_ids[DEVICES_MAX]; /* for programs to print and report */
     int32_t n_devices, host;
     int32_t context, ubatch, max_seqs, max_rows;
-    struct lowering_limits limits; /* the four above, by phase */
+    int32_t max_states;            /* of all rows of a step */
+    int32_t state;                 /* lowering_input.state */
+    struct lowering_limits limits; /* of all that, by phase */
     oato_dtype kv_dtype;
     bool kv_filed; /* some layer's KV stays in a file */
     bool deterministic, embeddings;
+    bool states;              /* of the options */
     engine_observer *observe; /* of the options */
     void *observe_user;
     struct placements placements;
@@ -281,6 +284,8 @@ oato_status engine_lower(struct engine *e, struct oato_error *err);
  * both. */
 bool engine_phases_alike(const struct engine *e);
 /* Checks that everything fits, then prepares weights and creates KV caches and arenas. */
+/* What KV and arenas take, once all else is known; then they are allocated. */
+void engine_size(struct engine *e);
 oato_status engine_allocate(struct engine *e, struct oato_error *err);
 
 /* seq_save.c: what engine_seq_size needs to know of the layers. */

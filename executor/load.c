@@ -121,22 +121,35 @@ static oato_status check_deterministic(const struct engine *e, struct oato_error
     return OATO_OK;
 }
 
-/* Rows of the last hidden state in place of logits: nothing is computed from the output product on,
- * nor a factor before it. Placements are by index: those of what is left hold. */
-static oato_status graph_end_at_state(struct engine *e, struct oato_error *err)
+/* The last hidden state: what the output product reads, or a factor before it. -1: there is none.
+ */
+static int32_t state_value(const struct graph *g)
 {
-    struct graph *g = &e->graph;
-    const int32_t n = g->n_ops;
-    for (int32_t i = n; i-- > 0;) {
+    for (int32_t i = g->n_ops; i-- > 0;) {
         if (strcmp(g->ops[i].name, "output") != 0)
             continue;
         const struct graph_op *before = &g->ops[g->values[g->ops[i].in[0]].producer];
-        g->logits = before->op.kind == OP_SCALE ? before->in[0] : g->ops[i].in[0];
-        g->n_ops = g->values[g->logits].producer + 1;
-        e->spare_ops = n - g->n_ops;
-        return OATO_OK;
+        return before->op.kind == OP_SCALE ? before->in[0] : g->ops[i].in[0];
     }
-    return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
+    return -1;
+}
+
+/* Rows of the last hidden state in place of logits or beside them. In place of them nothing is
+ * computed from the output product on; placements are by index: those of what is left hold. */
+static oato_status states_choose(struct engine *e, struct oato_error *err)
+{
+    struct graph *g = &e->graph;
+    const int32_t n = g->n_ops, state = state_value(g);
+    if (state <= 0 && e->embeddings)
+        return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
+    e->states = e->states && state > 0;
+    e->state = e->states ? state : 0;
+    if (!e->embeddings)
+        return OATO_OK;
+    g->logits = state;
+    g->n_ops = g->values[state].producer + 1;
+    e->spare_ops = n - g->n_ops;
+    return OATO_OK;
 }
 
 /* The graph as the plan or the host fuses it, with what is skipped. */
@@ -205,8 +218,8 @@ oato_status engine_load(struct engine *e, struct oato_error *err)
     if (!status)
         sparse_place(&e->graph, e->plan && !choice->given ? e->plan->neurons : e->options->neurons,
                      &e->placements);
-    if (!status && e->options->embeddings)
-        status = graph_end_at_state(e, err);
+    if (!status)
+        status = states_choose(e, err);
     if (status)
         return status;
     e->deterministic = e->options->deterministic || (e->plan && e->plan->request.deterministic);
@@ -276,6 +289,7 @@ oato_status engine_lower(struct engine *e, struct oato_error *err)
                                       .placements = &e->placements,
                                       .facts = &facts,
                                       .limits = e->limits,
+                                      .state = e->state,
                                       .kv = e->kv_dtype,
                                       .top_logits = e->top_logits};
     oato_status status = lowered_init(&in, &e->lowered, err);
@@ -555,6 +569,7 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
             .n_signals = p->n_signals,
             .max_tokens = e->limits.tokens[phase],
             .max_rows = e->limits.rows[phase],
+            .max_states = e->limits.states[phase],
             .max_seqs = e->limits.seqs,
             .weights = d->weights,
             .n_weights = d->lowered->n_slots,
@@ -576,10 +591,9 @@ static oato_status programs_bind(struct engine *e, int32_t index, struct oato_er
     return status;
 }
 
-oato_status engine_allocate(struct engine *e, struct oato_error *err)
+void engine_size(struct engine *e)
 {
-    oato_status status = OATO_OK;
-    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+    for (int32_t i = 0; i < e->n_devices; i++) {
         struct engine_device *d = &e->device[i];
         for (int32_t j = 0; j < d->lowered->n_kv; j++) {
             struct kv_layer_shape *s = &e->lowered.device[i].kv_shapes[j];
@@ -588,6 +602,14 @@ oato_status engine_allocate(struct engine *e, struct oato_error *err)
         }
         d->kv_bytes = engine_memory(e, d).kv;
         d->arena_bytes = d->lowered->arena_bytes + ARENA_SLACK;
+    }
+}
+
+oato_status engine_allocate(struct engine *e, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < e->n_devices && !status; i++) {
+        struct engine_device *d = &e->device[i];
         d->device->ops->info(d->device, &d->info); /* libraries may have taken memory */
         status = check_fits(e, d, err);
     }

@@ -13,7 +13,7 @@
  * a few sequences does, and takes one broadcast. */
 enum { HEAD_WORDS = 128 };
 
-enum { WORDS, PHASE, TOKENS, SEQS, ROWS, PICKS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
+enum { WORDS, PHASE, TOKENS, SEQS, ROWS, STATES, PICKS, PAGE_COPIES, STATE_COPIES, FIRST_WORD };
 
 /* Instead of a step's number of tokens: there is none to come. */
 enum { TOKENS_END = 0 };
@@ -46,14 +46,14 @@ bool ranks_have(const struct engine *e, const struct plan_device *d)
 static size_t words_most(const struct engine *e)
 {
     const size_t seqs = (size_t)e->max_seqs, pages = (size_t)kv_pages_of(e->context) + seqs;
-    return FIRST_WORD + 3 * (size_t)e->ubatch + (size_t)e->max_rows +
+    return FIRST_WORD + 3 * (size_t)e->ubatch + (size_t)e->max_states +
            seqs * (4 + 2 * pages + 4 * KV_KINDS + 2);
 }
 
 static uint64_t settings_hash(const struct engine *e)
 {
-    const int32_t own[] = {e->context,  e->ubatch,     e->max_seqs,     e->max_rows,
-                           e->kv_dtype, e->embeddings, e->deterministic};
+    const int32_t own[] = {e->context,  e->ubatch,     e->max_seqs,      e->max_rows,
+                           e->kv_dtype, e->embeddings, e->deterministic, e->states};
     return hash_bytes(own, sizeof own);
 }
 
@@ -100,6 +100,7 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
     e->message[TOKENS] = step->n_tokens;
     e->message[SEQS] = step->n_seqs;
     e->message[ROWS] = step->n_rows;
+    e->message[STATES] = step->n_states;
     e->message[PICKS] = step->picks;
     e->message[PAGE_COPIES] = step->n_page_copies;
     e->message[STATE_COPIES] = step->n_state_copies;
@@ -203,6 +204,7 @@ static void message_read(struct engine *e, struct step *step)
     *step = (struct step){.n_tokens = m[TOKENS],
                           .n_seqs = m[SEQS],
                           .n_rows = m[ROWS],
+                          .n_states = m[STATES],
                           .picks = m[PICKS],
                           .n_page_copies = m[PAGE_COPIES],
                           .n_state_copies = m[STATE_COPIES],

@@ -32,7 +32,7 @@ static oato_status mixing_prepare(struct engine *e, struct oato_error *err)
 oato_status results_prepare(struct engine *e, struct oato_error *err)
 {
     const struct lowered *l = &e->lowered;
-    const size_t floats = 2 * (size_t)e->top_logits * (size_t)e->max_rows;
+    const size_t floats = 2 * (size_t)e->top_logits * (size_t)e->max_states;
     if (l->lists[PHASE_PREFILL] > 1 || l->lists[PHASE_DECODE] > 1) {
         e->merged = arena_alloc(&e->arena, floats, sizeof *e->merged);
         if (!e->merged)
@@ -73,11 +73,16 @@ void results_take(struct engine *e, enum plan_phase phase, const struct step *st
     const size_t width = row_width(e, phase, step->picks);
     const float *rows =
         (const float *)(arena + (n ? l->picks_offset[phase] : l->result_offset[phase]));
-    if (keep && step->n_rows) {
-        memcpy(e->kept, rows, (size_t)step->n_rows * width * sizeof *rows);
+    const float *states = (const float *)(arena + l->states_offset[phase]);
+    const int32_t logits = step->n_rows - step->n_states;
+    if (keep && logits) { /* of decode, which has no states */
+        memcpy(e->kept, rows, (size_t)logits * width * sizeof *rows);
         rows = e->kept;
     }
-    for (int32_t i = 0; i < step->n_rows; i++) {
+    for (int32_t i = logits; i < step->n_rows; i++)
+        e->result[e->row_number[i]] =
+            (struct result_row){states + (size_t)i * (size_t)e->graph.values[e->state].width, 0};
+    for (int32_t i = 0; i < logits; i++) {
         const int32_t number = e->row_number[i];
         const float *row = rows + (size_t)i * width;
         if (n && l->lists[phase] > 1) {

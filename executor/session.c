@@ -113,6 +113,11 @@ static oato_status session_engine(struct session *s, const struct session_args *
         oato_status status = engine_open(s->model, s->has_plan ? &s->plan : NULL, options,
                                          program_warn, &progress, &s->engine, err);
         progress_end(&progress);
+        if (status == OATO_EFIT && options->states && !options->ranks) {
+            options->states = false; /* which may take more than the plan knows */
+            failures--;
+            continue;
+        }
         if ((status != OATO_EFIT && status != OATO_EDEVICE) || failures == REPLANS ||
             !s->has_plan || a->plan || !a->make_plan)
             return status;
@@ -126,8 +131,9 @@ static oato_status session_engine(struct session *s, const struct session_args *
     }
 }
 
+/* measured: what the engine would take, instead of an engine; NULL: it is opened. */
 static oato_status session_load(struct session *s, const struct session_args *a, unsigned needs,
-                                struct oato_error *err)
+                                struct engine_stats *measured, struct oato_error *err)
 {
     struct engine_options options = a->engine;
     char why[160];
@@ -166,6 +172,9 @@ static oato_status session_load(struct session *s, const struct session_args *a,
         options.top_logits = candidates_wanted(s, a);
     if (!status && a->dry_run)
         s->done = true;
+    if (!status && measured)
+        return engine_measure(s->model, s->has_plan ? &s->plan : NULL, &options, program_warn, NULL,
+                              measured, err);
     return status || s->done ? status : session_engine(s, a, &options, err);
 }
 
@@ -207,7 +216,7 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
     s->sampling = a->sampling;
     oato_status status = s->ranks ? OATO_OK : collective_open(&s->ranks, program_abort, err);
     if (!status)
-        status = collective_agree(s->ranks, session_load(s, a, needs, err), err);
+        status = collective_agree(s->ranks, session_load(s, a, needs, NULL, err), err);
     if (!status)
         status = session_begin(s, a, needs, err);
     if (status && s->ranks &&
@@ -215,6 +224,17 @@ oato_status session_open(struct session *s, const struct session_args *a, unsign
         program_ends((int)status, err);
     if (status)
         session_close(s);
+    return status;
+}
+
+oato_status session_measure(const struct session_args *a, unsigned needs, struct engine_stats *out,
+                            struct oato_error *err)
+{
+    struct session s = {.ranks = a->ranks, .sampling = a->sampling};
+    oato_status status = s.ranks ? OATO_OK : collective_open(&s.ranks, program_abort, err);
+    if (!status)
+        status = session_load(&s, a, needs & ~(unsigned)SESSION_TOKENIZER, out, err);
+    session_close(&s);
     return status;
 }
 

@@ -65,6 +65,10 @@ oato_status session_join(struct session_args *a, struct oato_error *err);
  * on all; the message is then on rank 0, empty on others. After an error *s is empty. */
 oato_status session_open(struct session *s, const struct session_args *a, unsigned needs,
                          struct oato_error *err);
+/* What such a session's engine would take of each device (engine_measure): nothing is loaded. Makes
+ * the plan, if the arguments ask for one. For one process only. */
+oato_status session_measure(const struct session_args *a, unsigned needs, struct engine_stats *out,
+                            struct oato_error *err);
 /* Prints the engine's warnings, ends what the batch still has, and empties *s. */
 void session_close(struct session *s);
 /* Whether session_open may succeed, as far as names and the headers of files tell: devices are not

@@ -103,8 +103,8 @@ oato_status session_take_float(const struct options *o, void *to, struct oato_er
 {
     double v;
     if (!parse_f64(o->value, o->of->least, o->of->most, &v))
-        return oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g, not '%s'", o->name,
-                         o->of->least, o->of->most, o->value);
+        return oato_fail(err, OATO_EUSAGE, "%s wants a number from %.10g to %.10g, not '%s'",
+                         o->name, o->of->least, o->of->most, o->value);
     *(float *)to = (float)v;
     return OATO_OK;
 }

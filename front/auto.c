@@ -97,6 +97,10 @@ static oato_status key_make(struct making *x, struct oato_error *err)
                     x->workload.weights[i]);
     for (int32_t i = 0; x->args->engine.devices && i < x->here.n; i++)
         text_printf(t, " %s", x->here.info[i].id);
+    if (x->given->shares)
+        text_printf(t, " share %d of %d", x->given->share, SHARE_PARTS);
+    else if (x->given->n_budgets)
+        text_printf(t, " of several");
     return t->failed ? oato_fail_memory(err, t->len, "a key") : OATO_OK;
 }
 
@@ -108,6 +112,8 @@ static oato_status begin(struct making *x, struct oato_error *err)
     x->asked = e->devices || x->args->neurons;
     x->threads = host_threads(e->threads, why, sizeof why); /* the session says why */
     oato_status status = here_read(e->devices, x->threads, &x->here, err);
+    if (!status)
+        here_limit(&x->here, x->given->budgets, x->given->n_budgets);
     if (!status && !neurons_open(x->m->gguf, x->args->neurons, &x->neurons, &none))
         x->follows = &x->neurons;
     if (!status && x->args->neurons && !x->follows) {
@@ -282,38 +288,45 @@ static oato_status plan_find(struct making *x, const struct oato_error *failed, 
         plan_store_unlock(&x->kept);
     }
     text_free(&why);
-    if (!status)
+    if (!status && !x->given->quiet)
         tell(out);
+    return status;
+}
+
+oato_status auto_plan_for(struct auto_plan *given, const struct session_args *a,
+                          const struct model *m, const struct oato_error *failed, struct plan *out,
+                          bool *asked, struct oato_error *err)
+{
+    struct making *x = calloc(1, sizeof *x);
+    *asked = true;
+    if (!x)
+        return oato_fail_memory(err, sizeof *x, "planning");
+    given->failures += failed != NULL;
+    x->given = given;
+    x->args = a;
+    x->m = m;
+    x->kept.lock_fd = -1;
+    text_init(&x->key);
+    const oato_status status = plan_find(x, failed, out, err);
+    *asked = x->asked;
+    plan_store_free(&x->kept);
+    here_free(&x->here);
+    neurons_free(&x->neurons);
+    text_free(&x->key);
+    free(x);
     return status;
 }
 
 static bool make_plan(void *user, const struct session_args *a, const struct model *m,
                       const struct oato_error *failed, struct plan *out, struct oato_error *err)
 {
-    struct making *x = calloc(1, sizeof *x);
-    oato_status status;
-    if (!x) {
-        oato_fail_memory(err, sizeof *x, "planning");
-        return false;
-    }
-    ((struct auto_plan *)user)->failures += failed != NULL;
-    x->given = user;
-    x->args = a;
-    x->m = m;
-    x->kept.lock_fd = -1;
-    text_init(&x->key);
-    status = plan_find(x, failed, out, err);
-    const bool fails = status && (x->asked || status == OATO_NEGATIVE || oato_interrupted);
-    if (status && !fails) {
+    bool asked;
+    const oato_status status = auto_plan_for(user, a, m, failed, out, &asked, err);
+    if (status && !asked && status != OATO_NEGATIVE && !oato_interrupted) {
         warn_line(program_warn, NULL, "no plan could be made, so the CPU runs everything: %s",
                   err->text);
         err->status = OATO_OK;
     }
-    plan_store_free(&x->kept);
-    here_free(&x->here);
-    neurons_free(&x->neurons);
-    text_free(&x->key);
-    free(x);
     return !status;
 }
 

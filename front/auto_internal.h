@@ -8,6 +8,14 @@
 #include "front/auto.h"
 #include "profiler/profiler.h"
 
+/* ------------------------------------------------------------------------- auto.c --- */
+
+/* The plan for a model: one that is kept, or a new one. failed as plan_maker has it; *asked: what
+ * failed is an option of the user's. */
+oato_status auto_plan_for(struct auto_plan *given, const struct session_args *a,
+                          const struct model *m, const struct oato_error *failed, struct plan *out,
+                          bool *asked, struct oato_error *err);
+
 /* ----------------------------------------------------------------- auto_machine.c --- */
 
 struct here {         /* this machine, and those of its devices that are to be used */
@@ -25,6 +33,8 @@ oato_status here_read(const char *list, int32_t threads, struct here *out, struc
 void here_free(struct here *h);
 /* What a plan may use of a device now: 90 % of what is free. */
 uint64_t here_budget(const struct here *h, int32_t device);
+/* As if so much were free that this is the budget of each device that is named. */
+void here_limit(struct here *h, const struct device_budget *budgets, int32_t n);
 
 /* --------------------------------------------------------------------- auto_kept.c --- */
 

@@ -84,6 +84,14 @@ void here_free(struct here *h)
     profile_free(&h->fingerprint);
 }
 
+void here_limit(struct here *h, const struct device_budget *budgets, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t d = 0; d < h->n; d++)
+            if (!strcmp(h->info[d].id, budgets[i].id))
+                h->info[d].free_bytes = budgets[i].bytes / 9 * 10;
+}
+
 uint64_t here_budget(const struct here *h, int32_t device)
 {
     return h->info[device].free_bytes / 10 * 9;

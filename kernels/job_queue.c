@@ -133,7 +133,8 @@ oato_status job_queue_copy(struct job_queue *q, struct job *job, uint64_t *value
 oato_status job_queue_step(struct job_queue *q, struct compiled *c, const struct program *p,
                            int self, const struct step *step, struct oato_error *err)
 {
-    if (step->n_tokens > p->max_tokens || step->n_rows > p->max_rows || step->n_seqs > p->max_seqs)
+    if (step->n_tokens > p->max_tokens || step->n_rows > program_rows(p, ROWS_LOGITS) ||
+        step->n_rows - step->n_states > p->max_rows || step->n_seqs > p->max_seqs)
         return oato_fail(err, OATO_EUSAGE,
                          "%s: a step of %" PRId32 " tokens, %" PRId32 " rows and %" PRId32
                          " sequences exceeds the program's limits of %" PRId32 ", %" PRId32

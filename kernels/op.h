@@ -110,9 +110,19 @@ enum op_kind {
 
 enum { DEVICES_MAX = 17 }; /* of one engine, plan or simulation: a host and 16 beside it */
 
-/* Which rows a value has in a step: one per token, or one per token whose logits are wanted; such
- * rows only in steps that want candidates of them (PICKED), or only in all others (WHOLE). */
-enum row_class { ROWS_TOKENS, ROWS_LOGITS, ROWS_PICKED, ROWS_WHOLE };
+/* Which rows a value has in a step: one per token, or one per token whose logits or last hidden
+ * state are wanted (LOGITS). Of the latter all, but only in steps that want any state (STATES), or
+ * those whose logits are wanted (OUTPUT), these only in steps that want candidates of them
+ * (PICKED), or only in all others (WHOLE). */
+enum row_class {
+    ROWS_TOKENS,
+    ROWS_LOGITS,
+    ROWS_PICKED,
+    ROWS_WHOLE,
+    ROWS_OUTPUT,
+    ROWS_STATES,
+    ROW_CLASSES
+};
 
 /* How a weight is used; decides its layout. */
 enum weight_use {

@@ -129,6 +129,7 @@ struct program {
     uint32_t n_span_values;
     uint32_t n_signals;                     /* by how much one step raises the device's event */
     int32_t max_tokens, max_rows, max_seqs; /* bounds of the steps that it will be given */
+    int32_t max_states;                     /* of all rows of a step, where more than max_rows */
     struct oato_weight *const *weights;     /* table; entries may be switched between steps */
     uint32_t n_weights;
     void *arena;                      /* of this device (device address) */
@@ -177,7 +178,8 @@ struct step {
     int32_t n_tokens, n_seqs, n_rows, n_page_copies, n_state_copies;
     const int32_t *token_id, *token_position, *token_seq; /* n_tokens each */
     const struct step_seq *seq;                           /* n_seqs */
-    const int32_t *row; /* n_rows: tokens whose logits are wanted */
+    const int32_t *row; /* n_rows: tokens whose logits or last hidden states are wanted */
+    int32_t n_states;   /* of these, the last ones: their states */
     bool picks;         /* candidates of them are, where the program can make any */
     const struct step_page_copy *page_copy;
     const struct step_state_copy *state_copy;
@@ -201,7 +203,10 @@ oato_status program_check(const struct program *p, const struct value_types *val
 /* Rows of the class in the largest step that the program will be given. */
 static inline int32_t program_rows(const struct program *p, uint8_t rows)
 {
-    return rows == ROWS_TOKENS ? p->max_tokens : p->max_rows;
+    const bool all = rows == ROWS_LOGITS || rows == ROWS_STATES;
+    return rows == ROWS_TOKENS                  ? p->max_tokens
+           : all && p->max_states > p->max_rows ? p->max_states
+                                                : p->max_rows;
 }
 /* Rows of the record, and the size of its operator, in this step: with 0 rows it does nothing. */
 int32_t record_rows(const struct program_record *r, const struct step *step);

@@ -356,7 +356,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     r->record.cache = part.cache;
     r->record.part = (uint8_t)part.number;
     r->record.parts = (uint8_t)part.placement->n;
-    r->record.rows = (uint8_t)l->graph->values[o->n_out ? o->out[0] : o->in[0]].rows;
+    r->record.rows = value_rows(l, o->n_out ? o->out[0] : o->in[0]);
     if (facts->numerics)
         r->record.numerics = (uint8_t)facts->numerics(facts->user, device, &r->record.op, l->phase,
                                                       (enum row_class)r->record.rows);
@@ -373,7 +373,7 @@ static void part_record(struct lowering *l, int32_t index, struct record_part pa
     for (int i = 0; i < o->n_out; i++) {
         width[i] = part.slots ? op_out_width(&r->record.op, i)
                               : columns_of(l, o, part, AXIS_ROWS, o->out[i]);
-        record_makes(l, device, device, r, i, width[i], l->graph->values[o->out[i]].rows);
+        record_makes(l, device, device, r, i, width[i], value_rows(l, o->out[i]));
     }
     const int32_t record = record_done(l, device, r);
     for (int i = 0; i < o->n_out; i++)
@@ -572,6 +572,7 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
     const int32_t n_ops = in->n_ops ? in->n_ops : in->graph->n_ops;
     l.max_tokens = in->limits.tokens[phase];
     l.max_rows = in->limits.rows[phase];
+    l.max_states = in->state ? in->limits.states[phase] : l.max_rows;
     err->status = OATO_OK;
     l.values = calloc((size_t)l.graph->n_values, sizeof *l.values);
     if (!l.values)
@@ -582,11 +583,14 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
             kv_copy_emit(&l, d);
     if (!failed(&l))
         history_begin(&l);
-    for (int32_t i = 0; i < n_ops && !failed(&l); i++)
+    for (int32_t i = 0; i < n_ops && !failed(&l); i++) {
         op_emit(&l, i);
+        if (in->state && i == l.graph->values[in->state].producer)
+            l.some_rows = ROWS_OUTPUT;
+    }
     for (int32_t i = n_ops; i < n_ops + in->n_spare && !failed(&l); i++)
         spare_emit(&l, i);
-    struct result result = {nowhere, nowhere};
+    struct result result = {nowhere, nowhere, nowhere};
     if (!failed(&l) && !in->n_ops)
         result = result_read(&l);
     if (!failed(&l))

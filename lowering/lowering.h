@@ -166,6 +166,7 @@ struct lowering_facts {
 /* The largest step that programs are made for. */
 struct lowering_limits {
     int32_t tokens[PHASE_COUNT], rows[PHASE_COUNT]; /* of a step: tokens; rows of logits */
+    int32_t states[PHASE_COUNT]; /* rows of logits and of states; not used without a state */
     int32_t seqs, context;
 };
 
@@ -178,6 +179,9 @@ struct lowering_input {
     const struct placements *placements;
     const struct lowering_facts *facts;
     struct lowering_limits limits;
+    /* The value whose rows the host gets in steps that want states (ROWS_STATES); from it on all
+     * operators make logits. 0: none */
+    int32_t state;
     oato_dtype kv;
     /* How many candidates of each row of logits go to the host in steps that want them, where other
      * devices or ranks make logits; 0: whole rows in all steps. */
@@ -255,6 +259,7 @@ struct lowered {
      * of these each list of a row has (ids, then logits), 0: there are whole rows in all steps; and
      * how many lists, of neighbouring ranges of ids. */
     uint64_t result_offset[PHASE_COUNT], picks_offset[PHASE_COUNT];
+    uint64_t states_offset[PHASE_COUNT]; /* of rows of the input's state */
     int32_t candidates[PHASE_COUNT], lists[PHASE_COUNT];
     int32_t copies[PHASE_COUNT];      /* (value, other device that reads it) pairs */
     uint64_t copy_bytes[PHASE_COUNT]; /* of one row each */

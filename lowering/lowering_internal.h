@@ -79,7 +79,7 @@ struct lowering {
     struct lowered *out;
     const struct graph *graph;
     enum plan_phase phase;
-    int32_t max_tokens, max_rows;
+    int32_t max_tokens, max_rows, max_states; /* max_states: of ROWS_LOGITS and ROWS_STATES */
     struct queue queue[DEVICES_MAX];
     struct lowered_value *values;
     struct buffer *buffers; /* in the order in which records that define them were issued */
@@ -99,9 +99,19 @@ static inline bool failed(const struct lowering *l)
     return l->err->status != OATO_OK;
 }
 
+/* Rows of that class in the largest step. */
+static inline int32_t rows_most(const struct lowering *l, int32_t rows)
+{
+    return rows == ROWS_TOKENS                          ? l->max_tokens
+           : rows == ROWS_LOGITS || rows == ROWS_STATES ? l->max_states
+                                                        : l->max_rows;
+}
+
 /* ---------------------------------------------------------------------------- values.c --- */
 
 void values_init(struct lowering *l);
+/* The row class of records that make the value or copy it. */
+uint8_t value_rows(const struct lowering *l, int32_t value);
 /* The array, moved if it has no room for another element; NULL, and lowering has failed: memory is
  * short. */
 void *room_for(struct lowering *l, void *array, int32_t n, int32_t *cap, size_t size,
@@ -127,7 +137,7 @@ struct home run_emit(struct lowering *l, int32_t device, struct oato_op op, int3
 /* Counts a value, or what is made from it, as one copy of a step that wants candidates. */
 static inline void copy_count(struct lowering *l, int32_t width)
 {
-    if (l->some_rows == ROWS_WHOLE)
+    if (l->some_rows == ROWS_WHOLE || l->some_rows == ROWS_STATES)
         return;
     l->out->copies[l->phase]++;
     l->out->copy_bytes[l->phase] += (uint64_t)width * sizeof(float);
@@ -230,6 +240,7 @@ uint64_t op_workspace(const struct lowering *l, int32_t device, const struct oat
 /* What the host gets of the logits; a home is nowhere where this rank gets nothing. */
 struct result {
     struct home whole, picks; /* rows, and candidates of them, in steps that want these */
+    struct home states;
 };
 /* Sets how many candidates there are. */
 struct result result_read(struct lowering *l);

@@ -114,7 +114,7 @@ uint64_t op_workspace(const struct lowering *l, int32_t device, const struct oat
 
 static uint64_t record_angles(const struct lowering *l, const struct program_record *r)
 {
-    const int32_t rows = r->rows ? l->max_rows : l->max_tokens;
+    const int32_t rows = rows_most(l, r->rows);
     return r->kind == RECORD_RUN && r->op.kind == OP_ROPE
                ? (uint64_t)rows * (uint64_t)r->op.rope_dims * sizeof(float)
                : 0;
@@ -303,7 +303,7 @@ static void program_finish(struct lowering *l, int32_t device)
             d->workspace_bytes = (uint64_t)max_i64(
                 (int64_t)d->workspace_bytes,
                 (int64_t)op_workspace(l, device, &r->record.op,
-                                      r->record.rows ? l->max_rows : l->max_tokens));
+                                      r->record.rows ? l->max_states : l->max_tokens));
         const uint64_t own = record_angles(l, &r->record);
         angles = own > angles ? own : angles;
     }

@@ -2,7 +2,7 @@
  * result.c - what the host reads after a step: rows of logits or, in steps that want no more, the
  * candidates that accelerators and other ranks pick from them, for rows are large beside the rate
  * of a link or a network. Of logits that ranks divide, or that another one has, rank 0 alone gets
- * either.
+ * either. Rows of last hidden states besides, in steps that want any.
  */
 #include "lowering/lowering_internal.h"
 
@@ -105,12 +105,21 @@ static bool picks_save(const struct lowering *l, const struct lowered_value *v)
            (away ? supports_top(l, l->in->facts->host) : top_device(l, v) != l->in->facts->host);
 }
 
-struct result result_read(struct lowering *l)
+/* All of the value on the host of rank 0. */
+static struct home rows_read(struct lowering *l, int32_t value)
 {
     const struct placed_part rank_0 = {.rank = 0};
+    const struct lowered_value *v = &l->values[value];
+    value_pass(l, value, &rank_0);
+    const bool here = !value_is_of_one_rank(v) || v->part_device[0] >= 0;
+    return here && !failed(l) ? value_read(l, value, l->in->facts->host) : nowhere;
+}
+
+struct result result_read(struct lowering *l)
+{
     const int32_t value = l->graph->logits;
     const struct lowered_value *v = &l->values[value];
-    struct result r = {nowhere, nowhere};
+    struct result r = {nowhere, nowhere, nowhere};
     l->to_first = true;
     const int32_t lists = picks_save(l, v) ? lists_of(l, v) : 0;
     if (lists) {
@@ -119,10 +128,11 @@ struct result result_read(struct lowering *l)
     }
     l->out->candidates[l->phase] = lists ? l->in->top_logits : 0;
     l->out->lists[l->phase] = lists;
-    value_pass(l, value, &rank_0);
-    const bool here = !value_is_of_one_rank(v) || v->part_device[0] >= 0;
-    if (here && !failed(l))
-        r.whole = value_read(l, value, l->in->facts->host);
+    r.whole = rows_read(l, value);
+    if (l->in->state && !failed(l)) {
+        l->some_rows = ROWS_STATES;
+        r.states = rows_read(l, l->in->state);
+    }
     return r;
 }
 
@@ -143,6 +153,7 @@ void phase_finish(struct lowering *l, const struct result *result)
     struct lowered *out = l->out;
     buffer_keep(l, result->whole.buffer);
     buffer_keep(l, result->picks.buffer);
+    buffer_keep(l, result->states.buffer);
     for (int32_t i = 0; i < out->n_caches && l->phase == PHASE_DECODE; i++)
         buffer_keep(l, out->caches[i].choice);
     spans_cut(l);
@@ -154,6 +165,7 @@ void phase_finish(struct lowering *l, const struct result *result)
     programs_finish(l);
     out->result_offset[l->phase] = buffer_offset(l, result->whole.buffer);
     out->picks_offset[l->phase] = buffer_offset(l, result->picks.buffer);
+    out->states_offset[l->phase] = buffer_offset(l, result->states.buffer);
 }
 
 void lowered_free(struct lowered *l)

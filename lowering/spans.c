@@ -129,7 +129,7 @@ static uint64_t functions_bytes(const struct lowering *l, int32_t device,
                                 const struct lowered_program *p, const struct program_span *s)
 {
     const int32_t *steps = l->in->facts->rows[device];
-    const int32_t most = p->records[s->begin].rows ? l->max_rows : l->max_tokens;
+    const int32_t most = rows_most(l, p->records[s->begin].rows);
     uint64_t sum = 0;
     if (!steps || !steps[0])
         return function_bytes(l, device, p, s, most);

@@ -92,8 +92,7 @@ static int32_t buffer_add(struct lowering *l, int32_t device, int32_t width, oat
         .width = width,
         .rows = (uint8_t)rows,
         .other = nowhere,
-        .bytes = size_align((size_t)(rows ? l->max_rows : l->max_tokens) * (size_t)width *
-                                value_type_bytes(type),
+        .bytes = size_align((size_t)rows_most(l, rows) * (size_t)width * value_type_bytes(type),
                             BUFFER_ALIGN),
         .def_queue = queue,
         .def_record = l->queue[queue].n - 1,
@@ -126,10 +125,11 @@ void record_makes(struct lowering *l, int32_t worker, int32_t device, struct que
     r->record.n_out = (uint8_t)(i + 1);
 }
 
-static uint8_t rows_of(const struct lowering *l, int32_t value)
+uint8_t value_rows(const struct lowering *l, int32_t value)
 {
     const enum row_class rows = l->graph->values[value].rows;
-    return (uint8_t)(rows == ROWS_LOGITS && l->some_rows ? l->some_rows : rows);
+    const bool other = l->some_rows && (value != l->in->state || l->some_rows == ROWS_STATES);
+    return (uint8_t)(rows == ROWS_LOGITS && other ? l->some_rows : rows);
 }
 
 /* Completes a record of queue `worker`: its output is on `device` and belongs to the value. */
@@ -137,7 +137,7 @@ static struct home output_add(struct lowering *l, int32_t worker, int32_t device
                               int32_t value, int32_t width)
 {
     r->record.value = (uint32_t)value;
-    r->record.rows = rows_of(l, value);
+    r->record.rows = value_rows(l, value);
     record_makes(l, worker, device, r, 0, width, r->record.rows);
     return (struct home){r->out[0], worker, record_done(l, worker, r)};
 }
@@ -380,7 +380,7 @@ static struct queued *pass_add(struct lowering *l, int32_t device, enum record_k
     r->record.op = (struct oato_op){.dtype = DT_F32, .k = width, .n = width};
     r->record.peer = (uint8_t)rank;
     r->record.value = (uint32_t)value;
-    r->record.rows = rows_of(l, value);
+    r->record.rows = value_rows(l, value);
     return r;
 }
 

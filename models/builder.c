@@ -98,7 +98,7 @@ float build_float_of(struct graph_builder *b, const char *key, int32_t layer, do
     const struct gguf_value *value = find_value(b, key, otherwise < 0, name);
     if (value && number_check(b, name, value, layer, GGUF_WANT_NUMBER) &&
         (!gguf_value_f64(value, element_of(b, layer), &v) || !(v >= lo && v <= hi)))
-        oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %g to %g",
+        oato_fail(b->err, OATO_EFILE, "%s: key %s is not a number from %.10g to %.10g",
                   gguf_path(b->gguf), name, lo, hi);
     return build_failed(b) ? 0 : (float)v;
 }

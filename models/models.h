@@ -288,6 +288,15 @@ oato_status model_from_gguf_as(struct gguf *g, const struct model_choice *choice
                                struct model **out, struct oato_error *err);
 void model_close(struct model *m);
 
+/* model_facts.c. Elements of all tensors; the type that most bytes of them are of. */
+int64_t model_parameters(const struct model *m);
+oato_dtype model_dtype(const struct model *m);
+/* Whether it has a ranking head. OATO_EFILE: it has, but of a type or a shape that is not read. */
+oato_status model_head(const struct model *m, bool *there, struct oato_error *err);
+/* Its score of the last hidden state of a text: the share of the first of two classes, or the value
+ * of the only one. */
+double model_head_score(const struct model *m, const float *state);
+
 /* ------------------------------------------------------------------------------- shapes --- */
 
 enum { SHAPE_NAME = 32, SHAPE_KEYS = 1024 };

@@ -16,6 +16,17 @@ void token_add(struct text *t, const struct instance *m, const char *key, int32_
     json_add_slice(t, key, bytes, n);
 }
 
+void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
+    json_open(t, key, '[');
+    for (size_t i = 0; i < n; i++)
+        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    json_close(t, ']');
+}
+
 struct delta delta_of(const struct choice *c)
 {
     return (struct delta){.says = or_empty(c->says.data) + c->sent_says,
@@ -340,7 +351,11 @@ void settings_add(struct text *t, const struct ask *ask, const char *key)
 {
     const struct sampler_options *o = &ask->sampling;
     json_open(t, key, '{');
-    json_add(t, JSON("n_predict", (double)ask->most), JSON("seed", o->seed));
+    json_add(t, JSON("n_predict", (double)ask->most));
+    if (o->seed == UINT64_MAX) /* a random one */
+        json_add(t, JSON("seed", -1.0));
+    else
+        json_add(t, JSON("seed", o->seed));
 #define SETTING(kind, member, option, alias, arg, json, least, most, otherwise, help, more)        \
     json_add(t, JSON(json, o->member));
     SAMPLING_OPTIONS(SETTING)
@@ -385,7 +400,7 @@ static void native_add(struct text *t, const struct job *j, const struct choice 
     json_close(t, '}');
 }
 
-static void native_whole(struct job *j, struct text *t)
+void native_whole(struct job *j, struct text *t)
 {
     if (j->n_choices > 1)
         json_open(t, NULL, '[');
@@ -448,7 +463,7 @@ void events_of_choices(struct job *j, event_writer *event, struct text *out)
     }
 }
 
-static void native_events(struct job *j, struct text *out)
+void native_events(struct job *j, struct text *out)
 {
     events_of_choices(j, native_event, out);
 }
@@ -460,12 +475,14 @@ static void openai_events(struct job *j, struct text *out)
         usage_event(j, out);
 }
 
-#define OPENAI(of)                                                                                 \
+#define OPENAI(of, make)                                                                           \
     {                                                                                              \
-        .kind = (of), .whole = openai_whole, .events = openai_events, .done = "data: [DONE]\n\n",  \
-        .failed = error_event, .error = error_json, .stream_type = "text/event-stream"             \
+        .kind = (of), .request = (make), .whole = openai_whole, .events = openai_events,           \
+        .done = "data: [DONE]\n\n", .failed = error_event, .error = error_json,                    \
+        .stream_type = "text/event-stream"                                                         \
     }
-const struct dialect dialect_text = OPENAI(ASK_TEXT), dialect_chat = OPENAI(ASK_CHAT);
+const struct dialect dialect_text = OPENAI(ASK_TEXT, fim_suffix),
+                     dialect_chat = OPENAI(ASK_CHAT, NULL);
 const struct dialect dialect_native = {.kind = ASK_NATIVE,
                                        .whole = native_whole,
                                        .events = native_events,

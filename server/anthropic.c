@@ -34,14 +34,14 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
     if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
         return oato_fail(err, OATO_EUSAGE,
                          "system and tool_result want a text or a list of blocks");
-    message_says(message, content);
+    message_part(message, "content", content);
     json_array_foreach(content, i, block)
     {
         const json_t *text = json_object_get(block, "text");
         if (!json_is(json_object_get(block, "type"), "text") || !json_is_string(text))
             return unread(block, err);
         if (!is_noise(text))
-            message_says(message, text);
+            message_part(message, "content", text);
     }
     return OATO_OK;
 }
@@ -52,9 +52,10 @@ static oato_status block_take(json_t *messages, const char *role, const json_t *
     const json_t *type = json_object_get(block, "type"), *text = json_object_get(block, "text");
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
     if (json_is(type, "text") && json_is_string(text))
-        message_says(message_of(messages, role), text);
+        message_part(message_of(messages, role), "content", text);
     else if (json_is(type, "thinking"))
-        message_thinks(message_of(messages, role), json_object_get(block, "thinking"));
+        message_part(message_of(messages, role), "reasoning_content",
+                     json_object_get(block, "thinking"));
     else if (json_is(type, "tool_use") && json_is_string(name))
         message_calls(message_of(messages, role), id, name, json_object_get(block, "input"));
     else if (json_is(type, "tool_result"))
@@ -82,7 +83,7 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
                              "that is a text or a list of blocks",
                              at + 1);
         if (!json_array_size(content))
-            message_says(message_of(messages, json_string_value(role)), content);
+            message_part(message_of(messages, json_string_value(role)), "content", content);
         json_array_foreach(content, i, block)
         {
             if (block_take(messages, json_string_value(role), block, err))
@@ -123,27 +124,12 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
     else if (json_is(type, "any"))
         json_object_set_new(request, "tool_choice", json_string("required"));
     else if (json_is(type, "tool") && json_is_string(name))
-        json_object_set_new(
-            request, "tool_choice",
-            json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+        choice_set(request, name);
     else
         return oato_fail(err, OATO_EUSAGE,
                          "tool_choice wants the type auto, any, none, or tool with a name");
     if (json_is_false(json_object_get(choice, "disable_parallel_tool_use")))
         json_object_set_new(request, "parallel_tool_calls", json_true());
-    return OATO_OK;
-}
-
-/* A schema that the answer follows, of "output_config" or, as it was called before, by itself. */
-static oato_status format_take(json_t *request, const json_t *format, struct oato_error *err)
-{
-    if (!format || json_is_null(format))
-        return OATO_OK;
-    if (!json_is(json_object_get(format, "type"), "json_schema"))
-        return oato_fail(err, OATO_EUSAGE, "output_config.format wants the type json_schema");
-    json_object_set_new(request, "response_format",
-                        json_pack("{s:s, s:{s:O*}}", "type", "json_schema", "json_schema", "schema",
-                                  json_object_get(format, "schema")));
     return OATO_OK;
 }
 
@@ -163,14 +149,12 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
 static oato_status rest_take(struct exchange *x, json_t *request, struct oato_error *err)
 {
     const json_t *o = x->json, *config = json_object_get(o, "output_config");
-    const char *effort = effort_of(json_object_get(config, "effort"));
     json_t *stops = json_object_get(o, "stop_sequences");
     if (thinking_take(x, request, err) ||
-        format_take(request, json_object_get(o, "output_format"), err) ||
-        format_take(request, json_object_get(config, "format"), err))
+        format_set(request, json_object_get(o, "output_format"), err) ||
+        format_set(request, json_object_get(config, "format"), err))
         return err->status;
-    if (effort)
-        json_object_set_new(request, "reasoning_effort", json_string(effort));
+    effort_set(request, json_object_get(config, "effort"));
     if (stops)
         json_object_set(request, "stop", stops);
     json_object_del(request, "tool_choice");
@@ -324,19 +308,10 @@ static void messages_events(struct job *j, struct text *out)
 
 static void messages_error(struct text *t, unsigned status, const char *message)
 {
-    static const struct {
-        unsigned status;
-        const char *type;
-    } types[] = {{MHD_HTTP_UNAUTHORIZED, "authentication_error"},
-                 {MHD_HTTP_FORBIDDEN, "permission_error"},
-                 {MHD_HTTP_NOT_FOUND, "not_found_error"},
-                 {MHD_HTTP_CONTENT_TOO_LARGE, "request_too_large"},
-                 {MHD_HTTP_TOO_MANY_REQUESTS, "rate_limit_error"},
-                 {MHD_HTTP_SERVICE_UNAVAILABLE, "overloaded_error"}};
-    const char *type =
-        status < MHD_HTTP_INTERNAL_SERVER_ERROR ? "invalid_request_error" : "api_error";
-    for (size_t i = 0; i < ARRAY_LEN(types); i++)
-        type = types[i].status == status ? types[i].type : type;
+    const char *type = status == MHD_HTTP_CONTENT_TOO_LARGE       ? "request_too_large"
+                       : status == MHD_HTTP_SERVICE_UNAVAILABLE   ? "overloaded_error"
+                       : status >= MHD_HTTP_INTERNAL_SERVER_ERROR ? "api_error"
+                                                                  : error_type(status);
     json_open(t, NULL, '{');
     json_add(t, JSON("type", "error"));
     json_add_object(t, "error", JSON("type", type), JSON("message", message));

@@ -5,6 +5,7 @@
 #ifndef OATO_SERVER_ASK_H
 #define OATO_SERVER_ASK_H
 
+#include "text/chat_tools.h"
 #include "text/grammar.h"
 #include "text/sampling.h"
 #include "text/stops.h"
@@ -29,14 +30,19 @@ enum ask_kind {
     ASK_TOKENIZE, /* no job is made of these */
     ASK_DETOKENIZE,
     ASK_MESSAGES, /* they become chats */
-    ASK_RESPONSES
+    ASK_RESPONSES,
+    ASK_OLLAMA,  /* they become chats, texts or embeddings, */
+    ASK_OPTIONS, /* with the members of their "options" */
+    ASK_INFILL,  /* it becomes /completion */
+    ASK_RERANK   /* it becomes embeddings */
 };
 
 /* What a request asks for besides its prompts. */
 struct ask {
     const struct dialect *dialect; /* in which it was asked, and is answered */
     enum ask_kind kind;
-    bool base64;  /* of embeddings */
+    bool base64, truncate; /* of embeddings; texts that are too long are cut */
+    int32_t dimensions;    /* of embeddings, the first ones; 0: all */
     json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
     struct sampler_options sampling;
     struct stops stops;
@@ -58,7 +64,7 @@ struct ask {
 
 /* ------------------------------------------------------------------- members of requests --- */
 
-enum { ANSWERS_MAX = 128, PROBS_MAX = 100 }; /* of a request, of a token */
+enum { ANSWERS_MAX = 128, INPUTS_MAX = 2048, PROBS_MAX = 100 }; /* of a request, of a token */
 
 /* members.c: a member that requests may have. */
 struct member {
@@ -67,13 +73,14 @@ struct member {
     unsigned types; /* MEMBER_FLAG .. */
     size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
     double least, most;
+    bool most_width;     /* most: the model's width */
     bool idle;           /* changes no answer */
     const char *refused; /* would change it: what to do instead */
     /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
-     * stands for all below it, too), words, true, the model's width; strict: no value does */
+     * stands for all below it, too), words, true; strict: no value does */
     double off;
     const char *off_text;
-    bool off_true, off_width, strict;
+    bool off_true, strict;
 };
 #define MEMBER_ON(kind) (1u << (kind))
 enum {
@@ -106,7 +113,7 @@ oato_status constraint_think(struct choice *c, struct oato_error *err);
 /* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
  * one, unless NULL. */
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            const struct text *prompt, struct oato_error *err);
+                            enum chat_form form, const struct text *prompt, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);

@@ -1,115 +1,17 @@
 /*
  * calls.c - answers that must call a function: a grammar of the tools' schemas, in the form in
- * which the model calls. Which form that is, its reader tells: the one out of which it reads the
- * call.
+ * which the model calls.
  */
 #include "server/server_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* before NAME between {arguments} after */
-struct call_form {
-    const char *before, *between, *after;
-};
-
-#define JSON_CALL(begin, name, arguments, end)                                                     \
-    {                                                                                              \
-        begin "{\"" name "\": \"", "\", \"" arguments "\": ", "}" end                              \
-    }
-
-static const struct call_form forms[] = {
-    JSON_CALL("<tool_call>\n", "name", "arguments", "\n</tool_call>"),
-    JSON_CALL("[TOOL_CALLS][", "name", "arguments", "]"),
-    JSON_CALL("<|tool_call_start|>[", "name", "arguments", "]<|tool_call_end|>"),
-    JSON_CALL("<|tool_call|>[", "name", "arguments", "]"),
-    JSON_CALL("<|function_call|>[", "name", "arguments", "]"),
-    JSON_CALL("<TOOLCALL>[", "name", "arguments", "]</TOOLCALL>"),
-    JSON_CALL("<tool_calls>[", "name", "arguments", "]</tool_calls>"),
-    JSON_CALL("<|START_ACTION|>[", "tool_name", "parameters", "]<|END_ACTION|>"),
-    JSON_CALL("Action:\n```json\n[", "tool_name", "parameters", "]\n```"),
-    {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n",
-     "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
-    {"<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":0<|tool_call_argument_begin|>",
-     "<|tool_call_end|><|tool_calls_section_end|>"},
-    JSON_CALL("", "name", "parameters", ""),
-};
-
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
-/* What a reader makes of a form. */
-struct trial {
-    int calls;
-    bool right;
-};
-
-static void on_text(void *user, enum chat_part part, const char *s, size_t n)
-{
-    struct trial *t = user;
-    t->right = t->right && (part == CHAT_THINKS || strspn(s, " \n") >= n);
-}
-
-static void on_call(void *user, const char *name)
-{
-    struct trial *t = user;
-    t->calls++;
-    t->right = t->right && !strcmp(name, "f");
-}
-
-static void on_arguments(void *user, const char *s, size_t n)
-{
-    struct trial *t = user;
-    t->right = t->right && n == 2 && !memcmp(s, "{}", 2);
-}
-
-static void on_call_end(void *user, bool whole)
-{
-    struct trial *t = user;
-    t->right = t->right && whole;
-}
-
-static oato_status form_try(const struct instance *m, const struct call_form *f,
-                            const struct text *prompt, bool *is, struct oato_error *err)
-{
-    struct trial trial = {.right = true};
-    const struct chat_sink sink = {on_text, on_call, on_arguments, on_call_end, &trial};
-    struct chat_reader *reader;
-    struct text call;
-    const char *begin, *end;
-    if (chat_reader_open(m->template, CHAT_FORM_OWN, or_empty(prompt->data), prompt->len, &sink,
-                         &reader, err))
-        return err->status;
-    text_init(&call);
-    const bool thinks = chat_reader_thinks(reader, &begin, &end);
-    text_printf(&call, "%s%sf%s{}%s", thinks ? end : "", f->before, f->between, f->after);
-    chat_reader_push(reader, or_empty(call.data), call.len);
-    const oato_status status =
-        call.failed ? oato_fail_memory(err, 200, "a call") : chat_reader_end(reader, false, err);
-    *is = trial.right && trial.calls == 1;
-    chat_reader_free(reader);
-    text_free(&call);
-    return status;
-}
-
-/* NULL, and err says why. */
-static const struct call_form *form_find(const struct instance *m, const struct text *prompt,
-                                         struct oato_error *err)
-{
-    for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
-        bool is = false;
-        if (form_try(m, &forms[i], prompt, &is, err))
-            return NULL;
-        if (is)
-            return &forms[i];
-    }
-    oato_fail(err, OATO_EUSAGE,
-              "no grammar is known for the calls of this model; tool_choice \"auto\" and \"none\" "
-              "are supported");
-    return NULL;
-}
-
 /* The call of one tool. Texts are of malloc. */
-static bool piece_make(struct grammar_piece *p, const struct call_form *f, const json_t *function)
+static bool piece_make(struct grammar_piece *p, const struct chat_call_form *f,
+                       const json_t *function)
 {
     const json_t *schema = json_object_get(function, "parameters");
     struct text before;
@@ -125,10 +27,11 @@ static bool piece_make(struct grammar_piece *p, const struct call_form *f, const
 }
 
 oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            const struct text *prompt, struct oato_error *err)
+                            enum chat_form form, const struct text *prompt, struct oato_error *err)
 {
-    const struct call_form *form = form_find(j->instance, prompt, err);
-    if (!form)
+    const struct chat_call_form *f;
+    if (chat_call_form_find(j->instance->template, form, or_empty(prompt->data), prompt->len, &f,
+                            err))
         return err->status;
     struct grammar_piece *pieces = calloc(json_array_size(tools) + 1, sizeof *pieces);
     const json_t *tool;
@@ -146,7 +49,7 @@ oato_status calls_constrain(struct job *j, const json_t *tools, const char *only
                           "-, not \"%.80s\"",
                           name);
         if (!status && good && (!only || !strcmp(name, only)))
-            good = piece_make(&pieces[n++], form, function);
+            good = piece_make(&pieces[n++], f, function);
     }
     if (!status && !good)
         status = oato_fail_memory(err, 1 << 16, "the tools");

@@ -1,6 +1,7 @@
 /*
  * chat.c - conversations as OpenAI's clients send them, made into what the model's template reads.
- * The model's own template gets messages and tools as JSON; a named format only roles and texts.
+ * The model's own template gets messages and tools as JSON; a named format only roles and texts,
+ * and so do templates that show no tools.
  */
 #include "server/server_internal.h"
 
@@ -42,10 +43,11 @@ static void arguments_parse(json_t *calls)
     {
         json_t *function = json_object_get(call, "function");
         const json_t *text = json_object_get(function, "arguments");
-        json_t *object = json_is_string(text)
-                             ? json_loadb(json_string_value(text), json_string_length(text),
-                                          JSON_ALLOW_NUL, NULL)
-                             : NULL;
+        const char *s = or_empty(json_string_value(text));
+        json_t *object = !json_is_string(text) ? NULL
+                         : !s[strspn(s, " \n")]
+                             ? json_object() /* of a function without parameters */
+                             : json_loadb(s, json_string_length(text), JSON_ALLOW_NUL, NULL);
         if (json_is_object(object))
             json_object_set_new(function, "arguments", object);
         else
@@ -54,12 +56,14 @@ static void arguments_parse(json_t *calls)
 }
 
 /* Checks a message and changes it in place: its content becomes a text. */
-static oato_status message_mend(json_t *message, size_t at, struct oato_error *err)
+static oato_status message_mend(const struct chat_template *c, json_t *message, size_t at,
+                                struct oato_error *err)
 {
-    json_t *content = json_object_get(message, "content"),
-           *calls = json_object_get(message, "tool_calls");
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
+    chat_message_rename(c, message);
+    json_t *content = json_object_get(message, "content"),
+           *calls = json_object_get(message, "tool_calls");
     if (json_is_array(json_object_get(message, "reasoning_content")))
         json_object_set_new(message, "reasoning_content",
                             parts_join(json_object_get(message, "reasoning_content"), "\n"));
@@ -73,14 +77,16 @@ static oato_status message_mend(json_t *message, size_t at, struct oato_error *e
         json_object_set_new(message, "content", joined);
         return OATO_OK;
     }
-    if ((!content || json_is_null(content)) && json_is_array(calls))
+    if ((!content || json_is_null(content)) &&
+        (json_is_array(calls) || json_is_string(json_object_get(message, "reasoning_content"))))
         json_object_set_new(message, "content", json_string(""));
     else if (!json_is_string(content))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants content that is a text", at + 1);
     return OATO_OK;
 }
 
-static oato_status messages_mend(json_t *messages, struct oato_error *err)
+static oato_status messages_mend(const struct chat_template *c, json_t *messages,
+                                 struct oato_error *err)
 {
     json_t *message;
     size_t i, answers = 0;
@@ -90,7 +96,7 @@ static oato_status messages_mend(json_t *messages, struct oato_error *err)
                          MESSAGES_MAX);
     json_array_foreach(messages, i, message)
     {
-        if (message_mend(message, i, err))
+        if (message_mend(c, message, i, err))
             return err->status;
         const bool says =
             !strcmp(json_string_value(json_object_get(message, "role")), "assistant") &&
@@ -227,27 +233,84 @@ static oato_status own_apply(const struct instance *m, const json_t *o, json_t *
 
 /* A template that makes the same of the messages with the tools and without them shows none, so
  * that the model could not know of them. */
-static oato_status tools_show(const struct instance *m, const json_t *o, json_t *messages,
-                              const json_t *tools, bool answer, struct budget *budget,
-                              const struct text *with, struct oato_error *err)
+static bool tools_hidden(const struct instance *m, const json_t *o, json_t *messages, bool answer,
+                         struct budget *budget, const struct text *with)
 {
     struct text without;
     struct oato_error ignored;
-    if (!tools)
-        return OATO_OK;
     text_init(&without);
     const bool same = !own_apply(m, o, messages, NULL, answer, budget, &without, &ignored) &&
                       without.len == with->len &&
                       !memcmp(or_empty(without.data), or_empty(with->data), with->len);
     text_free(&without);
-    return same ? oato_fail(err, OATO_EUSAGE,
-                            "the chat template of the model shows no tools; leave tools out, or "
-                            "start the server with a --chat-template-file that shows them")
-                : OATO_OK;
+    return same;
 }
 
-oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget *budget,
-                        struct text *out, struct oato_error *err)
+static oato_status any_apply(const struct instance *m, const json_t *o, json_t *messages,
+                             const json_t *tools, bool answer, struct budget *budget,
+                             struct text *out, struct oato_error *err)
+{
+    return chat_template_is_program(m->template)
+               ? own_apply(m, o, messages, tools, answer, budget, out, err)
+               : named_apply(m, messages, answer, budget, out, err);
+}
+
+/* In the generic form. A template that refuses the system, or leaves it out, gets no message of it.
+ */
+static oato_status generic_apply(const struct instance *m, const json_t *o, const json_t *messages,
+                                 const json_t *tools, bool answer, struct budget *budget,
+                                 struct text *out, struct oato_error *err)
+{
+    static const char shown[] = "<tools>";
+    const bool several = !json_is_false(json_object_get(o, "parallel_tool_calls"));
+    oato_status status = OATO_OK;
+    bool good = false;
+    for (int no_system = 0; no_system < 2 && !good; no_system++) {
+        json_t *told = chat_tools_tell(messages, tools, several, no_system);
+        if (!told)
+            return oato_fail_memory(err, 1 << 16, "messages");
+        out->len = 0;
+        status = any_apply(m, o, told, NULL, answer, budget, out, err);
+        json_decref(told);
+        good =
+            !status && (!tools || (out->len && memmem(out->data, out->len, shown, strlen(shown))));
+    }
+    if (!good && !status)
+        return oato_fail(err, OATO_EUSAGE,
+                         "the chat template of the model shows neither tools nor the system's "
+                         "message; leave tools out");
+    return status;
+}
+
+/* The text of the prompt, and the form of calls that it tells: the generic one, too, where a call
+ * must be made and no grammar is known for the model's own. */
+static oato_status messages_apply(const struct instance *m, const json_t *o, json_t *messages,
+                                  const json_t *tools, bool answer, struct budget *budget,
+                                  enum chat_form *form, struct text *out, struct oato_error *err)
+{
+    const bool own = chat_template_is_program(m->template);
+    const bool shows = own && chat_template_mentions(m->template, "tools");
+    const bool tells = own && chat_template_mentions(m->template, "tool_calls");
+    const struct chat_call_form *known = NULL;
+    const char *only;
+    const bool must = must_call(json_object_get(o, "tool_choice"), &only);
+    *form = CHAT_FORM_OWN;
+    if (tools ? shows : tells || !chat_tools_used(messages)) {
+        if (any_apply(m, o, messages, tools, answer, budget, out, err))
+            return err->status;
+        if (must && chat_call_form_find(m->template, CHAT_FORM_OWN, or_empty(out->data), out->len,
+                                        &known, err))
+            return err->status;
+        if ((known || !must) && (!tools || !tools_hidden(m, o, messages, answer, budget, out)))
+            return OATO_OK;
+    }
+    *form = tools ? CHAT_FORM_GENERIC : CHAT_FORM_OWN;
+    return generic_apply(m, o, messages, tools, answer, budget, out, err);
+}
+
+/* chat_prompt; form: of the calls that the prompt tells. */
+static oato_status prompt_make(const struct instance *m, const json_t *o, struct budget *budget,
+                               enum chat_form *form, struct text *out, struct oato_error *err)
 {
     json_t *messages = json_object_get(o, "messages");
     const json_t *tools = NULL;
@@ -255,29 +318,30 @@ oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget
     if (!m->template)
         return oato_fail(err, OATO_EUSAGE, "%.450s", m->no_template);
     const bool named = !chat_template_is_program(m->template);
-    if (messages_mend(messages, err) || tools_check(o, &tools, err) ||
+    if (messages_mend(m->template, messages, err) || tools_check(o, &tools, err) ||
         json_flag(o, "continue_final_message", &goes_on, err) ||
         json_flag(o, "add_generation_prompt", &answer, err))
         return err->status;
     if (goes_on && answer && json_object_get(o, "add_generation_prompt"))
         return oato_fail(err, OATO_EUSAGE,
                          "give either add_generation_prompt or continue_final_message, not both");
-    if (named && tools)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the chat template %s shows the model no tools; leave tools out",
-                         chat_template_name(m->template));
     if (named && json_object_size(json_object_get(o, "chat_template_kwargs")))
         return oato_fail(err, OATO_EUSAGE,
                          "the chat template %s has no variables; leave chat_template_kwargs out",
                          chat_template_name(m->template));
     json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
     answer = answer || begun;
-    oato_status status = named ? named_apply(m, messages, answer, budget, out, err)
-                               : own_apply(m, o, messages, tools, answer, budget, out, err);
-    if (!status)
-        status = tools_show(m, o, messages, tools, answer, budget, out, err);
+    const oato_status status =
+        messages_apply(m, o, messages, tools, answer, budget, form, out, err);
     begun_add(out, begun);
     return status;
+}
+
+oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget *budget,
+                        struct text *out, struct oato_error *err)
+{
+    enum chat_form form;
+    return prompt_make(m, o, budget, &form, out, err);
 }
 
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
@@ -289,11 +353,13 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     text_init(&prompt);
     const json_t *choice = json_object_get(o, "tool_choice");
     const char *only;
-    oato_status status = chat_prompt(m, o, &j->ask.budget, &prompt, err);
+    enum chat_form form = CHAT_FORM_OWN;
+    j->ask.one_call = json_is_false(json_object_get(o, "parallel_tool_calls"));
+    oato_status status = prompt_make(m, o, &j->ask.budget, &form, &prompt, err);
     if (!status && must_call(choice, &only))
-        status =
-            calls_constrain(j, json_object_get(o, "tools"), only,
-                            json_is_true(json_object_get(o, "parallel_tool_calls")), &prompt, err);
+        status = calls_constrain(j, json_object_get(o, "tools"), only,
+                                 json_is_true(json_object_get(o, "parallel_tool_calls")), form,
+                                 &prompt, err);
     if (!status)
         status = text_fits(j, prompt.len, err);
     if (!status)
@@ -302,7 +368,7 @@ oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
     if (!status)
         status = prompt_ids_add(j, ids, n, err);
     for (int32_t i = 0; i < j->n_choices && !status; i++) {
-        status = answer_text_read(&j->choices[i]->told, m->template, CHAT_FORM_OWN, &prompt, err);
+        status = answer_text_read(&j->choices[i]->told, m->template, form, &prompt, err);
         if (!status)
             status = constraint_think(j->choices[i], err);
     }

@@ -37,21 +37,11 @@ json_t *message_of_result(json_t *messages, const json_t *id)
     return json_array_append_new(messages, new) ? NULL : new;
 }
 
-static void text_part(json_t *message, const char *key, const json_t *text)
+void message_part(json_t *message, const char *key, const json_t *text)
 {
     json_t *parts = list_of(message, key);
     if (json_string_length(text))
         json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
-}
-
-void message_says(json_t *message, const json_t *text)
-{
-    text_part(message, "content", text);
-}
-
-void message_thinks(json_t *message, const json_t *text)
-{
-    text_part(message, "reasoning_content", text);
 }
 
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments)
@@ -79,15 +69,34 @@ void thinking_set(const struct exchange *x, json_t *request, bool on)
                         json_boolean(on));
 }
 
-const char *effort_of(const json_t *effort)
+void choice_set(json_t *request, const json_t *name)
+{
+    json_object_set_new(request, "tool_choice",
+                        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+}
+
+void effort_set(json_t *request, const json_t *effort)
 {
     static const char *const efforts[][2] = {{"minimal", "low"},   {"low", "low"},
                                              {"medium", "medium"}, {"high", "high"},
                                              {"xhigh", "high"},    {"max", "high"}};
-    for (size_t i = 0; i < ARRAY_LEN(efforts) && json_is_string(effort); i++)
-        if (!strcmp(json_string_value(effort), efforts[i][0]))
-            return efforts[i][1];
-    return NULL;
+    for (size_t i = 0; i < ARRAY_LEN(efforts); i++)
+        if (json_is(effort, efforts[i][0]))
+            json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+}
+
+oato_status format_set(json_t *request, const json_t *format, struct oato_error *err)
+{
+    const json_t *type = json_object_get(format, "type");
+    if (!format || json_is_null(format) || json_is(type, "text"))
+        return OATO_OK;
+    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
+        return oato_fail(err, OATO_EUSAGE,
+                         "a format wants the type text, json_object or json_schema");
+    json_object_set_new(request, "response_format",
+                        json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
+                                  json_object_get(format, "schema")));
+    return OATO_OK;
 }
 
 /* --------------------------------------------------------------------------------- answers --- */
@@ -103,14 +112,14 @@ struct part_view part_at(const struct choice *c, size_t index)
     if (p->kind == PART_CALL) {
         const struct call *call = &c->calls[p->from];
         return (struct part_view){p->kind, call->name, or_empty(call->arguments.data),
-                                  call->arguments.len, call->ended};
+                                  call->arguments.len};
     }
     const struct text *all = p->kind == PART_THINKS ? &c->thinks : &c->says;
     size_t next = index + 1;
     while (next < c->n_parts && c->parts[next].kind != p->kind)
         next++;
     const size_t end = next < c->n_parts ? c->parts[next].from : all->len;
-    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from, true};
+    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from};
 }
 
 bool part_next(struct choice *c, struct part_piece *p)

@@ -37,17 +37,35 @@ bool json_is(const json_t *value, const char *text);
 json_t *message_of(json_t *messages, const char *role);
 /* The result of a call, whose content is empty yet. */
 json_t *message_of_result(json_t *messages, const json_t *id);
-/* Append to it. Texts that are no JSON strings count as empty. */
-void message_says(json_t *message, const json_t *text);
-void message_thinks(json_t *message, const json_t *text);
+/* Appends to one of its lists of parts: "content", or "reasoning_content". A text that is no JSON
+ * string counts as empty. */
+void message_part(json_t *message, const char *part, const json_t *text);
 /* arguments: an object, or the text of one. */
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments);
 /* Appends a tool in OpenAI's form. Members that are NULL are left out. */
 void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema);
 /* Lets the model reason, or not, where its template knows the variable. */
 void thinking_set(const struct exchange *x, json_t *request, bool on);
-/* The effort that OpenAI's chats know for one of theirs or Anthropic's. NULL: none. */
-const char *effort_of(const json_t *effort);
+/* Set members of a chat: a call of this function is forced; the effort that OpenAI's chats know for
+ * one of theirs or Anthropic's, if it is one; what the answer follows, {"type": .., "schema": ..}.
+ */
+void choice_set(json_t *request, const json_t *name);
+void effort_set(json_t *request, const json_t *effort);
+oato_status format_set(json_t *request, const json_t *format, struct oato_error *err);
+
+/* fim.c: dialect.request of /v1/completions. */
+oato_status fim_suffix(struct exchange *x, struct oato_error *err);
+/* Whether the model fills in. */
+bool fim_is_known(const struct instance *m);
+/* Sets the "prompt" of the request, for texts before and behind what is wanted. Of a model that
+ * does not fill in x->unsupported is set. */
+oato_status fim_prompt(struct exchange *x, json_t *request, const json_t *prefix,
+                       const json_t *suffix, struct oato_error *err);
+
+/* ollama.c: a time as Ollama writes it. */
+json_t *ollama_time(time_t seconds);
+/* ollama_models.c: whether the model's template knows of reasoning. */
+bool ollama_thinks(const struct instance *m);
 
 /* ---------------------------------------------------------------- answers (dialect.c) --- */
 
@@ -59,7 +77,6 @@ struct part_view {
     const char *name; /* of a call */
     const char *text; /* arguments of a call */
     size_t n;
-    bool whole; /* a call whose arguments are complete; true of other parts */
 };
 struct part_view part_at(const struct choice *c, size_t index);
 /* What a stream has not sent yet of one part. */
@@ -88,11 +105,18 @@ void events_of_choices(struct job *j, event_writer *event, struct text *out);
 void event_write(struct text *out, struct text *event);
 /* {"error": ..} as OpenAI has it: dialect.error, and .failed. */
 void error_json(struct text *t, unsigned status, const char *message);
+const char *error_type(unsigned status); /* of it */
 void error_event(struct job *j, struct text *out);
+/* llama.cpp's answers: dialect.whole, and .events. */
+void native_whole(struct job *j, struct text *t);
+void native_events(struct job *j, struct text *out);
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */
 extern const struct dialect dialect_messages, dialect_messages_count;      /* anthropic.c */
 extern const struct dialect dialect_responses;                             /* responses.c */
+extern const struct dialect dialect_infill;                                /* fim.c */
+extern const struct dialect dialect_rerank;                                /* rerank.c */
+extern const struct dialect dialect_ollama, dialect_ollama_embed;          /* ollama.c */
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * embed.c - /v1/embeddings, with --embeddings: the model's last hidden states of a text, pooled as
- * --pooling says. A pooled vector has length 1; without pooling every token has its own, as it is.
+ * embed.c - embeddings: the model's last hidden states of a text, pooled as --pooling says, beside
+ * answers or, with --embeddings, in their place. A pooled vector has length 1, also where only the
+ * first numbers of it are asked for; without pooling every token has its own, as it is.
  */
 #include "server/server_internal.h"
 
@@ -69,39 +70,59 @@ static void vector_add(struct text *t, const char *key, const float *x, int32_t 
     json_close(t, ']');
 }
 
-static void choice_add(struct text *t, struct choice *c, int32_t index, bool openai, bool base64)
+int32_t embedding_take(struct choice *c)
+{
+    const int32_t width = c->job->instance->session.model->shape.width,
+                  wanted = c->job->ask.dimensions;
+    const int32_t n = wanted && wanted < width ? wanted : width;
+    normalise(c->rows, n);
+    return n;
+}
+
+void embedding_add(struct text *t, const char *key, struct choice *c)
+{
+    vector_add(t, key, c->rows, embedding_take(c), c->job->ask.base64);
+}
+
+static void native_add(struct text *t, struct choice *c)
 {
     const struct instance *m = c->job->instance;
     const int32_t width = m->session.model->shape.width;
-    json_open(t, NULL, '{');
-    if (openai)
-        json_add(t, JSON("object", "embedding"));
-    json_add(t, JSON("index", index));
+    json_open(t, "embedding", '[');
     if (m->pooling != POOLING_NONE)
-        normalise(c->rows, width);
-    if (openai) {
-        vector_add(t, "embedding", c->rows, width, base64);
-    } else {
-        json_open(t, "embedding", '[');
-        for (size_t i = 0; i < (m->pooling == POOLING_NONE ? c->n_rows : 1); i++)
-            vector_add(t, NULL, c->rows + i * (size_t)width, width, false);
-        json_close(t, ']');
-    }
-    json_close(t, '}');
+        embedding_add(t, NULL, c);
+    for (size_t i = 0; i < c->n_rows && m->pooling == POOLING_NONE; i++)
+        vector_add(t, NULL, c->rows + i * (size_t)width, width, false);
+    json_close(t, ']');
+}
+
+int64_t inputs_tokens(const struct job *j)
+{
+    int64_t tokens = 0;
+    for (int32_t i = 0; i < j->n_choices; i++)
+        tokens += j->choices[i]->n_ids;
+    return tokens;
 }
 
 static void embeddings_whole(struct job *j, struct text *t)
 {
     const bool openai = j->ask.dialect == &dialect_embeddings;
-    int64_t tokens = 0;
+    const int64_t tokens = inputs_tokens(j);
     if (openai) {
         json_open(t, NULL, '{');
         json_add(t, JSON("object", "list"), JSON("model", (const char *)j->instance->name));
     }
     json_open(t, openai ? "data" : NULL, '[');
     for (int32_t i = 0; i < j->n_choices; i++) {
-        choice_add(t, j->choices[i], i, openai, j->ask.base64);
-        tokens += j->choices[i]->n_ids;
+        json_open(t, NULL, '{');
+        if (openai)
+            json_add(t, JSON("object", "embedding"));
+        json_add(t, JSON("index", i));
+        if (openai)
+            embedding_add(t, "embedding", j->choices[i]);
+        else
+            native_add(t, j->choices[i]);
+        json_close(t, '}');
     }
     json_close(t, ']');
     if (!openai)
@@ -117,33 +138,36 @@ const struct dialect dialect_embeddings_native = {
 
 enum MHD_Result route_embeddings(struct exchange *x)
 {
-    const bool openai = x->route->dialect == &dialect_embeddings;
+    const struct dialect *d = x->route->dialect;
     struct instance *m = x->instance;
     struct oato_error err = {0};
-    struct ask ask = {.kind = ASK_EMBED, .n = 1, .dialect = x->route->dialect, .client = x->client};
-    ask.budget = x->budget;
-    if (!m->options->session.engine.embeddings)
+    struct ask ask = {.kind = ASK_EMBED, .n = 1, .dialect = d, .client = x->client};
+    if (!m->states)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
-                           "this server answers; one started with --embeddings makes embeddings");
-    const json_t *o = body_json(x, &err);
-    if (!o)
+                           "embeddings do not fit beside this model's answers, or it has none; "
+                           "start the server with --embeddings");
+    if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
+        request_members(x->json, ASK_EMBED, m->session.model->shape.width, &ask, &err))
         return reply_failure(x, &err);
-    if (request_members(o, ASK_EMBED, m->session.model->shape.width, NULL, &err))
-        return reply_failure(x, &err);
-    const json_t *encoding = json_object_get(o, "encoding_format");
+    const json_t *o = x->json, *encoding = json_object_get(o, "encoding_format");
     const char *format = json_is_string(encoding) ? json_string_value(encoding) : "";
     const json_t *input = json_object_get(o, json_object_get(o, "input") ? "input" : "content");
     ask.base64 = !strcmp(format, "base64");
+    ask.budget = x->budget;
     if (encoding && !json_is_null(encoding) && !ask.base64 && strcmp(format, "float") != 0)
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "encoding_format can be float or base64");
-    if (openai && m->pooling == POOLING_NONE)
+    if (m->pooling == POOLING_NONE && (d != &dialect_embeddings_native || ask.dimensions))
         return reply_error(x, MHD_HTTP_BAD_REQUEST,
-                           "--pooling none has a vector for each token: use /embeddings");
+                           "--pooling none has a vector for each token: use /embeddings, without "
+                           "dimensions");
     if (!input || json_is_null(input) || (json_is_array(input) && !json_array_size(input)))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "input is missing or empty");
+    ask.kept = json_incref(x->kept);
     struct job *j = job_create(m, &ask);
-    if (!j)
+    if (!j) {
+        ask_free(&ask);
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    }
     if (prompts_add(j, input, &err)) {
         x->n_prompt = j->n_unfit;
         job_release(j);

@@ -12,10 +12,9 @@
 
 enum {
     HTTP_THREADS = 4,
-    HEADERS_BYTES = 32 << 10, /* of one request */
+    HEADERS_BYTES = 32 << 10, /* of a connection: its request's head and its answer's */
     HELD_BYTES = 32 << 20,    /* of all bodies, or four of the largest */
-    PART_BYTES = 64 << 10,    /* of a body, which may take --idle */
-    DISCARD_BYTES = 64 << 20  /* of a body that is too large before its connection is closed */
+    PART_BYTES = 64 << 10     /* of a body, which may take --idle */
 };
 
 /* --------------------------------------------------------------------------------- replies --- */
@@ -23,28 +22,6 @@ enum {
 static void header(struct MHD_Response *r, const char *name, const char *value)
 {
     MHD_add_response_header(r, name, value);
-}
-
-/* http://localhost:8080, http://127.0.0.1, https://[::1]:3000 .. */
-static bool is_local(const char *origin)
-{
-    static const char *const hosts[] = {"localhost", "127.0.0.1", "[::1]"};
-    const char *host = strstr(origin, "://");
-    for (size_t i = 0; i < ARRAY_LEN(hosts) && host; i++) {
-        const size_t n = strlen(hosts[i]);
-        if (!strncmp(host + 3, hosts[i], n) && (!host[3 + n] || host[3 + n] == ':'))
-            return true;
-    }
-    return false;
-}
-
-/* May a page of this site ask? */
-static bool origin_is_allowed(const struct server *s, const char *origin)
-{
-    for (const char *const *o = s->origins.item; *o; o++)
-        if (!strcmp(*o, "localhost") ? is_local(origin) : !strcmp(*o, "*") || !strcmp(*o, origin))
-            return true;
-    return false;
 }
 
 bool asks_anthropic(const struct exchange *x)
@@ -72,11 +49,7 @@ static const char *request_id(struct exchange *x)
 
 static void headers_add(struct exchange *x, struct MHD_Response *r)
 {
-    const char *origin = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Origin");
-    if (origin && origin_is_allowed(x->server, origin))
-        header(r, "Access-Control-Allow-Origin", origin);
-    if (origin)
-        header(r, "Vary", "Origin");
+    cors_add(x, r);
     header(r, "Server", "oato-serve");
     for (size_t i = 0; *x->etag && page_headers[i]; i += 2)
         header(r, page_headers[i], page_headers[i + 1]);
@@ -87,14 +60,15 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
 /* By the connection's own thread. */
 static enum MHD_Result response_queue(struct exchange *x)
 {
+    peer_answers(x);
     const enum MHD_Result result = MHD_queue_response(x->connection, x->status, x->response);
     MHD_destroy_response(x->response);
     x->response = NULL;
     return result;
 }
 
-static enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
-                               struct MHD_Response *r)
+enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
+                        struct MHD_Response *r)
 {
     if (!r)
         return MHD_NO;
@@ -108,6 +82,8 @@ static enum MHD_Result respond(struct exchange *x, unsigned status, const char *
         header(r, "Retry-After", "1");
     if (status == MHD_HTTP_UNAUTHORIZED)
         header(r, "WWW-Authenticate", "Bearer");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        header(r, "Allow", strcat(x->allow, "OPTIONS"));
     x->status = status;
     x->response = r;
     return x->preparing == PREPARING ? MHD_YES : response_queue(x);
@@ -129,7 +105,7 @@ enum MHD_Result reply_json(struct exchange *x, struct text *t)
     return result;
 }
 
-static const char *error_type(unsigned status)
+const char *error_type(unsigned status)
 {
     switch (status) {
     case MHD_HTTP_UNAUTHORIZED: return "authentication_error";
@@ -201,7 +177,8 @@ enum MHD_Result reply_ending(struct exchange *x)
 
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
 {
-    if (atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
+    const bool known = x->taken || x->server->models.alone;
+    if (known && atomic_load(&x->instance->now)) /* what is prepared has been cancelled */
         return reply_ending(x);
     const char *too_long = dialect_of(x)->too_long;
     if (err->status == OATO_EFIT && x->n_prompt && too_long)
@@ -209,7 +186,8 @@ enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err)
                            x->n_prompt, x->instance->context);
     if (err->status == OATO_EFIT && x->n_prompt)
         return reply_unfit(x, err);
-    return reply_error(x, failure_status(err), "%s", err->text);
+    return reply_error(x, x->unsupported ? MHD_HTTP_NOT_IMPLEMENTED : failure_status(err), "%s",
+                       err->text);
 }
 
 /* --------------------------------------------------------------- answers that come later --- */
@@ -337,17 +315,6 @@ static bool may_ask(struct exchange *x)
     return good;
 }
 
-static enum MHD_Result preflight(struct exchange *x)
-{
-    struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
-    if (!r)
-        return MHD_NO;
-    header(r, "Access-Control-Allow-Credentials", "true");
-    header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
-    header(r, "Access-Control-Allow-Headers", "*");
-    return respond(x, MHD_HTTP_OK, "text/html", r);
-}
-
 /* Whether a path is one of the pattern, in which a * stands for any text but an empty one: *rest
  * and *n are it. */
 static bool path_matches(const char *pattern, const char *path, const char **rest, size_t *n)
@@ -389,15 +356,21 @@ static unsigned method_of(const char *name)
     return strcmp(name, "HEAD") != 0 ? 0 : METHOD_GET;
 }
 
-static enum MHD_Result reply_wrong_method(struct exchange *x, const char *path, unsigned methods)
+/* All methods of a path, as the field Allow and a sentence have them. */
+static enum MHD_Result reply_wrong_method(struct exchange *x, const char *method, const char *path,
+                                          unsigned methods)
 {
     char names[40] = "";
     size_t n = 0;
     for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
-        if (methods >> i & 1)
+        if (methods >> i & 1) {
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
                                   method_names[i]);
-    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s", path, names);
+            snprintf(x->allow + strlen(x->allow), sizeof x->allow - strlen(x->allow), "%s%s, ",
+                     method_names[i], i ? "" : ", HEAD");
+        }
+    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s, not %.32s", path, names,
+                       method);
 }
 
 static enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
@@ -417,7 +390,7 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
                            "/v1/completions, /v1/chat/completions and others are",
                            path);
     if (!x->route)
-        return reply_wrong_method(x, path, methods);
+        return reply_wrong_method(x, method, path, methods);
     if (x->too_large)
         return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
                            "the request is larger than %d KiB; --body-limit KIB allows more",
@@ -427,11 +400,12 @@ static enum MHD_Result dispatch(struct exchange *x, const char *method, const ch
                            "other large requests wait; try again later");
     if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    if (state == INSTANCE_LOADING && !x->route->loading)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state > INSTANCE_READY && !x->route->loading)
+    const bool alone = x->server->models.alone, needs = !x->route->loading;
+    if (needs && (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY)))
         return reply_ending(x);
-    const bool at_once = x->method == METHOD_GET && !x->route->dialect;
+    if (needs && alone && state < INSTANCE_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect && (alone || !needs);
     return at_once ? x->route->answer(x) : prepare_later(x);
 }
 
@@ -442,18 +416,12 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
         return MHD_NO;
     *context = x;
     x->server = s;
-    x->instance = s->instance;
+    x->instance = s->models.of[0];
     x->connection = c;
     text_init(&x->body);
     atomic_fetch_add(&s->exchanges, 1);
     peer_await(x, true);
-    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
-    int64_t bytes = 0;
-    if (!length || (parse_i64(length, 0, INT64_MAX, &bytes) && bytes <= DISCARD_BYTES))
-        return MHD_YES;
-    return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
-                       "the request is larger than %d KiB; --body-limit KIB allows more",
-                       s->options->body_kib);
+    return MHD_YES;
 }
 
 static void body_take(struct exchange *x, const char *data, size_t n)
@@ -496,7 +464,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     body_take(x, data, *n);
     *n = 0;
-    return x->body.len > DISCARD_BYTES ? MHD_NO : MHD_YES;
+    return x->body.len > HEAD_BODY_BYTES ? MHD_NO : MHD_YES;
 }
 
 static void on_completed(void *cls, struct MHD_Connection *c, void **context,
@@ -515,7 +483,9 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
         pthread_mutex_unlock(&x->job->lock);
         job_release(x->job);
     }
+    models_leave(x);
     peer_await(x, true); /* the next request */
+    peer_answered(x);
     if (x->response)
         MHD_destroy_response(x->response);
     body_release(x);
@@ -535,7 +505,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context,
 {
     struct server *s = cls;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context =
+        *context = /* NULL: it has been shut down */
             peer_add(s, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
         return;
     }

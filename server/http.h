@@ -6,7 +6,8 @@
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H
 
-#include "server/instance.h"
+#include "server/head.h"
+#include "server/models.h"
 
 enum { HOSTS_MAX = 8 };
 
@@ -19,10 +20,18 @@ struct listeners {
     pthread_t thread;
 };
 
-/* A connection, and since when a request is awaited or arrives at it; 0: none is. */
+/* A connection: peers.c. */
 struct peer {
     int fd;
-    uint64_t since_ns;
+    _Atomic uint64_t until_ns; /* when what it is to send must be there; 0: nothing is */
+    struct head head;          /* what it has sent */
+    struct text passed;        /* what of it goes on, from `sent` on */
+    size_t sent;
+    int32_t answered; /* of head.requests */
+    bool told;        /* what is wrong in the head */
+    bool answers;     /* an answer has begun */
+    uint64_t half_ns; /* when its client was first seen to send no more; 0: not yet */
+    bool asked;       /* whether it is still there */
     struct peer *next, **at;
 };
 
@@ -48,7 +57,8 @@ struct preparation {
 struct server {
     const struct server_options *options;
     struct list keys, hosts, origins;
-    struct instance *instance;
+    struct models models;
+    atomic_bool ending; /* no new requests */
     struct response_store *responses;
     time_t started;
     atomic_int exchanges;     /* requests whose answers are not sent yet */
@@ -66,7 +76,9 @@ void list_free(struct list *l);
 /* One request and its answer. */
 struct exchange {
     struct server *server;
-    struct instance *instance; /* that answers */
+    struct instance *instance; /* that answers; the first one until it is known */
+    bool taken;                /* it stays loaded for this request: models_take */
+    uint64_t awaits_ns;        /* since when it waits for a model */
     struct MHD_Connection *connection;
     const struct route *route;
     unsigned method; /* METHOD_ of it; 0: another */
@@ -77,11 +89,14 @@ struct exchange {
     int32_t client;   /* number of its key */
     char id[24];      /* told as dialect.id_header says; "": not made yet */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
+    char allow[40];   /* of a path that lacks the method: the field Allow, but for OPTIONS */
     char etag[24];    /* of a file of the page; "": the answer is none */
     struct job *job;
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
     json_t *fields;       /* "response_fields" of it */
     json_t *kept;         /* of it, for what the answer repeats: dialect.request */
+    enum ask_kind kind;   /* of what dialect.request has made of it; before: the dialect's */
+    bool unsupported;     /* a failure is the model's, which cannot do what is asked for */
     struct budget budget; /* until a job has it */
     /* prepare.c */
     enum { PREPARE_NOT, PREPARING, PREPARED } preparing;
@@ -99,22 +114,39 @@ oato_status json_afford(struct budget *b, const char *json, size_t n, struct oat
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
+/* By whoever has a request that was prepared, or waited for a model: it is answered or, without a
+ * result, given up; or goes back to its lane. */
+void prepare_end(struct exchange *x, enum MHD_Result result);
+void prepare_again(struct exchange *x);
 /* What waits is answered with 503, what runs is given up. */
 void prepare_close(struct server *s);
-/* Whether the client of a suspended connection, which libmicrohttpd does not watch, has closed it.
- */
-bool client_went(struct MHD_Connection *c);
 /* The body is not needed any more. */
 void body_release(struct exchange *x);
-/* listen.c: a connection begins, ends, or a request at it arrives (more of it) or has arrived. */
+/* peers.c: before the first connection. */
+oato_status peers_open(struct oato_error *err);
+/* A connection begins; NULL when it is to be refused. */
 struct peer *peer_add(struct server *s, int fd);
 void peer_remove(struct server *s, struct peer *p);
+/* A request arrives (more of it), or has arrived; its answer begins; it is answered. */
 void peer_await(struct exchange *x, bool more);
+void peer_answers(struct exchange *x);
+void peer_answered(struct exchange *x);
+/* Closes connections that take too long. */
+void peers_sweep(struct server *s);
+/* Whether the client of a suspended connection, which libmicrohttpd does not watch, is gone. One
+ * that only sends no more waits for its answer. */
+bool client_went(struct MHD_Connection *c);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
 /* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
  * "a" or "a/b". */
 void fields_pick(struct text *answer, const json_t *fields);
+/* cors.c: what pages of other sites may ask and read. */
+void cors_add(struct exchange *x, struct MHD_Response *r);
+enum MHD_Result preflight(struct exchange *x);
+/* Answers with a response, which is taken over; NULL: memory is short. */
+enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
+                        struct MHD_Response *r);
 oato_status http_open(struct server *s, struct oato_error *err);
 void http_close(struct server *s);
 
@@ -143,8 +175,10 @@ enum MHD_Result reply_ending(struct exchange *x);
 /* That of a message: its status tells whose fault it is. */
 enum MHD_Result reply_failure(struct exchange *x, const struct oato_error *err);
 
-/* The request as a JSON object; NULL, and err says why. Borrowed from x. */
+/* The request as a JSON object; NULL, and err says why. Borrowed from x, whose body goes then;
+ * body_parse leaves it there. */
 json_t *body_json(struct exchange *x, struct oato_error *err);
+json_t *body_parse(struct exchange *x, struct oato_error *err);
 
 /* ---------------------------------------------------------------------- routes (routes.c) --- */
 
@@ -175,6 +209,13 @@ enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
 enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
+enum MHD_Result route_complete(struct exchange *x);
+/* ollama.c, ollama_models.c */
+enum MHD_Result route_ollama(struct exchange *x);
+enum MHD_Result route_ollama_models(struct exchange *x);
+enum MHD_Result route_ollama_show(struct exchange *x);
+enum MHD_Result route_ollama_version(struct exchange *x);
+enum MHD_Result route_ollama_refuse(struct exchange *x);
 enum MHD_Result route_metrics(struct exchange *x);
 enum MHD_Result route_tokenize(struct exchange *x);
 enum MHD_Result route_tokenizer(struct exchange *x);

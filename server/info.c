@@ -12,7 +12,8 @@ enum MHD_Result route_props(struct exchange *x)
     const struct instance *m = x->instance;
     const struct server_options *o = m->options;
     struct ask ask = {.sampling = m->session.sampling, .most = o->n_predict};
-    const char *const source = m->template ? chat_template_name(m->template) : "";
+    size_t n = 0;
+    const char *const source = m->template ? chat_template_text(m->template, &n) : "";
     struct text t;
     sampler_bound(&ask.sampling, m->context);
     text_init(&t);
@@ -23,7 +24,8 @@ enum MHD_Result route_props(struct exchange *x)
     json_close(&t, '}');
     json_add(&t, JSON("total_slots", o->session.engine.seqs),
              JSON("model_alias", (const char *)m->name), JSON("model_path", o->session.model),
-             JSON("chat_template", source), JSON("build_info", "oato-" OATO_VERSION));
+             JSON("build_info", "oato-" OATO_VERSION));
+    json_add_slice(&t, "chat_template", source, n);
     json_add_object(&t, "modalities", json_bool("vision", false), json_bool("audio", false));
     json_close(&t, '}');
     return reply_json(x, &t);
@@ -127,6 +129,18 @@ enum MHD_Result route_metrics(struct exchange *x)
 
 /* ------------------------------------------------------------------------------- tokens --- */
 
+/* A part of a character is told by its bytes, as llama.cpp does. */
+static void piece_add(struct text *t, const struct instance *m, int32_t id)
+{
+    const char *bytes = "";
+    size_t n = 0;
+    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
+    if (utf8_is_text(bytes, n))
+        token_add(t, m, "piece", id);
+    else
+        token_bytes_add(t, m, "piece", id);
+}
+
 static void tokens_write(struct text *t, const struct instance *m, const int32_t *ids, size_t n,
                          bool pieces)
 {
@@ -138,7 +152,7 @@ static void tokens_write(struct text *t, const struct instance *m, const int32_t
         }
         json_open(t, NULL, '{');
         json_add(t, JSON("id", ids[i]));
-        token_add(t, m, "piece", ids[i]);
+        piece_add(t, m, ids[i]);
         json_close(t, '}');
     }
     json_close(t, ']');

@@ -6,8 +6,8 @@
 #define OATO_SERVER_INSTANCE_H
 
 #include "executor/restore.h"
+#include "executor/scheduler.h"
 #include "server/job.h"
-#include "server/scheduler.h"
 #include "server/server.h"
 
 #include <stdatomic.h>
@@ -66,18 +66,22 @@ struct turn {
 /* ------------------------------------------------------------------------------ the instance ---
  */
 
-enum instance_state { INSTANCE_LOADING, INSTANCE_READY, INSTANCE_DRAINING, INSTANCE_ENDED };
+/* ENDED: the engine thread; of several models it is unloaded then. */
+enum instance_state { INSTANCE_UNLOADED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_ENDED };
 
 struct instance {
     struct server *server;
+    struct server_options own; /* with this model's path */
     const struct server_options *options;
     struct session
         session; /* of the engine thread; model, tokenizer and sampling are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
-    int32_t context;  /* most positions of one request */
-    struct text plan; /* what /plan tells; written when the model is loaded */
-    char name[128];   /* in answers */
+    int32_t context;     /* most positions of one request */
+    bool states;         /* it gives hidden states, and so embeddings */
+    uint64_t away_bytes; /* of memory on devices that are not the host */
+    struct text plan;    /* what /plan tells; written when the model is loaded */
+    char name[128];      /* in answers */
     struct list aliases, tags;
     atomic_int state;      /* enum instance_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
@@ -101,7 +105,7 @@ struct instance {
     pthread_cond_t turned; /* one is done */
     struct slot *slots;    /* as many as there are answers at a time; NULL: nothing is remembered */
     uint64_t n_slot_texts;
-    int32_t n_live; /* answers that were asked for and have not ended */
+    int32_t n_live; /* places of the queue that answers have which have not ended */
     struct server_counts counts;
     struct seen seen;
     /* of the engine thread */
@@ -110,17 +114,34 @@ struct instance {
     int32_t n_seen, running_seen; /* requests at that time */
     struct policy_times policy;
     struct oato_error error;
+    /* Of several models: under the lock of struct models, but for `granted`, which is under ours */
+    bool measured, granted;        /* its size is known; it may be loaded */
+    uint64_t need[MODELS_DEVICES]; /* bytes */
+    int32_t users;                 /* requests that keep it loaded */
+    uint64_t used_ns, asked_ns;    /* last; by /models/load, and 0 once it is there */
+    bool leaves;                   /* it goes when nobody uses it */
+    bool closed;                   /* new requests wait, for others have waited for long */
+    struct oato_error failure;     /* why it could not be loaded last, */
+    uint64_t failed_ns;            /* and when; 0: it could */
 };
 
-/* Makes one and checks what its options say; nothing is loaded yet. The server is borrowed. After
- * an error *out is NULL. */
-oato_status instance_create(struct server *s, struct instance **out, struct oato_error *err);
+/* Makes one and checks what its options say; nothing is loaded yet. The server is borrowed. model
+ * NULL: that of the server's options. After an error *out is NULL. */
+oato_status instance_create(struct server *s, const struct server_model *model,
+                            struct instance **out, struct oato_error *err);
 /* Starts its engine thread, which loads the model. */
 oato_status instance_start(struct instance *m, struct oato_error *err);
 /* Its engine thread ends when no answer is left, or at once. Any thread, more than once. */
 void instance_stop(struct instance *m, bool now);
 /* Waits for the engine thread; *err is why it ended, if that was an error. */
 oato_status instance_join(struct instance *m, struct oato_error *err);
+/* After instance_join: frees what was loaded; it can be started again. Nobody may have a job of it.
+ */
+void instance_unload(struct instance *m);
+/* By its engine thread: what it will need of each device, before anything is loaded. */
+oato_status instance_measure(struct instance *m, struct oato_error *err);
+/* It may be loaded now. */
+void instance_grant(struct instance *m);
 /* After instance_join, or where there was no start; nobody may have a job of it. Or NULL. An error:
  * the log of decisions could not be written. */
 oato_status instance_free(struct instance *m, struct oato_error *err);

@@ -214,16 +214,25 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     return constraint_begin(c, err);
 }
 
+/* What n of its choices take of the queue: embeddings are of many texts, each of which is one
+ * step's work, so that one place is of several. */
+static int32_t places(const struct job *j, int32_t n)
+{
+    enum { TEXTS = 32 };
+    return j->ask.kind == ASK_EMBED ? (n + TEXTS - 1) / TEXTS : n;
+}
+
 bool loop_submit(struct job *j)
 {
     struct instance *m = j->instance;
+    const int32_t n = places(j, j->n_choices);
     constraints_share(j);
     pthread_mutex_lock(&m->lock);
     const bool taken =
-        !m->stop && m->n_live + j->n_choices <= m->options->session.engine.seqs + m->options->queue;
+        !m->stop && m->n_live + n <= m->options->session.engine.seqs + m->options->queue;
     if (taken) {
         j->owners++;
-        m->n_live += j->n_choices;
+        m->n_live += n;
         m->counts.requests++;
         *m->incoming_end = j;
         m->incoming_end = &j->next;
@@ -367,13 +376,14 @@ void choice_end(void *user, enum batch_end why)
         job_cut(j, m->now);
     c->ended = true;
     const bool last = ++j->n_ended == j->n_choices;
+    const int32_t freed = places(j, j->n_ended) - places(j, j->n_ended - 1);
     if (j->ask.stream || last)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
     if (why != BATCH_CANCELLED)
         scheduler_ended(m->scheduler, (int32_t)c->n_tokens);
     pthread_mutex_lock(&m->lock);
-    m->n_live--;
+    m->n_live -= freed;
     m->counts.prompt_tokens += (uint64_t)c->n_ids;
     m->counts.answer_tokens += c->n_tokens;
     if (m->counts.longest < (size_t)c->n_ids + c->n_tokens)

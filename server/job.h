@@ -145,6 +145,12 @@ void job_cut(struct job *j, bool shutdown);
 extern const char *const pooling_names[]; /* by enum pooling: embed.c */
 /* embed.c: batch_request.on_row. */
 void choice_row(void *user, const float *row);
+/* Of a pooled embedding, once: gives what is asked of it length 1, and returns how many of its
+ * rows' numbers that are. */
+int32_t embedding_take(struct choice *c);
+/* That, as a list or in base64. */
+void embedding_add(struct text *t, const char *key, struct choice *c);
+int64_t inputs_tokens(const struct job *j); /* of all inputs together */
 
 /* ------------------------------------------------------------------------ answers (answers.c) */
 
@@ -174,6 +180,8 @@ bool calls_are_new(const struct choice *c);
 
 /* Text of a token in JSON, and the settings that answers repeat. */
 void token_add(struct text *t, const struct instance *m, const char *key, int32_t id);
+/* Its bytes, as a list of numbers. */
+void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id);
 void settings_add(struct text *t, const struct ask *ask, const char *key);
 
 /* logprobs.c. Of n tokens from `first` on, each with the most likely ones. */

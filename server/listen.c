@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,8 +64,12 @@ static void port_read(int listener, char port[16])
 static void tell_address(const struct server *s, const char *host, const char *port)
 {
     const bool v6 = strchr(host, ':') != NULL;
-    text_tell("oato-serve: listening at http://%s%s%s:%s, loading %s\n", v6 ? "[" : "", host,
-              v6 ? "]" : "", port, s->instance->name);
+    text_tell("oato-serve: listening at http://%s%s%s:%s, ", v6 ? "[" : "", host, v6 ? "]" : "",
+              port);
+    if (s->models.alone)
+        text_tell("loading %s\n", s->models.of[0]->name);
+    else
+        text_tell("serving %d models\n", s->models.n);
 }
 
 /* Port 0 becomes the one that was found. */
@@ -87,6 +92,19 @@ static oato_status host_open(struct listeners *l, const char *host, char port[16
     return OATO_OK;
 }
 
+/* A client whose machine or network is gone says nothing any more: what it does not confirm within
+ * --idle, or of looks at it while it is silent, ends its connection. */
+static void lost_are_found(const struct server *s, int fd)
+{
+    const int idle_s = s->options->idle_s, on = 1, looks = 3, every_s = (idle_s + 2) / 3,
+              most_ms = idle_s * 1000;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every_s, sizeof every_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &looks, sizeof looks);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof most_ms);
+}
+
 /* Whoever connects while --connections are open waits in the backlog. */
 static void connection_take(struct server *s, int listener)
 {
@@ -99,6 +117,7 @@ static void connection_take(struct server *s, int listener)
     const int fd =
         RETRY(accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd >= 0) {
+        lost_are_found(s, fd);
         atomic_fetch_add(&s->connections, 1);
         if (MHD_add_connection(s->http, fd, (struct sockaddr *)&from, n) != MHD_YES)
             atomic_fetch_sub(&s->connections, 1); /* it has closed the descriptor */
@@ -107,59 +126,7 @@ static void connection_take(struct server *s, int listener)
     }
 }
 
-/* ------------------------------------------------------------------------------- peers ------- */
-
-struct peer *peer_add(struct server *s, int fd)
-{
-    struct peer *p = calloc(1, sizeof *p);
-    if (!p)
-        return NULL;
-    *p = (struct peer){.fd = fd, .since_ns = now_ns()};
-    pthread_mutex_lock(&s->peers.lock);
-    p->next = s->peers.first;
-    p->at = &s->peers.first;
-    if (p->next)
-        p->next->at = &p->next;
-    s->peers.first = p;
-    pthread_mutex_unlock(&s->peers.lock);
-    return p;
-}
-
-void peer_remove(struct server *s, struct peer *p)
-{
-    if (!p)
-        return;
-    pthread_mutex_lock(&s->peers.lock);
-    *p->at = p->next;
-    if (p->next)
-        p->next->at = p->at;
-    pthread_mutex_unlock(&s->peers.lock);
-    free(p);
-}
-
-void peer_await(struct exchange *x, bool more)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct peer *p = info ? info->socket_context : NULL;
-    if (!p)
-        return;
-    pthread_mutex_lock(&x->server->peers.lock);
-    p->since_ns = more ? now_ns() : 0;
-    pthread_mutex_unlock(&x->server->peers.lock);
-}
-
-/* libmicrohttpd closes connections that are silent. One that drips is not, so what has not sent a
- * request, or a good part of one, in the same time is closed, too. */
-static void peers_sweep(struct server *s)
-{
-    const uint64_t now = now_ns(), most = (uint64_t)s->options->idle_s * 1000000000;
-    pthread_mutex_lock(&s->peers.lock);
-    for (struct peer *p = s->peers.first; p; p = p->next)
-        if (p->since_ns && now > p->since_ns + most)
-            shutdown(p->fd, SHUT_RDWR);
-    pthread_mutex_unlock(&s->peers.lock);
-}
+/* ------------------------------------------------------------------------------- accepting --- */
 
 static void *accept_all(void *arg)
 {
@@ -191,6 +158,8 @@ oato_status listeners_open(struct server *s, char port[16], struct oato_error *e
         return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
                          HOSTS_MAX);
     files_allow(s->options->connections);
+    if (peers_open(err))
+        return err->status;
     snprintf(port, 16, "%d", s->options->port);
     for (int32_t i = 0; i < n && !status; i++)
         status = host_open(&s->listeners, s->hosts.item[i], port, err);

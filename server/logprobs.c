@@ -7,26 +7,34 @@
 #include <math.h>
 #include <string.h>
 
-static void bytes_add(struct text *t, const struct instance *m, int32_t id)
+/* A part of a character is told by its bytes, as OpenAI does, so that such tokens differ; mark: in
+ * front of them. */
+static void name_add(struct text *t, const char *key, const struct instance *m, int32_t id,
+                     const char *mark)
 {
     const char *bytes = "";
     size_t n = 0;
     tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
-    json_open(t, "bytes", '[');
+    if (utf8_is_text(bytes, n)) {
+        json_add_slice(t, key, bytes, n);
+        return;
+    }
+    json_key(t, key);
+    text_printf(t, "\"%s", mark);
     for (size_t i = 0; i < n; i++)
-        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
-    json_close(t, ']');
+        text_printf(t, "\\\\x%02x", (unsigned char)bytes[i]);
+    text_printf(t, "\"");
 }
 
 static void prob_add(struct text *t, const struct job *j, const struct token_prob *p)
 {
     json_add(t, JSON("id", p->id));
-    token_add(t, j->instance, "token", p->id);
+    name_add(t, "token", j->instance, p->id, "");
     if (j->ask.sampling.final_probs)
         json_add(t, JSON("prob", exp((double)p->logprob)));
     else
         json_add(t, JSON("logprob", (double)p->logprob));
-    bytes_add(t, j->instance, p->id);
+    token_bytes_add(t, j->instance, "bytes", p->id);
 }
 
 void probs_add(struct text *t, const char *key, const struct choice *c, size_t first, size_t n)
@@ -79,35 +87,6 @@ static void logprob_add(struct text *t, float logprob)
     text_printf(t, "%.9g", isfinite(logprob) ? (double)logprob : -9999.0);
 }
 
-static bool is_text(const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        const int length = utf8_char(bytes + i, n - i);
-        if (length < 1)
-            return false;
-        i += (size_t)length;
-    }
-    return true;
-}
-
-/* A part of a character is told by its bytes, as OpenAI does, so that such tokens differ. */
-static void name_add(struct text *t, const struct instance *m, int32_t id)
-{
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
-    json_key(t, NULL);
-    text_printf(t, "\"");
-    if (is_text(bytes, n)) {
-        text_add_json(t, bytes, n);
-    } else {
-        text_printf(t, "bytes:");
-        for (size_t i = 0; i < n; i++)
-            text_printf(t, "\\\\x%02x", (unsigned char)bytes[i]);
-    }
-    text_printf(t, "\"");
-}
-
 static bool same_name(const struct instance *m, int32_t a, int32_t b)
 {
     const char *x = "", *y = "";
@@ -133,7 +112,7 @@ static void top_add(struct text *t, const struct choice *c, const struct token_p
             listed = same_name(m, p[i].id, one->id);
         if (listed)
             continue;
-        name_add(t, m, one->id);
+        name_add(t, NULL, m, one->id, "bytes:");
         text_printf(t, ":");
         logprob_add(t, one->logprob);
     }
@@ -181,7 +160,7 @@ static void text_probs_add(struct text *t, struct choice *c, const struct listed
     const size_t n = l->n_prompt + l->n;
     json_open(t, "tokens", '[');
     for (size_t i = 0; i < n; i++)
-        name_add(t, m, id_of(l, i));
+        name_add(t, NULL, m, id_of(l, i), "bytes:");
     json_close(t, ']');
     json_open(t, "token_logprobs", '[');
     for (size_t i = 0; i < n; i++) {

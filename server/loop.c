@@ -187,6 +187,22 @@ static void jobs_fail(struct instance *m, const struct oato_error *err)
     }
 }
 
+/* Of several models: once its size is known it waits until there is room. OATO_NEGATIVE: it is not
+ * to be loaded after all. */
+static oato_status loop_admit(struct instance *m)
+{
+    if (m->server->models.alone)
+        return OATO_OK;
+    oato_status status = m->measured ? OATO_OK : instance_measure(m, &m->error);
+    pthread_mutex_lock(&m->lock);
+    while (!status && !m->granted && !m->stop)
+        pthread_cond_wait(&m->wake, &m->lock);
+    if (!status && m->stop)
+        status = m->error.status = OATO_NEGATIVE;
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
 static oato_status loop_open(struct instance *m)
 {
     struct session_args args = m->options->session;
@@ -207,6 +223,10 @@ static oato_status loop_open(struct instance *m)
         return status;
     engine_get_stats(m->session.engine, &stats);
     m->context = stats.context;
+    m->states = stats.states > 0;
+    for (int i = 0; i < stats.n_devices; i++)
+        if (strncmp(stats.device[i].info.id, "cpu", 3) != 0)
+            m->away_bytes += stats.device[i].memory_bytes;
     m->longest = tokenizer_longest(m->session.tokenizer);
     m->scratch = sampler_scratch_create(tokenizer_size(m->session.tokenizer));
     if (!m->scratch)
@@ -230,15 +250,22 @@ static oato_status loop_open(struct instance *m)
 void *loop_run(void *instance)
 {
     struct instance *m = instance;
-    oato_status status = loop_open(m);
+    oato_status status = loop_admit(m);
+    if (!status)
+        status = loop_open(m);
     if (!status) {
+        m->error = (struct oato_error){0}; /* what was only warned of */
         atomic_store(&m->state, INSTANCE_READY);
+        models_wake(m->server);
         text_tell("oato-serve: %s is ready, context %d tokens, %d answers at a time\n", m->name,
                   m->context, m->options->session.engine.seqs);
     }
     while (!status && loop_wait(m)) {
         struct oato_error err;
-        if (!batch_step(m->session.batch, &err))
+        turn_take(m->server);
+        const oato_status step = batch_step(m->session.batch, &err);
+        turn_give(m->server);
+        if (!step)
             continue;
         jobs_fail(m, &err);
         if (err.status == OATO_EDEVICE) { /* it fails for all; memory may come back */
@@ -257,5 +284,6 @@ void *loop_run(void *instance)
         m->session.batch = NULL;
         jobs_look(m, NULL, false);
     }
+    models_wake(m->server);
     return NULL;
 }

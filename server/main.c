@@ -1,10 +1,10 @@
 /*
  * main.c - oato-serve: the command line.
  */
+#include "executor/scheduler.h"
 #include "executor/session_options.h"
 #include "front/auto.h"
 #include "net/net.h"
-#include "server/scheduler.h"
 #include "server/server.h"
 
 #include <errno.h>
@@ -14,10 +14,13 @@
 
 struct serve_args {
     struct server_options server;
-    struct auto_plan plans; /* where there is no --plan */
-    const char *replay, *hf;
+    struct auto_plan plans;           /* where there is no --plan */
+    const char *replay, *hf, *models; /* models: a folder or files */
+    int32_t memory_mib;               /* -1: not given */
     bool help, version;
 };
+
+enum { SWAP_MIB = 4096 };
 
 static oato_status take_model(const struct options *o, void *to, struct oato_error *err)
 {
@@ -56,6 +59,18 @@ static const struct option_of table[] = {
     {"hfr", 0, "NAME", NULL, ALL, AS(option_text, hf)},
     SESSION_PLAN(ALL, SESSION_AT_SERVE),
     AUTO_OPTIONS(ALL, offsetof(struct serve_args, plans), SESSION_AT_SERVE),
+    {"models", 0, "DIR",
+     "several models: a folder, or files with commas; each is loaded when asked for", ALL,
+     AS(option_text, models)},
+    {"models-dir", 0, "DIR", NULL, ALL, AS(option_text, models)},
+    {"memory", 0, "MIB", "host memory for all of them (default: 90 % of what is free)", ALL,
+     session_take_int, offsetof(struct serve_args, memory_mib), 1, INT32_MAX},
+    {"models-max", 0, "N", "loaded at the same time (default 0: as memory allows)", ALL,
+     COUNT(models_max, 0, MODELS_MOST)},
+    {"models-wait", 0, "S", "a request waits S seconds for busy ones to go; then 503 (default 60)",
+     ALL, COUNT(models_wait_s, 0, 86400)},
+    {"no-models-autoload", 0, NULL, "only POST /models/load loads one", ALL,
+     AS(option_flag, server.no_autoload)},
     {"host", 0, "LIST", "addresses to listen at (default 127.0.0.1)", ALL, TEXT(host)},
     {"port", 0, "N", "at which port (default 8080; 0: any free one)", ALL, COUNT(port, 0, 65535)},
     {"api-key", 0, "KEYS", "refuse clients that send none of these (commas between)", ALL,
@@ -73,7 +88,7 @@ static const struct option_of table[] = {
     {"policy", 0, "NAME",
      "who runs when memory is short: adaptive (default), recompute, swap, fcfs, vtc", ALL,
      TEXT(policy)},
-    {"embeddings", 0, NULL, "make embeddings instead of answers", ALL,
+    {"embeddings", 0, NULL, "make embeddings only, and no answers", ALL,
      AS(option_flag, server.session.engine.embeddings)},
     {"embedding", 0, NULL, NULL, ALL, AS(option_flag, server.session.engine.embeddings)},
     {"pooling", 0, "HOW", "of a text's tokens: last (default), mean, none", ALL, TEXT(pooling)},
@@ -125,6 +140,7 @@ static const struct option_of table[] = {
     {"metrics", 0, NULL, NULL, ALL, NOTHING},
     {"cont-batching", 0, NULL, NULL, ALL, NOTHING},
     {"jinja", 0, NULL, NULL, ALL, NOTHING},
+    {"models-autoload", 0, NULL, NULL, ALL, NOTHING},
     {"kv-unified", 0, NULL, NULL, ALL, NOTHING},
     {"backend-sampling", 0, NULL, NULL, ALL, NOTHING},
     {"no-context-shift", 0, NULL, NULL, ALL, NOTHING},
@@ -136,6 +152,8 @@ static const struct option_of table[] = {
 static const struct option_row answers[] = {
     OPTION_ANSWER("context-shift",
                   "an answer ends where the context is full; -c N allows a longer one"),
+    OPTION_ANSWER("models-preset",
+                  "the options are the same for all models; --models names the files"),
     OPTION_ANSWER("no-jinja",
                   "templates are always run; --chat-template NAME chooses a named format"),
     OPTION_ANSWER("reasoning-format", "reasoning is always told apart, as reasoning_content"),
@@ -149,7 +167,7 @@ static const struct option_row answers[] = {
 
 static void help(const struct option_row *rows)
 {
-    printf("Usage: oato-serve MODEL.gguf [OPTIONS]\n"
+    printf("Usage: oato-serve MODEL.gguf [OPTIONS], or oato-serve --models DIR [OPTIONS]\n"
            "Answers clients of OpenAI's and llama.cpp's HTTP interfaces. Options:\n");
     options_help(rows, stdout);
     printf("Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, "
@@ -181,14 +199,90 @@ static oato_status plan_only(const struct session_args *a, struct oato_error *er
     return status;
 }
 
+/* What makes sense of one model only. */
+static oato_status several_check(const struct serve_args *a, struct oato_error *err)
+{
+    const struct server_options *o = &a->server;
+    const struct {
+        const char *name;
+        bool given;
+    } one[] = {{"a model beside it", o->session.model || a->hf},
+               {"--plan", o->session.plan},
+               {"--neurons", o->session.neurons},
+               {"--alias", o->alias},
+               {"--map", o->session.engine.map},
+               {"--decision-log", o->decision_log}};
+    for (size_t i = 0; i < ARRAY_LEN(one); i++)
+        if (one[i].given)
+            return oato_fail(err, OATO_EUSAGE, "--models: %s is for one model; leave it out",
+                             one[i].name);
+    return OATO_OK;
+}
+
+/* Of the host's memory an eighth is for what plans do not count: tokenizers, templates, samplers.
+ */
+static oato_status several_plan(struct serve_args *a, struct model_files *f, struct oato_error *err)
+{
+    struct server_options *o = &a->server;
+    struct device_budget devices[DEVICES_MAX];
+    const uint64_t host = o->memory_bytes > SERVER_BYTES ? o->memory_bytes - SERVER_BYTES : 0;
+    const oato_status status = auto_plan_together(&a->plans, &o->session, f->of, f->n, host / 8 * 7,
+                                                  devices, &o->n_devices, err);
+    for (int32_t i = 0; i < o->n_devices && !status; i++) {
+        snprintf(o->devices[i].id, sizeof o->devices[i].id, "%.15s", devices[i].id);
+        o->devices[i].bytes = devices[i].bytes;
+    }
+    return status;
+}
+
+static oato_status plans_only(const struct server_options *o, struct oato_error *err)
+{
+    oato_status status = OATO_OK;
+    for (int32_t i = 0; i < o->n_models && !status; i++) {
+        struct session_args args = o->session;
+        args.model = o->models[i].path;
+        args.make_user = o->models[i].make_user;
+        status = plan_only(&args, err);
+    }
+    return status;
+}
+
+/* Several models: their files, the memory that they share, and a plan for each. */
+static oato_status several_run(struct serve_args *a, struct oato_error *err)
+{
+    static struct model_files files; /* of which there is one, and it is large */
+    static struct server_model models[MODEL_FILES_MOST];
+    struct server_options *o = &a->server;
+    struct host_share share;
+    if (several_check(a, err) || model_files_read(&files, a->models, err))
+        return err->status;
+    host_share_read("", &share);
+    o->memory_bytes =
+        a->memory_mib > 0 ? (uint64_t)a->memory_mib << 20 : share.available_bytes / 10 * 9;
+    o->swap_mib = max_i64(o->swap_mib, 0);
+    o->models = models;
+    o->n_models = files.n;
+    for (int32_t i = 0; i < files.n; i++)
+        models[i] = (struct server_model){files.of[i].name, files.of[i].path, &files.of[i].plan};
+    oato_status status = auto_plan_use(&a->plans, &o->session, err);
+    if (!status && o->session.make_plan)
+        status = several_plan(a, &files, err);
+    if (!status)
+        status = o->session.dry_run ? plans_only(o, err) : server_run(o, err);
+    model_files_free(&files);
+    return status;
+}
+
 static oato_status run(int argc, char **argv, struct oato_error *err)
 {
-    struct serve_args a = {.server = {.host = "127.0.0.1",
+    struct serve_args a = {.memory_mib = -1,
+                           .server = {.host = "127.0.0.1",
                                       .cors_origins = "*",
                                       .port = 8080,
                                       .policy = "adaptive",
                                       .pooling = "last",
-                                      .swap_mib = 4096,
+                                      .swap_mib = -1,
+                                      .models_wait_s = 60,
                                       .prompt_cache_mib = 8192,
                                       .n_predict = -1,
                                       .max_tokens = -1,
@@ -220,12 +314,15 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return stdout_check(err);
     if (a.replay)
         return replay(a.replay, err);
-    if (!a.server.session.model && !a.hf)
+    if (!a.server.session.model && !a.hf && !a.models)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
     interrupt_catch();
+    if (a.models)
+        return several_run(&a, err);
+    a.server.swap_mib = a.server.swap_mib < 0 ? SWAP_MIB : a.server.swap_mib;
     if (model_locate(&a.server.session.model, a.hf, program_warn, err) ||
         auto_plan_use(&a.plans, &a.server.session, err))
         return err->status;

@@ -25,6 +25,10 @@ enum {
     DETOKENIZE = MEMBER_ON(ASK_DETOKENIZE),
     MESSAGES = MEMBER_ON(ASK_MESSAGES),
     RESPONSES = MEMBER_ON(ASK_RESPONSES),
+    OLLAMA = MEMBER_ON(ASK_OLLAMA),
+    OPTIONS = MEMBER_ON(ASK_OPTIONS),
+    INFILL = MEMBER_ON(ASK_INFILL),
+    RERANK = MEMBER_ON(ASK_RERANK),
     ANSWERS = NATIVE | COMPLETION | CHAT,
     ELSEWHERE = 0, /* read elsewhere */
     MOST = INT32_MAX
@@ -32,7 +36,7 @@ enum {
 
 #define AT(field) offsetof(struct ask, field)
 #define SAMPLED(kind, member, option, alias, arg, json, low, high, otherwise, help, more)          \
-    {json, ANSWERS, kind, .at = AT(sampling.member), .least = (low), .most = (high)},
+    {json, ANSWERS | OPTIONS, kind, .at = AT(sampling.member), .least = (low), .most = (high)},
 
 /* What is asked for instead. */
 #define SCHEMA "use json_schema or response_format"
@@ -57,10 +61,10 @@ const struct member members[] = {
     {"echo", COMPLETION, FLAG, .at = AT(echo)},
     /* used, by readers of their own */
     {"prompt", NATIVE | COMPLETION, TEXT | LIST | OBJECT, .at = ELSEWHERE},
-    {"prompt", TOKENIZE, TEXT, .at = ELSEWHERE},
-    {"messages", CHAT, LIST, .at = ELSEWHERE},
-    {"seed", ANSWERS, WHOLE, .at = ELSEWHERE},
-    {"stop", ANSWERS, TEXT | LIST, .at = ELSEWHERE},
+    {"prompt", TOKENIZE | OLLAMA | INFILL, TEXT, .at = ELSEWHERE},
+    {"messages", CHAT | OLLAMA, LIST, .at = ELSEWHERE},
+    {"seed", ANSWERS | OPTIONS, WHOLE, .at = ELSEWHERE},
+    {"stop", ANSWERS | OPTIONS, TEXT | LIST, .at = ELSEWHERE},
     {"logit_bias", ANSWERS, OBJECT | LIST, .at = ELSEWHERE},
     {"logprobs", ANSWERS, FLAG | WHOLE, .least = 0, .most = PROBS_MAX},
     {"top_logprobs", ANSWERS, WHOLE, .least = 0, .most = PROBS_MAX},
@@ -71,16 +75,39 @@ const struct member members[] = {
     {"response_format", ANSWERS, OBJECT, .at = ELSEWHERE},
     {"stream_options", ANSWERS, OBJECT, .at = ELSEWHERE},
     {"response_fields", NATIVE, LIST, .at = ELSEWHERE},
-    {"tools", CHAT, LIST, .at = ELSEWHERE},
+    {"tools", CHAT | OLLAMA, LIST, .at = ELSEWHERE},
     {"tool_choice", CHAT, TEXT | OBJECT, .at = ELSEWHERE},
     {"parallel_tool_calls", CHAT, FLAG, .at = ELSEWHERE},
     {"chat_template_kwargs", CHAT, OBJECT, .at = ELSEWHERE},
     {"reasoning_effort", CHAT, TEXT, .at = ELSEWHERE},
     {"add_generation_prompt", CHAT, FLAG, .at = ELSEWHERE},
     {"continue_final_message", CHAT, FLAG, .at = ELSEWHERE},
-    {"input", EMBED, TEXT | LIST, .at = ELSEWHERE},
+    {"input", EMBED | OLLAMA, TEXT | LIST, .at = ELSEWHERE},
     {"content", EMBED, TEXT | LIST, .at = ELSEWHERE},
     {"encoding_format", EMBED, TEXT, .at = ELSEWHERE},
+    {"dimensions", EMBED | OLLAMA, WHOLE, .at = AT(dimensions), .least = 1, .most = MOST,
+     .most_width = true},
+    {"truncate", EMBED | OLLAMA, FLAG, .at = AT(truncate)},
+    {"suffix", COMPLETION | OLLAMA, TEXT, .at = ELSEWHERE},
+    {"input_prefix", INFILL, TEXT, .at = ELSEWHERE},
+    {"input_suffix", INFILL, TEXT, .at = ELSEWHERE},
+    {"input_extra", INFILL, LIST, .at = ELSEWHERE},
+    {"query", RERANK, TEXT, .at = ELSEWHERE},
+    {"documents", RERANK, LIST, .at = ELSEWHERE},
+    {"top_n", RERANK, WHOLE, .least = 1, .most = MOST},
+    {"return_documents", RERANK, FLAG, .at = ELSEWHERE},
+    {"texts", RERANK, LIST, .at = ELSEWHERE},
+    {"return_text", RERANK, FLAG, .at = ELSEWHERE},
+    {"system", OLLAMA, TEXT, .at = ELSEWHERE},
+    {"raw", OLLAMA, FLAG, .at = ELSEWHERE},
+    {"format", OLLAMA, TEXT | OBJECT, .at = ELSEWHERE},
+    {"think", OLLAMA, FLAG | TEXT, .at = ELSEWHERE},
+    {"stream", OLLAMA, FLAG, .at = ELSEWHERE},
+    {"options", OLLAMA, OBJECT, .at = ELSEWHERE},
+    {"logprobs", OLLAMA, FLAG, .at = ELSEWHERE},
+    {"top_logprobs", OLLAMA, WHOLE, .least = 0, .most = PROBS_MAX},
+    {"num_predict", OPTIONS, WHOLE, .least = -2, .most = MOST},
+    {"num_ctx", OPTIONS, WHOLE, .least = 1, .most = MOST},
     {"content", TOKENIZE, TEXT, .at = ELSEWHERE},
     {"add_special", TOKENIZE, FLAG, .at = ELSEWHERE},
     {"add_special_tokens", TOKENIZE, FLAG, .at = ELSEWHERE},
@@ -110,6 +137,17 @@ const struct member members[] = {
     {"speculative.p_min", ANSWERS, NUMBER, .idle = true},
     {"speculative.type", ANSWERS, TEXT, .idle = true},
     {"spaces_between_special_tokens", ANSWERS, FLAG, .idle = true},
+    {"keep_alive", OLLAMA, NUMBER | TEXT, .idle = true},
+    {"num_keep", OPTIONS, WHOLE, .idle = true},
+    {"num_batch", OPTIONS, WHOLE, .idle = true},
+    {"num_gpu", OPTIONS, WHOLE, .idle = true},
+    {"main_gpu", OPTIONS, WHOLE, .idle = true},
+    {"num_thread", OPTIONS, WHOLE, .idle = true},
+    {"use_mmap", OPTIONS, FLAG, .idle = true},
+    {"use_mlock", OPTIONS, FLAG, .idle = true},
+    {"numa", OPTIONS, FLAG, .idle = true},
+    {"low_vram", OPTIONS, FLAG, .idle = true},
+    {"max_tokens_per_doc", RERANK, WHOLE, .idle = true},
     {"priority", ANSWERS | EMBED, WHOLE, .idle = true},
     {"request_id", ANSWERS | EMBED, TEXT, .idle = true},
     /* OpenAI's: refused */
@@ -122,19 +160,22 @@ const struct member members[] = {
     {"web_search_options", CHAT, OBJECT, .refused = "this server searches nothing", .strict = true},
     {"store", ANSWERS, FLAG, .refused = "this server stores no answers"},
     {"best_of", ANSWERS, WHOLE, .refused = "use n", .off = 1},
-    {"suffix", ANSWERS, TEXT, .refused = LEAVE},
-    {"dimensions", EMBED, WHOLE, .refused = "vectors are as wide as the model's",
-     .off_width = true},
+    {"suffix", NATIVE | CHAT, TEXT, .refused = "use /v1/completions or /infill"},
+    /* Ollama's: refused */
+    {"template", OLLAMA, TEXT, .refused = "start with --chat-template-file"},
+    {"context", OLLAMA, LIST, .refused = "send messages to /api/chat"},
+    {"images", OLLAMA, LIST, .refused = "this server reads no images"},
+    {"penalize_newline", OPTIONS, FLAG, .refused = LEAVE, .off_true = true},
     /* llama.cpp's: refused */
     {"lora", ANSWERS, LIST, .refused = "merge it into the model"},
     {"n_indent", ANSWERS, WHOLE, .refused = "use a grammar"},
-    {"input_prefix", ANSWERS, TEXT, .refused = LEAVE},
-    {"input_suffix", ANSWERS, TEXT, .refused = LEAVE},
-    {"input_extra", ANSWERS, LIST, .refused = LEAVE},
+    {"input_prefix", ANSWERS, TEXT, .refused = "use /infill"},
+    {"input_suffix", ANSWERS, TEXT, .refused = "use /infill"},
+    {"input_extra", ANSWERS, LIST, .refused = "use /infill"},
     {"image_data", ANSWERS | EMBED, LIST, .refused = "this server reads no images"},
     {"adaptive_target", ANSWERS, NUMBER, .refused = "use mirostat"},
     {"min_keep", ANSWERS, WHOLE, .refused = LEAVE},
-    {"tfs_z", ANSWERS, NUMBER, .refused = "use min_p", .off = 1},
+    {"tfs_z", ANSWERS | OPTIONS, NUMBER, .refused = "use min_p", .off = 1},
     {"penalize_nl", ANSWERS, FLAG, .refused = LEAVE},
     {"t_max_predict_ms", ANSWERS, NUMBER, .refused = "use max_tokens"},
     {"t_max_prompt_ms", ANSWERS, NUMBER, .refused = LEAVE},
@@ -239,11 +280,11 @@ const struct member members[] = {
     {"prompt_cache_options", RESPONSES, OBJECT, .idle = true},
     {"client_metadata", RESPONSES, OBJECT, .idle = true},
     {"stream_options", RESPONSES, OBJECT, .idle = true},
-    {"truncation", RESPONSES, TEXT, .idle = true},
     {"max_tool_calls", RESPONSES, WHOLE, .idle = true},
     {"container", MESSAGES, TEXT | OBJECT, .refused = "this server runs no code"},
     {"mcp_servers", MESSAGES, LIST, .refused = "let the client call them as tools"},
     {"background", RESPONSES, FLAG, .refused = "wait for the answer, or stream it"},
+    {"truncation", RESPONSES, TEXT, .refused = "send less", .off_text = "disabled"},
     {"conversation", RESPONSES, TEXT | OBJECT, .refused = "use previous_response_id"},
     {"prompt", RESPONSES, OBJECT, .refused = "send its text as input"},
     {"moderation", RESPONSES, OBJECT, .refused = "this server moderates nothing"},
@@ -288,7 +329,7 @@ static bool word_is_in(const char *list, const json_t *word)
 }
 
 /* A value that asks for nothing. */
-static bool is_off(const struct member *m, const json_t *v, int32_t width)
+static bool is_off(const struct member *m, const json_t *v)
 {
     const double d = json_number_value(v);
     const json_t *one;
@@ -301,22 +342,24 @@ static bool is_off(const struct member *m, const json_t *v, int32_t width)
         all = all && word_is_in(m->off_text, one);
     }
     if (json_is_number(v))
-        return m->off_width ? d == width : d == m->off || (m->off == 0 && d < 0);
+        return d == m->off || (m->off == 0 && d < 0);
     return json_is_boolean(v)  ? json_is_true(v) == m->off_true
            : json_is_string(v) ? !json_string_length(v) || word_is_in(m->off_text, v)
            : json_is_array(v)  ? all
                                : !json_object_size(v);
 }
 
-static oato_status range_check(const struct member *m, double d, struct oato_error *err)
+static oato_status range_check(const struct member *m, double d, int32_t width,
+                               struct oato_error *err)
 {
-    if (d >= m->least && d <= m->most)
+    const double most = m->most_width ? width : m->most;
+    if (d >= m->least && d <= most)
         return OATO_OK;
     return m->types & WHOLE
                ? oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %.0f to %.0f", m->name,
-                           m->least, m->most)
-               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %g to %g", m->name, m->least,
-                           m->most);
+                           m->least, most)
+               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %.10g to %.10g", m->name,
+                           m->least, most);
 }
 
 static oato_status member_check(const struct member *m, const json_t *v, int32_t width,
@@ -326,15 +369,13 @@ static oato_status member_check(const struct member *m, const json_t *v, int32_t
     types_name(m->types, types, sizeof types);
     if (!is_of(v, m->types))
         return m->least < m->most && m->types & (WHOLE | NUMBER) && json_is_number(v)
-                   ? range_check(m, NAN, err)
+                   ? range_check(m, NAN, width, err)
                    : oato_fail(err, OATO_EUSAGE, "%s wants %s", m->name, types);
-    if (m->refused && !is_off(m, v, width))
-        return m->off_width ? oato_fail(err, OATO_EUSAGE, "%s can only be %d: %s", m->name, width,
-                                        m->refused)
-                            : oato_fail(err, OATO_EUSAGE, "%s is not supported here; %s", m->name,
-                                        m->refused);
-    return json_is_number(v) && m->least < m->most ? range_check(m, json_number_value(v), err)
-                                                   : OATO_OK;
+    if (m->refused && !is_off(m, v))
+        return oato_fail(err, OATO_EUSAGE, "%s is not supported here; %s", m->name, m->refused);
+    return json_is_number(v) && m->least < m->most
+               ? range_check(m, json_number_value(v), width, err)
+               : OATO_OK;
 }
 
 static void member_set(const struct member *m, const json_t *v, struct ask *ask)

@@ -80,7 +80,7 @@ static json_t *number_describe(bool whole, double least, double most, double oth
 
 json_t *openapi_make(const struct sampler_options *defaults)
 {
-    static const char *const asked_by[] = {"Native", "Completion", "Chat"};
+    static const char *const asked_by[] = {"Native", "Completion", "Chat", "OllamaOptions"};
     enum { NUMBER, WHOLE };
     const struct embedded_file *f = file_find("openapi.json");
     json_t *api = json_loadb((const char *)f->data, f->bytes, 0, NULL);
@@ -101,9 +101,14 @@ json_t *openapi_make(const struct sampler_options *defaults)
 enum MHD_Result route_openapi(struct exchange *x)
 {
     /* the model's file decides, too, what options are when nobody asks for them */
-    if (atomic_load(&x->instance->state) == INSTANCE_LOADING)
+    struct sampler_options defaults = x->server->options->session.sampling;
+    if (x->server->models.alone && atomic_load(&x->instance->state) < INSTANCE_READY)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    json_t *api = openapi_make(&x->instance->session.sampling);
+    if (x->server->models.alone)
+        defaults = x->instance->session.sampling;
+    else
+        sampling_settle(&defaults, NULL, program_warn, NULL);
+    json_t *api = openapi_make(&defaults);
     char *text = api ? json_dumps(api, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     enum MHD_Result r = text ? reply(x, MHD_HTTP_OK, "application/json", text, strlen(text))
                              : reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "memory is short");

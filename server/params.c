@@ -11,9 +11,11 @@
 
 enum { STOP_BYTES = 1024 };
 
-json_t *body_json(struct exchange *x, struct oato_error *err)
+json_t *body_parse(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
+    if (x->json)
+        return x->json;
     const char *text = or_empty(x->body.data);
     size_t n = x->body.len;
     if (text_mark_skip("the request", &text, &n, err)) {
@@ -21,13 +23,19 @@ json_t *body_json(struct exchange *x, struct oato_error *err)
         return NULL;
     }
     x->json = json_loadb(text, n, JSON_ALLOW_NUL, &why);
-    body_release(x);
     if (!x->json)
         oato_fail(err, OATO_EUSAGE, "the request is no JSON: %.200s at byte %d", why.text,
                   why.position);
     else if (!json_is_object(x->json))
         oato_fail(err, OATO_EUSAGE, "the request is no JSON object");
     return json_is_object(x->json) && !zeros_check(x->json, err) ? x->json : NULL;
+}
+
+json_t *body_json(struct exchange *x, struct oato_error *err)
+{
+    json_t *json = x->json ? x->json : body_parse(x, err);
+    body_release(x);
+    return json;
 }
 
 /* ---------------------------------------------------------------------------- members ----- */
@@ -229,7 +237,7 @@ static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_erro
 static oato_status seed_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     int64_t seed = ask->sampling.seed == UINT64_MAX ? -1 : (int64_t)ask->sampling.seed;
-    if (json_int(o, "seed", INT64_MIN / 2, INT64_MAX / 2, &seed, err))
+    if (json_int(o, "seed", INT64_MIN, INT64_MAX, &seed, err))
         return err->status;
     ask->sampling.seed = (uint64_t)seed;
     if (seed < 0 && getrandom(&ask->sampling.seed, sizeof ask->sampling.seed, 0) < 0)
@@ -399,15 +407,18 @@ static oato_status text_ids(struct job *j, const json_t *text, struct ids *to,
                             struct oato_error *err)
 {
     const struct instance *m = j->instance;
-    if (text_fits(j, json_string_length(text), err))
+    const size_t fits = m->longest * (size_t)m->context, all = json_string_length(text);
+    const size_t bytes =
+        j->ask.truncate && fits ? (size_t)min_i64((int64_t)fits, (int64_t)all) : all;
+    if (text_fits(j, j->ask.truncate ? 0 : bytes, err))
         return err->status;
     int32_t *ids = NULL;
     size_t n = 0;
     const int flags_wanted =
         TOKENIZE_PARSE_SPECIAL | (to->n ? 0 : TOKENIZE_ADD_BOS) | (to->ends ? TOKENIZE_ADD_EOS : 0);
-    oato_status status = tokenizer_encode_within(m->session.tokenizer, json_string_value(text),
-                                                 json_string_length(text), flags_wanted,
-                                                 &j->ask.budget, &ids, &n, err);
+    oato_status status =
+        tokenizer_encode_within(m->session.tokenizer, json_string_value(text), bytes, flags_wanted,
+                                &j->ask.budget, &ids, &n, err);
     for (size_t i = 0; i < n && !status; i++)
         status = id_add(to, ids[i], m, err);
     free(ids);
@@ -456,6 +467,8 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
         ids = &bos;
         n = 1;
     }
+    if (j->ask.truncate && n >= (size_t)m->context)
+        n = (size_t)m->context - 1;
     j->n_unfit = n >= (size_t)m->context ? n : 0;
     if (j->n_unfit)
         return unfit(j, "", n, err);
@@ -516,7 +529,9 @@ oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *
         return oato_fail(err, OATO_EUSAGE, "prompt is missing");
     if (!is_several(prompt))
         return prompt_add(j, prompt, err);
-    if (json_array_size(prompt) * (size_t)j->ask.n > ANSWERS_MAX)
+    if (j->ask.kind == ASK_EMBED && json_array_size(prompt) > INPUTS_MAX)
+        return oato_fail(err, OATO_EUSAGE, "a request may have at most %d inputs", INPUTS_MAX);
+    if (j->ask.kind != ASK_EMBED && json_array_size(prompt) * (size_t)j->ask.n > ANSWERS_MAX)
         return oato_fail(err, OATO_EUSAGE, "a request may ask for at most %d answers", ANSWERS_MAX);
     json_array_foreach(prompt, i, one)
     {

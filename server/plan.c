@@ -74,7 +74,7 @@ static void device_write(const struct engine_device_stats *d, const struct plan 
 {
     int32_t planned = 0;
     while (p && planned < p->n_devices &&
-           (strcmp(p->devices[planned].id, d->info.id) || p->devices[planned].rank))
+           (strcmp(p->devices[planned].id, d->info.id) != 0 || p->devices[planned].rank))
         planned++;
     json_open(t, NULL, '{');
     json_add(t, JSON("id", d->info.id), JSON("kind", d->info.kind), JSON("model", d->info.model),
@@ -124,6 +124,7 @@ oato_status plan_describe(struct instance *m, struct oato_error *err)
         return err->status;
     }
     engine_get_stats(s->engine, &stats);
+    text_free(t); /* of the time before, if the model was unloaded meanwhile */
     json_open(t, NULL, '{');
     json_add(t, json_bool("planned", p), JSON("model", (const char *)m->name),
              JSON("kv", dtype_name(stats.kv)), JSON("context", stats.context));

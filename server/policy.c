@@ -132,7 +132,6 @@ oato_status policy_open(struct instance *m, struct oato_error *err)
 oato_status policy_close(struct instance *m, struct oato_error *err)
 {
     scheduler_free(m->scheduler);
-    restore_free(m->costs);
     if (m->decisions && fclose(m->decisions))
         return oato_fail(err, OATO_EIO, "%s: %s", m->options->decision_log, strerror(errno));
     return OATO_OK;

@@ -7,11 +7,9 @@
  */
 #include "server/server_internal.h"
 
-#include <errno.h>
 #include <malloc.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { SHORT, LONG, VAST };
@@ -27,15 +25,6 @@ enum {
 
 /* ------------------------------------------------------------------------------- cancelling --- */
 
-bool client_went(struct MHD_Connection *c)
-{
-    char byte;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    const ssize_t n = info ? recv(info->connect_fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
-    return !n || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
 /* budget.cancelled */
 static bool nobody_waits(void *user)
 {
@@ -44,7 +33,7 @@ static bool nobody_waits(void *user)
     if (now - x->looked_ns < LOOK_NS)
         return false;
     x->looked_ns = now;
-    return atomic_load(&x->instance->now) || client_went(x->connection);
+    return (x->taken && atomic_load(&x->instance->now)) || client_went(x->connection);
 }
 
 /* ------------------------------------------------------------------------------- JSON --------- */
@@ -97,13 +86,22 @@ static void prepare(struct exchange *x, bool stopped)
     x->budget.cancelled = nobody_waits;
     x->budget.user = x;
     enum MHD_Result result = MHD_NO; /* also where nobody waits any more */
+    enum models_take taking = MODEL_TAKEN;
     struct oato_error err;
     if (stopped)
         result = reply_ending(x);
-    else if (!client_went(x->connection))
-        result = json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err)
-                     ? reply_failure(x, &err)
-                     : x->route->answer(x);
+    else if (client_went(x->connection))
+        result = MHD_NO;
+    else if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err))
+        result = reply_failure(x, &err);
+    else if ((taking = models_take(x, &result)) == MODEL_TAKEN)
+        result = x->route->answer(x);
+    if (taking != MODEL_AWAITED)
+        prepare_end(x, result);
+}
+
+void prepare_end(struct exchange *x, enum MHD_Result result)
+{
     body_release(x);
     x->fields = json_incref(json_object_get(x->json, "response_fields"));
     json_decref(x->json);
@@ -175,24 +173,40 @@ static void *vast_run(void *server)
     return lane_run(server, VAST);
 }
 
-enum MHD_Result prepare_later(struct exchange *x)
+/* With the lock. */
+static void lane_add(struct exchange *x)
 {
     struct preparation *p = &x->server->preparation;
     const size_t n = x->body.len;
     struct lane *l = &p->lane[n > LONG_BYTES ? VAST : n > SHORT_BYTES ? LONG : SHORT];
+    struct exchange **at = &l->first;
     x->budget = BUDGET_REQUEST;
-    x->preparing = PREPARING;
     x->queued_ns = now_ns();
+    while (*at && (*at)->body.len <= x->body.len) /* the shortest first */
+        at = &(*at)->next;
+    x->next = *at;
+    *at = x;
+    pthread_cond_signal(&l->wake);
+}
+
+/* The threads go on until the lanes are empty, and models_stop comes before their end. */
+void prepare_again(struct exchange *x)
+{
+    struct preparation *p = &x->server->preparation;
+    pthread_mutex_lock(&p->lock);
+    lane_add(x);
+    pthread_mutex_unlock(&p->lock);
+}
+
+enum MHD_Result prepare_later(struct exchange *x)
+{
+    struct preparation *p = &x->server->preparation;
+    x->preparing = PREPARING;
     pthread_mutex_lock(&p->lock);
     const bool taken = !p->stop;
     if (taken) {
         MHD_suspend_connection(x->connection);
-        struct exchange **at = &l->first;
-        while (*at && (*at)->body.len <= x->body.len) /* the shortest first */
-            at = &(*at)->next;
-        x->next = *at;
-        *at = x;
-        pthread_cond_signal(&l->wake);
+        lane_add(x);
     }
     pthread_mutex_unlock(&p->lock);
     if (taken)

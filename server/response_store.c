@@ -11,106 +11,72 @@
 
 enum { STORE_BYTES = 32 << 20, STORE_NUMBER = 1000 };
 
-struct stored {
-    struct stored *next; /* not used for longer */
-    int32_t client;
-    char id[48];
-    struct text text;
-};
-
 struct response_store {
     pthread_mutex_t lock;
-    struct stored *first; /* the last one that was used */
-    size_t bytes, n;
+    json_t *texts; /* by "CLIENT ID": the longest unused one first, for objects keep that order */
+    size_t bytes;
 };
 
 struct response_store *response_store_create(void)
 {
     struct response_store *s = calloc(1, sizeof *s);
-    if (s)
-        pthread_mutex_init(&s->lock, NULL);
+    if (!s)
+        return NULL;
+    pthread_mutex_init(&s->lock, NULL);
+    s->texts = json_object();
     return s;
 }
 
-static size_t bytes_of(const struct stored *r)
+/* Puts a text, which is taken over, behind the others, and takes out those that are too many. */
+static void put(struct response_store *s, const char *key, json_t *text)
 {
-    return sizeof *r + r->text.len;
+    const size_t n = json_string_length(text);
+    if (!n || n > STORE_BYTES || json_object_set_new(s->texts, key, text))
+        return;
+    s->bytes += n;
+    while (s->bytes > STORE_BYTES || json_object_size(s->texts) > STORE_NUMBER) {
+        void *first = json_object_iter(s->texts);
+        s->bytes -= json_string_length(json_object_iter_value(first));
+        json_object_del(s->texts, json_object_iter_key(first));
+    }
 }
 
-/* Takes out what *at points to. */
-static struct stored *take(struct response_store *s, struct stored **at)
+static void key_make(char key[80], int32_t client, const char *id)
 {
-    struct stored *r = *at;
-    *at = r->next;
-    s->bytes -= bytes_of(r);
-    s->n--;
-    return r;
-}
-
-static void put_first(struct response_store *s, struct stored *r)
-{
-    r->next = s->first;
-    s->first = r;
-    s->bytes += bytes_of(r);
-    s->n++;
-}
-
-static void stored_free(struct stored *r)
-{
-    text_free(&r->text);
-    free(r);
-}
-
-static struct stored **find(struct response_store *s, int32_t client, const char *id)
-{
-    struct stored **at = &s->first;
-    while (*at && ((*at)->client != client || strcmp((*at)->id, id) != 0))
-        at = &(*at)->next;
-    return at;
+    snprintf(key, 80, "%d %.60s", client, id);
 }
 
 void response_store_put(struct response_store *s, int32_t client, const char *id, const char *text)
 {
-    struct stored *r = calloc(1, sizeof *r);
-    if (!r)
-        return;
-    r->client = client;
-    snprintf(r->id, sizeof r->id, "%s", id);
-    text_add(&r->text, text, strlen(text));
-    if (r->text.failed || bytes_of(r) > STORE_BYTES) {
-        stored_free(r);
-        return;
-    }
+    char key[80];
+    key_make(key, client, id);
     pthread_mutex_lock(&s->lock);
-    put_first(s, r);
-    while (s->bytes > STORE_BYTES || s->n > STORE_NUMBER) {
-        struct stored **last = &s->first;
-        while ((*last)->next)
-            last = &(*last)->next;
-        stored_free(take(s, last));
-    }
+    put(s, key, json_string(text));
     pthread_mutex_unlock(&s->lock);
 }
 
 bool response_store_get(struct response_store *s, int32_t client, const char *id, bool forget,
                         struct text *out)
 {
+    char key[80];
+    key_make(key, client, id);
     pthread_mutex_lock(&s->lock);
-    struct stored **at = find(s, client, id);
-    struct stored *r = *at ? take(s, at) : NULL;
-    if (r)
-        text_add(out, or_empty(r->text.data), r->text.len);
-    if (r && !forget)
-        put_first(s, r);
+    json_t *text = json_incref(json_object_get(s->texts, key));
+    if (text) {
+        text_add(out, json_string_value(text), json_string_length(text));
+        s->bytes -= json_string_length(text);
+        json_object_del(s->texts, key);
+    }
+    if (text && !forget)
+        put(s, key, json_incref(text));
     pthread_mutex_unlock(&s->lock);
-    if (r && forget)
-        stored_free(r);
-    return r != NULL;
+    json_decref(text);
+    return text != NULL;
 }
 
 void response_store_free(struct response_store *s)
 {
-    while (s && s->first)
-        stored_free(take(s, &s->first));
+    if (s)
+        json_decref(s->texts);
     free(s);
 }

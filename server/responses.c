@@ -72,7 +72,7 @@ static oato_status parts_take(json_t *message, const json_t *content, struct oat
     size_t i;
     if (!json_is_string(content) && !json_is_array(content))
         return oato_fail(err, OATO_EUSAGE, "content and output want a text or a list of parts");
-    message_says(message, content);
+    message_part(message, "content", content);
     json_array_foreach(content, i, part)
     {
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
@@ -82,7 +82,7 @@ static oato_status parts_take(json_t *message, const json_t *content, struct oat
                   !json_is(type, "text")) ||
                  !json_is_string(text))
             return unsupported("content", part, err);
-        message_says(message, text);
+        message_part(message, "content", text);
     }
     return OATO_OK;
 }
@@ -95,13 +95,13 @@ static void reasoning_take(json_t *message, const json_t *item)
     size_t i;
     json_array_foreach(content, i, part)
     {
-        message_thinks(message, json_object_get(part, "text"));
+        message_part(message, "reasoning_content", json_object_get(part, "text"));
     }
     if (json_array_size(content) || !json_is_string(sealed) ||
         strncmp(json_string_value(sealed), REASONING_MARK, mark) != 0)
         return;
     json_t *text = json_string(json_string_value(sealed) + mark);
-    message_thinks(message, text);
+    message_part(message, "reasoning_content", text);
     json_decref(text);
 }
 
@@ -111,11 +111,6 @@ static json_t *tool_name(const json_t *in, const json_t *name)
     return json_is_string(in)
                ? json_sprintf("%s%s", json_string_value(in), or_empty(json_string_value(name)))
                : json_incref((json_t *)name);
-}
-
-static json_t *input_of(const json_t *input)
-{
-    return json_pack("{s:O*}", "input", input);
 }
 
 static oato_status item_take(struct exchange *x, json_t *messages, const json_t *item,
@@ -139,7 +134,7 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
         reasoning_take(message_of(messages, "assistant"), item);
     } else if ((custom || json_is(type, "function_call")) && json_is_string(name)) {
         json_t *as = tool_name(json_object_get(item, "namespace"), name);
-        json_t *arguments = custom ? input_of(json_object_get(item, "input"))
+        json_t *arguments = custom ? json_pack("{s:O*}", "input", json_object_get(item, "input"))
                                    : json_incref(json_object_get(item, "arguments"));
         message_calls(message_of(messages, "assistant"), id, as, arguments);
         json_decref(arguments);
@@ -203,7 +198,7 @@ static oato_status items_load(struct exchange *x, json_t **items, struct oato_er
 
 /* ----------------------------------------------------------------------------------- tools --- */
 
-/* What Codex offers a model of OpenAI's besides, and others do without. */
+/* What Codex offers besides functions, without which a model does. */
 static bool is_dispensable(const json_t *type)
 {
     return json_is(type, "web_search") || json_is(type, "image_generation") ||
@@ -265,26 +260,11 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
         return OATO_OK;
     if ((!json_is(type, "function") && !json_is(type, "custom")) || !json_is_string(name))
         return unsupported("a tool_choice", choice, err);
-    json_object_set_new(request, "tool_choice",
-                        json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
+    choice_set(request, name);
     return OATO_OK;
 }
 
 /* -------------------------------------------------------------------------------- requests --- */
-
-static oato_status format_take(json_t *request, const json_t *format, struct oato_error *err)
-{
-    const json_t *type = json_object_get(format, "type");
-    if (!format || json_is_null(format) || json_is(type, "text"))
-        return OATO_OK;
-    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
-        return oato_fail(err, OATO_EUSAGE,
-                         "text.format wants the type text, json_object or json_schema");
-    json_object_set_new(request, "response_format",
-                        json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
-                                  json_object_get(format, "schema")));
-    return OATO_OK;
-}
 
 static bool includes(const json_t *o, const char *what)
 {
@@ -299,33 +279,25 @@ static bool includes(const json_t *o, const char *what)
 }
 
 /* What a response repeats of its request, or what that is otherwise. */
-static json_t *echo_of(const json_t *o)
+static json_t *echo_of(json_t *o)
 {
-    static const char *const echoed[][2] = {{"background", "false"},
-                                            {"instructions", "null"},
-                                            {"max_output_tokens", "null"},
-                                            {"max_tool_calls", "null"},
-                                            {"metadata", "{}"},
-                                            {"parallel_tool_calls", "true"},
-                                            {"previous_response_id", "null"},
-                                            {"prompt_cache_key", "null"},
-                                            {"reasoning", "{\"effort\":null,\"summary\":null}"},
-                                            {"safety_identifier", "null"},
-                                            {"store", "true"},
-                                            {"text", "{\"format\":{\"type\":\"text\"}}"},
-                                            {"tool_choice", "\"auto\""},
-                                            {"tools", "[]"},
-                                            {"top_logprobs", "0"},
-                                            {"truncation", "\"disabled\""},
-                                            {"user", "null"}};
-    json_t *echo = json_pack("{s:s}", "service_tier", "default");
-    for (size_t i = 0; i < ARRAY_LEN(echoed); i++) {
-        json_t *v = json_object_get(o, echoed[i][0]);
-        json_object_set_new(echo, echoed[i][0],
-                            v && !json_is_null(v)
-                                ? json_incref(v)
-                                : json_loads(echoed[i][1], JSON_DECODE_ANY, NULL));
+    json_t *echo = json_loads(
+        "{\"background\":false,\"instructions\":null,\"max_output_tokens\":null,"
+        "\"max_tool_calls\":null,\"metadata\":{},\"parallel_tool_calls\":true,"
+        "\"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,"
+        "\"summary\":null},\"safety_identifier\":null,\"store\":true,\"text\":{\"format\":{"
+        "\"type\":"
+        "\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],\"top_logprobs\":0,\"truncation\":"
+        "\"disabled\",\"user\":null}",
+        0, NULL);
+    const char *key;
+    json_t *value;
+    json_object_foreach(o, key, value)
+    {
+        if (json_object_get(echo, key) && !json_is_null(value))
+            json_object_set(echo, key, value);
     }
+    json_object_set_new(echo, "service_tier", json_string("default"));
     return echo;
 }
 
@@ -342,12 +314,12 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
         json_object_set(request, "max_completion_tokens", most);
     if (json_is(effort, "none"))
         thinking_set(x, request, false);
-    else if (effort_of(effort))
-        json_object_set_new(request, "reasoning_effort", json_string(effort_of(effort)));
+    else
+        effort_set(request, effort);
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
-    return format_take(request, json_object_get(json_object_get(o, "text"), "format"), err)
+    return format_set(request, json_object_get(json_object_get(o, "text"), "format"), err)
                ? err->status
                : choice_take(request, json_object_get(o, "tool_choice"), err);
 }
@@ -361,7 +333,8 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
     if (!status)
         status = items_load(x, &items, err);
     if (!status && json_string_length(json_object_get(x->json, "instructions")))
-        message_says(message_of(messages, "system"), json_object_get(x->json, "instructions"));
+        message_part(message_of(messages, "system"), "content",
+                     json_object_get(x->json, "instructions"));
     json_array_foreach(items, i, item)
     {
         if (!status)
@@ -369,8 +342,11 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
     }
     if (!status)
         status = rest_take(x, request, err);
+    const json_t *offered = json_object_get(x->json, "tools");
     if (!status)
-        status = tools_take(tools, names, json_object_get(x->json, "tools"), NULL, err);
+        status = tools_take(tools, names, offered, NULL, err);
+    if (!status && json_array_size(offered) && !json_array_size(tools))
+        status = unsupported("a tool", json_array_get(offered, 0), err);
     if (!status) {
         const bool store = !json_is_false(json_object_get(x->json, "store"));
         char *dump = store ? json_dumps(items, JSON_COMPACT) : NULL;

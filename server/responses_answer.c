@@ -84,8 +84,8 @@ static json_t *item_of(const struct job *j, size_t index, bool all)
     const struct part_view p = part_at(c, index);
     const struct form *f = form_of(j, &p);
     const enum ending e = choice_ending(c);
-    const bool cut = c->ended && index + 1 == c->n_parts &&
-                     (e == ENDING_LIMIT || e == ENDING_CONTEXT || !p.whole);
+    const bool cut =
+        c->ended && index + 1 == c->n_parts && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
     const char *status = !all ? "in_progress" : cut ? "incomplete" : "completed";
     json_t *item =
         json_pack("{s:o, s:s, s:s}", "id", id_of(j, f, index), "type", f->item, "status", status);
@@ -196,22 +196,14 @@ static void response_event(struct job *j, struct text *out, const char *name, js
     event(j->choices[0], out, "response.", name, json_pack("{s:o}", "response", response));
 }
 
-/* Where an event is: in which item, and in which part of its content. */
-static json_t *place_of(const struct job *j, const struct form *f, size_t index)
-{
-    json_t *o =
-        json_pack("{s:o, s:I}", "item_id", id_of(j, f, index), "output_index", (json_int_t)index);
-    if (f->text)
-        json_object_set_new(o, "content_index", json_integer(0));
-    return o;
-}
-
-/* The same with a member more. */
+/* Where an event is: in which item, and in which part of its content; and what is there. */
 static json_t *place_with(const struct job *j, const struct form *f, size_t index, const char *key,
                           json_t *value)
 {
-    json_t *o = place_of(j, f, index);
-    json_object_set_new(o, key, value);
+    json_t *o = json_pack("{s:o, s:I, s:o}", "item_id", id_of(j, f, index), "output_index",
+                          (json_int_t)index, key, value);
+    if (f->text)
+        json_object_set_new(o, "content_index", json_integer(0));
     return o;
 }
 

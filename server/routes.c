@@ -9,93 +9,26 @@ static enum MHD_Result health(struct exchange *x)
 {
     static const char ok[] = "{\"status\":\"ok\"}";
     const int state = atomic_load(&x->instance->state);
-    if (state == INSTANCE_LOADING)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    if (state != INSTANCE_READY)
+    const bool alone = x->server->models.alone;
+    if (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY))
         return reply_ending(x);
+    if (alone && state < INSTANCE_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
     return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
 }
 
-static void list_add(struct text *t, const char *key, const struct list *l)
-{
-    json_open(t, key, '[');
-    for (int32_t i = 0; l->item && l->item[i]; i++)
-        json_add(t, JSON(NULL, l->item[i]));
-    json_close(t, ']');
-}
-
-/* As OpenAI has it, or Anthropic. */
-static void model_add(struct text *t, const struct instance *m, bool anthropic)
-{
-    const bool ready = atomic_load(&m->state) == INSTANCE_READY;
-    const time_t since = m->server->started;
-    char created[32];
-    struct tm utc;
-    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&since, &utc));
-    json_open(t, NULL, '{');
-    json_add(t, JSON("id", (const char *)m->name));
-    if (anthropic) {
-        json_add(t, JSON("type", "model"), JSON("display_name", (const char *)m->name),
-                 JSON("created_at", (const char *)created), JSON("lifecycle", "active"),
-                 JSON("max_input_tokens", ready ? m->context : 0));
-        json_close(t, '}');
-        return;
-    }
-    json_add(t, JSON("object", "model"), JSON("created", (uint64_t)since),
-             JSON("owned_by", "oato"));
-    list_add(t, "aliases", &m->aliases);
-    list_add(t, "tags", &m->tags);
-    if (ready) {
-        const struct model_shape *shape = &m->session.model->shape;
-        json_add_object(t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
-                        JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
-    }
-    json_close(t, '}');
-}
-
-static enum MHD_Result models(struct exchange *x)
-{
-    const bool anthropic = asks_anthropic(x);
-    const char *name = x->instance->name;
-    struct text t;
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    json_open(&t, "data", '[');
-    model_add(&t, x->instance, anthropic);
-    json_close(&t, ']');
-    if (anthropic)
-        json_add(&t, json_bool("has_more", false), JSON("first_id", name), JSON("last_id", name));
-    else
-        json_add(&t, JSON("object", "list"));
-    json_close(&t, '}');
-    return reply_json(x, &t);
-}
-
-static enum MHD_Result model(struct exchange *x)
-{
-    const struct instance *m = x->instance;
-    bool known = !strcmp(x->rest, m->name);
-    struct text t;
-    for (int32_t i = 0; m->aliases.item && m->aliases.item[i]; i++)
-        known = known || !strcmp(x->rest, m->aliases.item[i]);
-    if (!known)
-        return reply_error(x, MHD_HTTP_NOT_FOUND, "The model '%.200s' does not exist", x->rest);
-    text_init(&t);
-    model_add(&t, m, asks_anthropic(x));
-    return reply_json(x, &t);
-}
-
-static enum MHD_Result complete(struct exchange *x)
+enum MHD_Result route_complete(struct exchange *x)
 {
     const struct dialect *d = x->route->dialect;
     struct oato_error err = {0};
     struct ask ask;
+    x->kind = d->kind;
     if (x->server->options->session.engine.embeddings)
         return reply_error(
             x, MHD_HTTP_NOT_IMPLEMENTED,
             "this server makes embeddings; one started without --embeddings answers");
     if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
-        ask_read(x->instance, x->json, d->kind, &x->budget, &ask, &err))
+        ask_read(x->instance, x->json, x->kind, &x->budget, &ask, &err))
         return reply_failure(x, &err);
     ask.client = x->client;
     ask.dialect = d;
@@ -105,7 +38,7 @@ static enum MHD_Result complete(struct exchange *x)
         ask_free(&ask);
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
     }
-    if (d->kind == ASK_CHAT ? chat_add(j, x->json, &err)
+    if (x->kind == ASK_CHAT ? chat_add(j, x->json, &err)
                             : prompts_add(j, json_object_get(x->json, "prompt"), &err)) {
         x->n_prompt = j->n_unfit;
         job_release(j);
@@ -120,27 +53,48 @@ const struct route routes[] = {
     {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
     {"/health", METHOD_GET, true, true, health, NULL},
     {"/v1/health", METHOD_GET, true, true, health, NULL},
-    {"/models", METHOD_GET, true, true, models, NULL},
-    {"/v1/models", METHOD_GET, true, true, models, NULL},
-    {"/v1/models/*", METHOD_GET, true, true, model, NULL},
-    {"/completion", METHOD_POST, false, false, complete, &dialect_native},
-    {"/completions", METHOD_POST, false, false, complete, &dialect_native},
-    {"/v1/completions", METHOD_POST, false, false, complete, &dialect_text},
-    {"/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
-    {"/v1/chat/completions", METHOD_POST, false, false, complete, &dialect_chat},
-    {"/v1/messages", METHOD_POST, false, false, complete, &dialect_messages},
+    {"/models", METHOD_GET, true, true, route_models, NULL},
+    {"/v1/models", METHOD_GET, true, true, route_models, NULL},
+    {"/v1/models/*", METHOD_GET, true, true, route_model, NULL},
+    {"/models/load", METHOD_POST, false, true, route_load, NULL},
+    {"/models/unload", METHOD_POST, false, true, route_unload, NULL},
+    {"/completion", METHOD_POST, false, false, route_complete, &dialect_native},
+    {"/completions", METHOD_POST, false, false, route_complete, &dialect_native},
+    {"/v1/completions", METHOD_POST, false, false, route_complete, &dialect_text},
+    {"/chat/completions", METHOD_POST, false, false, route_complete, &dialect_chat},
+    {"/v1/chat/completions", METHOD_POST, false, false, route_complete, &dialect_chat},
+    {"/v1/messages", METHOD_POST, false, false, route_complete, &dialect_messages},
     {"/v1/messages/count_tokens", METHOD_POST, false, false, route_count, &dialect_messages_count},
-    {"/v1/responses", METHOD_POST, false, false, complete, &dialect_responses},
-    {"/responses", METHOD_POST, false, false, complete, &dialect_responses},
+    {"/v1/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
+    {"/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
     {"/v1/responses/input_tokens", METHOD_POST, false, false, route_count, &dialect_responses},
-    {"/v1/responses/*/input_items", METHOD_GET, false, false, route_response, &dialect_responses},
-    {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, false, route_response,
+    {"/v1/responses/*/input_items", METHOD_GET, false, true, route_response, &dialect_responses},
+    {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, true, route_response,
      &dialect_responses},
     {"/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/chat/completions/input_tokens", METHOD_POST, false, false, route_count, NULL},
     {"/v1/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings},
     {"/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
     {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
+    {"/infill", METHOD_POST, false, false, route_complete, &dialect_infill},
+    {"/v1/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/v1/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/api/chat", METHOD_POST, false, false, route_ollama, &dialect_ollama},
+    {"/api/generate", METHOD_POST, false, false, route_ollama, &dialect_ollama},
+    {"/api/embed", METHOD_POST, false, false, route_embeddings, &dialect_ollama_embed},
+    {"/api/embeddings", METHOD_POST, false, false, route_embeddings, &dialect_ollama_embed},
+    {"/api/tags", METHOD_GET, false, true, route_ollama_models, &dialect_ollama},
+    {"/api/ps", METHOD_GET, false, true, route_ollama_models, &dialect_ollama},
+    {"/api/show", METHOD_POST, false, false, route_ollama_show, &dialect_ollama},
+    {"/api/version", METHOD_GET, true, true, route_ollama_version, &dialect_ollama},
+    {"/api/pull", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/push", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/create", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/copy", METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/delete", METHOD_DELETE, false, true, route_ollama_refuse, &dialect_ollama},
+    {"/api/blobs/*", METHOD_GET | METHOD_POST, false, true, route_ollama_refuse, &dialect_ollama},
     {"/tokenize", METHOD_POST, false, false, route_tokenize, NULL},
     {"/detokenize", METHOD_POST, false, false, route_detokenize, NULL},
     {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},

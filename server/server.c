@@ -18,6 +18,11 @@ enum { CANDIDATES = 64 };
  * the memory of the answers' rows only. */
 enum { PROMPT_ROWS = 32 };
 
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
 /* Cuts the list's text in place. */
 static oato_status list_cut(struct list *l, const char *at_any, const char *name,
                             struct oato_error *err)
@@ -28,11 +33,15 @@ static oato_status list_cut(struct list *l, const char *at_any, const char *name
         return oato_fail_memory(err, l->text.len, name);
     for (char *at = l->text.data; *(at += strspn(at, at_any));) {
         const size_t length = strcspn(at, at_any);
-        l->item[n++] = at;
-        if (!at[length])
-            break;
-        at[length] = 0;
-        at += length + 1;
+        char *const next = at + length + (at[length] != 0), *end = at + length;
+        while (at < end && is_blank(*at)) /* around an item they are none of it */
+            at++;
+        while (at < end && is_blank(end[-1]))
+            end--;
+        *end = 0;
+        if (at < end)
+            l->item[n++] = at;
+        at = next;
     }
     return n ? OATO_OK : oato_fail(err, OATO_EUSAGE, "%s has nothing in it; name something", name);
 }
@@ -92,17 +101,15 @@ void pause_ns(int64_t ns)
  * longer than --drain. */
 static void wait_and_drain(struct server *s)
 {
-    struct instance *m = s->instance;
-    while (!oato_interrupted && atomic_load(&m->state) != INSTANCE_ENDED)
+    while (!oato_interrupted && !models_ended(s))
         pause_ns(POLL_NS);
-    int expected = INSTANCE_READY;
-    atomic_compare_exchange_strong(&m->state, &expected, INSTANCE_DRAINING);
+    atomic_store(&s->ending, true);
     listeners_close(s);
-    instance_stop(m, false);
+    models_stop(s, false);
     const uint64_t begin = now_ns(), most = (uint64_t)s->options->drain_s * 1000000000;
-    while (atomic_load(&m->state) != INSTANCE_ENDED && now_ns() - begin < most)
+    while (!models_idle(s) && now_ns() - begin < most)
         pause_ns(POLL_NS / 10);
-    instance_stop(m, true);
+    models_stop(s, true);
 }
 
 static oato_status serve(const struct server_options *o, struct oato_error *err)
@@ -115,20 +122,23 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     if (!status && !s.responses)
         status = oato_fail_memory(err, 1 << 10, "the responses");
     if (!status)
-        status = instance_create(&s, &s.instance, err);
+        status = models_open(&s, err);
+    if (!status && s.models.alone) /* before anybody is told that it listens */
+        status = session_check(&o->session, err);
     if (!status)
         status = prepare_open(&s, err);
     if (!status)
         status = http_open(&s, err);
-    if (!status && (status = instance_start(s.instance, err)) != OATO_OK)
+    if (!status && (status = models_start(&s, err)) != OATO_OK)
         http_close(&s);
     if (status) { /* no session has taken the ranks */
         prepare_close(&s);
-        collective_leave(o->session.ranks, err);
+        if (o->session.ranks)
+            collective_leave(o->session.ranks, err);
         collective_close(o->session.ranks);
     } else {
         wait_and_drain(&s);
-        status = instance_join(s.instance, err);
+        status = models_join(&s, err);
         prepare_close(&s); /* before the daemon: it must have no suspended connection */
         for (int i = 0; i < 100 && atomic_load(&s.exchanges); i++) /* answers on their way */
             pause_ns(POLL_NS / 5);
@@ -137,7 +147,7 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
             status = OATO_OK;
     }
     program_ends((int)status, status ? err : NULL);
-    if (instance_free(s.instance, &log) && !status) {
+    if (models_close(&s, &log) && !status) {
         status = log.status;
         *err = log;
     }
@@ -158,10 +168,21 @@ oato_status server_run(const struct server_options *o, struct oato_error *err)
     own.session.engine.prompt_cache_bytes = (uint64_t)o->prompt_cache_mib << 20;
     if (!own.session.plan && !own.session.make_plan && !own.session.engine.embeddings)
         own.session.engine.rows = own.session.engine.seqs + PROMPT_ROWS;
+    own.session.engine.states = !own.session.engine.embeddings;
     oato_status status = session_join(&own.session, err);
     if (status)
         return status;
-    if (collective_ranks(own.session.ranks) > 1)
+    const int32_t ranks = collective_ranks(own.session.ranks);
+    if (ranks > 1 && own.models) {
+        oato_fail(err, OATO_EUSAGE, "--models: ranks serve one model; give one file");
+        collective_leave(own.session.ranks, err);
+    }
+    if (own.models) { /* each session has its own */
+        collective_close(own.session.ranks);
+        own.session.ranks = NULL;
+        return ranks > 1 ? err->status : serve(&own, err);
+    }
+    if (ranks > 1)
         own.swap_mib = 0; /* ranks cannot save sequences */
     if (!collective_rank(own.session.ranks))
         return serve(&own, err);

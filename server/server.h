@@ -6,6 +6,22 @@
 
 #include "executor/session.h"
 
+enum { MODELS_MOST = 256, MODELS_DEVICES = 1 + DEVICES_MAX };
+/* Of the host, for connections and their requests; the rest of memory_bytes is the models'. */
+enum { SERVER_BYTES = 48 << 20 };
+
+/* One of several models, by a name that no other one has. */
+struct server_model {
+    const char *name, *path;
+    void *make_user; /* of session.make_plan */
+};
+
+/* What the models may use of an accelerator together. */
+struct server_device {
+    char id[16];
+    uint64_t bytes;
+};
+
 /* Texts are borrowed until server_run returns. */
 struct server_options {
     struct session_args session; /* engine.seqs: answers computed at the same time */
@@ -33,6 +49,15 @@ struct server_options {
     bool verbose;                       /* answers tell their prompt */
     bool split;       /* engine.context is divided by engine.seqs: no answer has more positions */
     int32_t body_kib; /* of a request */
+    /* Several models, loaded when they are asked for; NULL: session.model alone */
+    const struct server_model *models;
+    int32_t n_models;
+    struct server_device devices[DEVICES_MAX];
+    int32_t n_devices;
+    uint64_t memory_bytes; /* of the host, for all models and the server together */
+    int32_t models_max;    /* loaded at the same time; 0: as memory allows */
+    int32_t models_wait_s; /* of a request, for memory that other models use */
+    bool no_autoload;      /* only /models/load loads one */
 };
 
 /* Serves until a signal (interrupt_catch), then lets running answers end. Returns what

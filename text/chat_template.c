@@ -165,6 +165,12 @@ const char *chat_template_name(const struct chat_template *c)
     return c->format ? c->format->name : c->own ? "of the model" : "as given";
 }
 
+const char *chat_template_text(const struct chat_template *c, size_t *n)
+{
+    *n = c->format ? strlen(c->format->name) : c->source.len;
+    return c->format ? c->format->name : or_empty(c->source.data);
+}
+
 const char *chat_template_warning(const struct chat_template *c)
 {
     return c->warning;

@@ -27,14 +27,14 @@ static double recommended(const struct gguf *g, const char *option, double least
 {
     for (size_t i = 0; i < ARRAY_LEN(sampling_keys); i++) {
         const char *key = sampling_keys[i].key;
-        const struct gguf_value *value = gguf_find(g, key);
+        const struct gguf_value *value = g ? gguf_find(g, key) : NULL;
         double v;
         if (strcmp(sampling_keys[i].option, option) != 0 || !value)
             continue;
         if (gguf_value_f64(value, 0, &v) && v >= least && v <= most)
             return v;
         warn_line(warn, user,
-                  "%s: %s is not a number from %g to %g; --%s is %g instead, as without it",
+                  "%s: %s is not a number from %.10g to %.10g; --%s is %.7g instead, as without it",
                   gguf_path(g), key, least, most, option, otherwise);
     }
     return otherwise;

@@ -100,6 +100,8 @@ oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
 void chat_template_free(struct chat_template *c);
 const char *chat_template_name(
     const struct chat_template *c); /* "of the model": its program; "as given": another one */
+/* Its program in Jinja, of *n bytes, borrowed; of a named format its name. */
+const char *chat_template_text(const struct chat_template *c, size_t *n);
 /* A program of Jinja, which may show tools and have variables; else a named format. */
 bool chat_template_is_program(const struct chat_template *c);
 const char *chat_template_warning(const struct chat_template *c);
@@ -121,6 +123,31 @@ oato_status chat_template_apply_within(const struct chat_template *c, const stru
                                        size_t n, bool add_assistant, const char *variables,
                                        struct budget *budget, struct text *out,
                                        struct oato_error *err);
+
+/* ------------------------------------------------------------------------------- filling in --- */
+
+enum { FILL_IN_MARKS = 5 };
+/* The tokens of a model that makes what stands between two texts; -1: it has no such one. */
+struct fill_in {
+    int32_t mark[FILL_IN_MARKS]; /* prefix, suffix, middle, repository, file */
+};
+/* As the file names them, or by the texts that models are known to have. False: it does not fill
+ * in. */
+bool fill_in_find(const struct tokenizer *t, const struct gguf *g, struct fill_in *out);
+
+struct fill_in_parts {
+    struct gguf_string prefix, begun, suffix; /* begun: of the middle, what is there already */
+    const struct fill_in_file {
+        struct gguf_string name, text;
+    } * files;
+    size_t n_files;
+    size_t most; /* tokens; what is more is missing at the beginning of the files */
+};
+/* *ids, *n of malloc (free them after an error, too): the prompt, with the BOS that the model asks
+ * for. budget: as tokenizer_encode_within has it. */
+oato_status fill_in_prompt(const struct tokenizer *t, const struct fill_in *f,
+                           const struct fill_in_parts *p, struct budget *budget, int32_t **ids,
+                           size_t *n, struct oato_error *err);
 
 /* ----------------------------------------------------------------------- parts of answers --- */
 

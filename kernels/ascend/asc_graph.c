@@ -137,7 +137,7 @@ static uint64_t addresses(const struct compiled *c)
 static bool is_decode(const struct step *step)
 {
     bool one = step->n_tokens <= TOKENS_MOST && step->n_tokens == step->n_seqs &&
-               !step->n_page_copies && !step->n_state_copies;
+               !step->n_page_copies && !step->n_state_copies && !step->n_states;
     for (int32_t s = 0; one && step->seq && s < step->n_seqs; s++)
         one = step->seq[s].query_len == 1;
     return one;

@@ -156,7 +156,7 @@ static uint64_t ids_bytes(const struct compiled *c, const struct program_record 
 static uint64_t rows_bytes(const struct compiled *c, const struct program_record *r, int32_t pages)
 {
     (void)r, (void)pages;
-    return (uint64_t)c->program->max_rows * sizeof(int32_t);
+    return (uint64_t)program_rows(c->program, ROWS_LOGITS) * sizeof(int32_t);
 }
 
 static uint64_t ints_fill(void *to, const int32_t *from, int32_t n)

@@ -14,9 +14,12 @@ int32_t record_rows(const struct program_record *r, const struct step *step)
 {
     switch ((enum row_class)r->rows) {
     case ROWS_LOGITS: return step->n_rows;
-    case ROWS_PICKED: return step->picks ? step->n_rows : 0;
-    case ROWS_WHOLE: return step->picks ? 0 : step->n_rows;
-    case ROWS_TOKENS: break;
+    case ROWS_PICKED: return step->picks ? step->n_rows - step->n_states : 0;
+    case ROWS_WHOLE: return step->picks ? 0 : step->n_rows - step->n_states;
+    case ROWS_OUTPUT: return step->n_rows - step->n_states;
+    case ROWS_STATES: return step->n_states ? step->n_rows : 0;
+    case ROWS_TOKENS:
+    case ROW_CLASSES: break;
     }
     return step->n_tokens;
 }
@@ -379,14 +382,14 @@ oato_status program_check(const struct program *p, const struct value_types *val
     if (p->n_signals >= TIMELINE_RING)
         return oato_fail(err, OATO_EUSAGE, "program: %" PRIu32 " signals exceed the limit of %d",
                          p->n_signals, TIMELINE_RING - 1);
-    if (p->max_tokens < 0 || p->max_rows < 0 || p->max_seqs < 0)
+    if (p->max_tokens < 0 || p->max_rows < 0 || p->max_states < 0 || p->max_seqs < 0)
         return oato_fail(err, OATO_EUSAGE, "program: negative step limits");
     for (c.index = 0; c.index < p->n_records; c.index++) {
         const struct program_record *r = &p->records[c.index];
         oato_status s;
         if (r->numerics > NUMERICS_LIBRARY)
             s = refuse(&c, "unknown numerics %d", r->numerics);
-        else if (r->kind > RECORD_SWAP || r->rows > ROWS_WHOLE)
+        else if (r->kind > RECORD_SWAP || r->rows >= ROW_CLASSES)
             s = refuse(&c, "unknown record kind %d or row class %d", r->kind, r->rows);
         else
             s = r->kind == RECORD_RUN      ? check_run(&c, r)

@@ -33,7 +33,8 @@ enum {
 struct size_key {
     int32_t tokens, segments, spans;
     int32_t rows;       /* negative: candidates of them are wanted */
-    uint64_t addresses; /* of weights in device memory and of the workspace, mixed */
+    uint64_t addresses; /* of weights in device memory and of the workspace, mixed; and
+                           how many rows are states */
 };
 
 struct size_graphs {
@@ -163,6 +164,8 @@ static struct size_key key_of(const struct cuda_device *d, const struct compiled
     key.segments = c->graphs->segments ? cuda_step_segments(step) : 0;
     key.spans = c->graphs->tiles ? cuda_step_spans(step) : 0;
     key.addresses = d->workspace ? (uintptr_t)d->workspace->address : 0;
+    if (step->n_states)
+        key.addresses = mix(key.addresses, (uint64_t)step->n_states);
     for (uint32_t i = 0; i < p->n_weights; i++) {
         const struct oato_weight *w = p->weights[i];
         key.addresses = mix(key.addresses, w ? (uintptr_t)w->data : 0);

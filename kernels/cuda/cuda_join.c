@@ -57,13 +57,13 @@ static bool joins(const struct cuda_device *d, const struct program *p, enum op_
 
 /* ------------------------------------------------------------------------- norms pack ----- */
 
-/* True when the product takes the norm's output as bytes. */
+/* True when the product takes the norm's output as bytes: of all its rows, or of the first ones. */
 static bool reads_packed(const struct cuda_device *d, const struct program *p,
                          const struct program_record *r, const struct program_record *norm)
 {
     return (is_run(r, OP_MUL_MAT) || is_run(r, OP_QKV) || is_run(r, OP_GATE_UP)) &&
            joins(d, p, JOIN_NORM, norm, r) && r->in[0] == norm->out[norm->op.kind == OP_ADD_NORM] &&
-           r->op.k == norm->op.n && r->rows == norm->rows;
+           r->op.k == norm->op.n && (r->rows == norm->rows || r->rows == ROWS_OUTPUT);
 }
 
 /* Nothing but these products may stand between: other records use the workspace as well. What a

@@ -190,7 +190,8 @@ static oato_status make_step(struct cuda_device *d, struct compiled *c, struct o
     c->copies_most = p->kv ? p->kv->pages * (1 + p->kv->windows) : 0;
     c->pages_most = (int32_t)min_i64(INT32_MAX, c->copies_most * max_i64(p->max_seqs, 1));
     c->rows_at = 3 * tokens;
-    c->seqs_at = size_align(c->rows_at + (uint64_t)p->max_rows * sizeof(int32_t), 16);
+    c->seqs_at =
+        size_align(c->rows_at + (uint64_t)program_rows(p, ROWS_LOGITS) * sizeof(int32_t), 16);
     c->pages_at = c->seqs_at + (uint64_t)p->max_seqs * sizeof(struct cuda_seq);
     c->copies_at = c->pages_at + (uint64_t)c->pages_most * sizeof(int32_t);
     c->states_at =

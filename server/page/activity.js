@@ -1,6 +1,6 @@
 // activity.js - what the server does now: /metrics and /slots, looked at each second while that is shown.
 import {$, make} from "./dom.js";
-import {get} from "./api.js";
+import {get, ofModel} from "./api.js";
 
 const LOOKS = 120; // in the curve
 const colours = ["#4c8dff", "#f0883e", "#3fb950", "#a371f7", "#db61a2", "#d4a72c", "#39c5cf", "#f85149"];
@@ -47,7 +47,7 @@ function drawSlots(slots) {
 }
 
 async function look() {
-  const [a, b] = await Promise.all([get("metrics"), get("slots").catch(() => null)]);
+  const [a, b] = await Promise.all([get(ofModel("metrics")), get(ofModel("slots")).catch(() => null)]);
   const m = parse(await a.text()), now = performance.now() / 1000;
   if (last) {
     const rate = name => Math.max(0, (m[name] - last.m[name]) / (now - last.now)) || 0;

@@ -15,6 +15,14 @@ export const key = {
   set: value => kept.set("key", value, sessionStorage),
 };
 
+/** Where the server has several models, the one that is asked and shown; else undefined. */
+export const model = {name: undefined};
+
+/** An address that tells of one model. */
+export function ofModel(path) {
+  return model.name === undefined ? path : `${path}?model=${encodeURIComponent(model.name)}`;
+}
+
 async function checked(response) {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);

@@ -1,6 +1,6 @@
 // app.js - where the page begins: its parts, what keys and buttons do, and which model is asked.
 import {$, banner, kept, make} from "./dom.js";
-import {get} from "./api.js";
+import {get, model} from "./api.js";
 import * as activity from "./activity.js";
 import * as chat from "./chat.js";
 import * as files from "./files.js";
@@ -114,25 +114,33 @@ function keys() {
 
 // ------------------------------------------------------------------------------------------------ models
 
-function chosen() {
-  return $("model").hidden ? undefined : $("model").value;
-}
-
 async function describe() {
-  await Promise.all([settings.refresh(chosen()), plan.refresh(chosen())]);
+  await Promise.all([settings.refresh(), plan.refresh()]);
 }
 
-/** Where the server has several models, one is chosen; what it is doing with each is told by its state. */
+function chooseModel() {
+  kept.set("model", $("model").value);
+  model.name = $("model").value;
+  return describe();
+}
+
+/** The answer may have loaded its model, so that there is more to tell of it. */
+async function ended(timings) {
+  plan.measured(timings);
+  if (model.name !== undefined) await Promise.all([models(), describe()]).catch(() => {});
+}
+
+/** Where the server has several models, one is chosen; what it does with each is told by its state. */
 async function models() {
-  const {data} = await (await get("v1/models")).json();
+  const {data} = await (await get("v1/models")).json(), several = data.length > 1;
+  const select = $("model"), before = kept.get("model", "");
   $("model-name").textContent = data[0]?.id ?? "no model";
-  if (data.length < 2) return;
-  $("model").replaceChildren(...data.map(({id, status}) =>
+  $("model-name").hidden = several;
+  select.hidden = !several;
+  select.replaceChildren(...data.map(({id, status}) =>
     make("option", {value: id, text: status?.value && status.value !== "loaded" ? `${id} (${status.value})` : id})));
-  const before = kept.get("model", "");
-  if (data.some(m => m.id === before)) $("model").value = before;
-  $("model").hidden = false;
-  $("model-name").hidden = true;
+  if (data.some(m => m.id === before)) select.value = before;
+  model.name = several ? select.value : undefined;
 }
 
 async function ready() {
@@ -157,16 +165,19 @@ async function start() {
   keys();
   files.listen();
   list.listen(closeDrawers);
-  chat.configure({list: list.draw, measure: plan.measured, chosen});
+  chat.configure({list: list.draw, ended});
   if (!await store.open(chat.changedElsewhere))
     banner("This browser keeps nothing for this page: conversations are gone when it is closed.");
-  chat.begin();
-  $("model").addEventListener("change", () => { kept.set("model", $("model").value); describe(); });
+  await chat.resume();
+  $("model").addEventListener("change", chooseModel);
   addEventListener("oato-key", () => { banner(""); ready(); });
   activity.watch();
   await ready();
   const question = new URLSearchParams(location.search).get("q"); // /?q=TEXT asks at once
-  if (question) chat.send(question);
+  if (question) {
+    history.replaceState(null, "", location.pathname); // not again when the page is read again
+    chat.send(question);
+  }
   document.body.dataset.ready = "yes";
 }
 

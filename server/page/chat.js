@@ -1,7 +1,7 @@
 // chat.js - conversations: what is asked, how the answer arrives, and what may be done with messages. An answer
 // belongs to the conversation that it was asked in, whichever is shown: it goes on when another one is looked at.
-import {$, banner, newId, toast} from "./dom.js";
-import {events, post} from "./api.js";
+import {$, banner, kept, newId, toast} from "./dom.js";
+import {events, model, post} from "./api.js";
 import {withFiles} from "./files.js";
 import {messageView} from "./messages.js";
 import * as settings from "./settings.js";
@@ -10,15 +10,15 @@ import * as store from "./store.js";
 const SAVE_MS = 1000; // between two times that a growing answer is kept
 const alive = new Map(); // id → {conversation, controller}: answers that arrive
 const views = new Map(); // id of a message → its view
-let current = empty(), listed = () => {}, answered = () => {}, model = () => undefined;
+let current = empty(), listed = () => {}, answered = () => {};
 
 function empty() {
   return {id: newId(), title: "", changed: Date.now(), messages: []};
 }
 
-/** list(): the list of conversations has changed. measure(timings): an answer has ended. model(): the chosen one. */
-export function configure({list, measure, chosen}) {
-  [listed, answered, model] = [list, measure, chosen];
+/** list(): the list of conversations has changed. ended(timings): an answer has ended. */
+export function configure({list, ended}) {
+  [listed, answered] = [list, ended];
 }
 
 export const currentId = () => current.id;
@@ -61,6 +61,7 @@ export function draw() {
   }
   document.body.classList.toggle("blank", !current.messages.length);
   document.title = current.title ? `${current.title} – OATO` : "OATO";
+  kept.set("current", current.messages.length ? current.id : "", sessionStorage);
   const busy = isBusy();
   $("send").textContent = busy ? "Stop" : "Send";
   $("send").classList.toggle("stop", busy);
@@ -96,6 +97,13 @@ export async function show(id) {
   current = there;
   draw();
   scrollToEnd();
+}
+
+/** The conversation that was shown when the page was left. */
+export async function resume() {
+  const id = kept.get("current", "", sessionStorage);
+  begin();
+  if (id) await show(id);
 }
 
 export function begin() {
@@ -173,7 +181,7 @@ function take(m, event) {
 /** Asks for the answer to a conversation and lets it grow at its end. Returns the error of one that never began. */
 async function answer(conversation) {
   const m = {id: newId(), role: "assistant", text: "", thought: "", calls: [],
-             end: "arrives", model: model()};
+             end: "arrives", model: model.name};
   const controller = new AbortController(), asked = performance.now();
   let saved = asked, next = 0, timings = null, refused;
   conversation.messages.push(m);
@@ -252,6 +260,7 @@ export function send(text, files = []) {
 /** Answers anew from a message on. Where the server refuses that, everything is as before. */
 async function again(at, whenRefused = () => {}) {
   const conversation = current, before = [...conversation.messages];
+  if (!at) return toast("There is no message in front of it to answer");
   conversation.messages.splice(at);
   const last = conversation.messages.at(-1), was = last.failed;
   delete last.failed;
@@ -262,9 +271,9 @@ async function again(at, whenRefused = () => {}) {
     last.failed = was;
     banner(refused);
   }
-  whenRefused();
   await keep(conversation);
   if (conversation === current) draw();
+  whenRefused();
 }
 
 function edit(m, text) {
@@ -272,7 +281,12 @@ function edit(m, text) {
   const was = m.text, at = current.messages.indexOf(m) + 1, ends = at === current.messages.length;
   m.text = text;
   if (m.role === "user") {
-    again(at, () => { if (!ends) m.text = was; });
+    again(at, () => {
+      if (ends) return; // the message itself tells what is wrong with it
+      m.text = was;
+      keep(current);
+      views.get(m.id)?.edit(m, text);
+    });
   } else {
     keep(current);
     draw();

@@ -24,9 +24,13 @@ export function button(text, title, onclick, more = {}) {
   return make("button", {type: "button", text, title, onclick, ...more});
 }
 
-/** Shows a line for some seconds, with something to do about it: {label, run}. */
+/** Shows a line for some seconds, with something to do about it: {label, run}. It covers nothing: it stands above the
+ * message box, or below an open drawer's contents. */
 export function toast(text, action) {
-  const at = $("toast");
+  const at = $("toast"), drawer = document.querySelector("main").inert;
+  at.classList.toggle("over", drawer);
+  if (drawer) document.body.append(at);
+  else $("ask").before(at);
   at.replaceChildren(text);
   if (action) at.append(button(action.label, null, () => { at.hidden = true; action.run(); }));
   at.hidden = false;

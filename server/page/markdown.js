@@ -11,7 +11,8 @@ const CLEAN = {ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["align", "class", "href", "sta
                ADD_URI_SAFE_ATTR: ["align", "start"], ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
                ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false, RETURN_DOM_FRAGMENT: true};
 const SPANS = {ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true};
-const LONGEST = 200000; // characters; more than that is shown as it is
+const LONGEST = 200000, MARKS_MOST = 2000; // characters; marks of emphasis in a paragraph, whose time grows as their square
+const SLOW_MS = 500; // of drawing once
 
 const escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};
 const escape = text => text.replace(/[&<>"']/g, c => escaped[c]);
@@ -99,15 +100,16 @@ function colour(code) {
 
 // ------------------------------------------------------------------------------------------------ texts that grow
 
+function isTooMuch(text) {
+  return text.length > LONGEST ||
+    text.split(/\n[ \t]*\n/).some(paragraph => (paragraph.match(/[*_]/g)?.length ?? 0) > MARKS_MOST);
+}
+
 /** Draws a text into an element, again and again while it grows: blocks that are as before stay. */
 export function drawer(into) {
   let blocks = []; // {raw, at, coloured}
-  return function draw(text, ended) {
-    if (text.length > LONGEST) {
-      into.replaceChildren(make("div", {class: "plain", text}));
-      blocks = [];
-      return;
-    }
+
+  function drawBlocks(text, ended) {
     const tokens = marked.lexer(text);
     let same = 0;
     while (same < blocks.length && blocks[same].raw === tokens[same]?.raw) same++;
@@ -125,5 +127,22 @@ export function drawer(into) {
       block.coloured = true;
       block.at.querySelectorAll("pre > code").forEach(colour);
     });
+  }
+
+  function drawPlain(text) {
+    blocks = [];
+    into.replaceChildren(make("div", {class: "block plain", text}));
+  }
+
+  let slow = false; // while it grows: a text that takes long is drawn once more when it has ended
+  return function draw(text, ended) {
+    const begin = performance.now();
+    if (isTooMuch(text) || (slow && !ended)) return drawPlain(text);
+    try {
+      drawBlocks(text, ended);
+    } catch { // nested too deep for the parser
+      drawPlain(text);
+    }
+    slow ||= performance.now() - begin > SLOW_MS;
   };
 }

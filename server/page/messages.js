@@ -37,7 +37,7 @@ function noteOf(m) {
   if (m.end === "stopped") parts.push("stopped");
   if (m.end === "interrupted") parts.push("interrupted when the page was closed");
   if (m.tokens) parts.push(m.tokens === 1 ? "1 token" : `${m.tokens} tokens`);
-  if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? Math.round(m.firstMs) + " ms" : (m.firstMs / 1000).toFixed(1) + " s"}`);
+  if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? `${Math.round(m.firstMs)} ms` : `${(m.firstMs / 1000).toFixed(1)} s`}`);
   if (m.perSecond) parts.push(`then ${m.perSecond.toFixed(1)} tokens/s`);
   return parts.join(", ");
 }
@@ -76,12 +76,12 @@ export function messageView(does) {
     actions.replaceChildren(...(live ? [] : row));
   }
 
-  function edit(m) {
-    const input = make("textarea", {"aria-label": "Edit the message", rows: Math.min(12, m.text.split("\n").length + 1)});
+  function edit(m, begun = m.text) {
+    const input = make("textarea", {"aria-label": "Edit the message", rows: Math.min(12, begun.split("\n").length + 1)});
     const close = () => form.replaceWith(text);
     const form = make("form", {class: "edit", onsubmit: e => { e.preventDefault(); close(); does.edit(m, input.value.trim()); }},
       input, make("button", {type: "submit", text: m.role === "user" ? "Send" : "Save"}), button("Cancel", null, close));
-    input.value = m.text;
+    input.value = begun;
     input.addEventListener("keydown", e => {
       if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) form.requestSubmit();
       if (e.key === "Escape") { e.stopPropagation(); close(); }

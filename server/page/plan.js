@@ -2,14 +2,21 @@
 // of answers).
 import {$, make, size} from "./dom.js";
 import {parse} from "./activity.js";
-import {get} from "./api.js";
+import {get, model, ofModel} from "./api.js";
 
 const PARTS = [["weight_bytes", "weights"], ["kv_bytes", "KV cache"], ["other_bytes", "work"]];
 let plan = null, last = null, metrics = null;
 
 const number = (value, digits = 1) =>
   value > 0 ? value.toLocaleString(undefined, {maximumFractionDigits: value < 1000 ? digits : 0}) : "–";
-const milliseconds = value => !(value > 0) ? "–" : value < 0.001 ? "< 1 µs" : value < 0.1 ? `${number(value * 1000, 0)} µs` : value < 1000 ? `${number(value, value < 10 ? 1 : 0)} ms` : `${number(value / 1000, 2)} s`;
+
+function milliseconds(value) {
+  if (!(value > 0)) return "–";
+  if (value < 0.001) return "< 1 µs";
+  if (value < 0.1) return `${number(value * 1000, 0)} µs`;
+  if (value < 1000) return `${number(value, value < 10 ? 1 : 0)} ms`;
+  return `${number(value / 1000, 2)} s`;
+}
 
 /** Of the kinds of requests that the plan is for, the one that is most like the last answer. */
 function nearest() {
@@ -93,7 +100,7 @@ function draw() {
 
 async function readMetrics() {
   try {
-    const all = parse(await (await get("metrics")).text());
+    const all = parse(await (await get(ofModel("metrics"))).text());
     metrics = {prompt: all["llamacpp:prompt_tokens_seconds"], answer: all["llamacpp:predicted_tokens_seconds"]};
   } catch {
     metrics = null; // a server started with --no-metrics
@@ -107,12 +114,14 @@ export async function measured(timings) {
   draw();
 }
 
-export async function refresh(model) {
+export async function refresh() {
   try {
-    plan = await (await get("plan" + (model ? "?model=" + encodeURIComponent(model) : ""))).json();
+    plan = await (await get(ofModel("plan"))).json();
     await readMetrics();
     draw();
   } catch (error) {
-    $("plan").replaceChildren(make("p", {class: "soft", text: error.message}));
+    plan = null;
+    $("plan").replaceChildren(make("p", {class: "soft", text:
+      model.name !== undefined && error.status === 400 ? "This model is not loaded yet: its first answer loads it." : error.message}));
   }
 }

@@ -1,7 +1,7 @@
 // settings.js - what requests ask for. A field that is empty asks for nothing, so that the server's own value holds:
 // /props tells that value, and the field shows it as its placeholder.
 import {$, banner, button, kept, make} from "./dom.js";
-import {get, key} from "./api.js";
+import {get, key, model, ofModel} from "./api.js";
 
 // member of a request, label, attributes of the input, the name that /props has for it
 const NUMBERS = [
@@ -93,10 +93,10 @@ export function build() {
     button("Use the server's settings", "Empties all fields", clear, {id: "clear"}));
 }
 
-/** Reads the server's own values, for the model that is chosen. */
-export async function refresh(model) {
+/** Reads the server's own values; those of a model that is not loaded are not known. */
+export async function refresh() {
   try {
-    const props = await (await get("props" + (model ? "?model=" + encodeURIComponent(model) : ""))).json();
+    const props = await (await get(ofModel("props"))).json();
     const own = props.default_generation_settings?.params ?? {};
     for (const [name, , , there] of NUMBERS) {
       const value = own[there ?? name];
@@ -104,8 +104,9 @@ export async function refresh(model) {
       inputs.get(name).placeholder = none || String(value === undefined ? "server's default" : Number(value.toPrecision(6)));
     }
   } catch (error) {
-    if (error.status !== 401) throw error;
-    banner("The server wants an API key: it belongs into the settings.");
+    if (error.status === 401) banner("The server wants an API key: enter it in the settings.");
+    else if (model.name === undefined) throw error;
+    for (const [name] of NUMBERS) inputs.get(name).placeholder = "server's default";
   }
 }
 

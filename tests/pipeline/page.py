@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from browser import Browser, is_there  # noqa: E402
-from page_attacks import ATTACKS, AWAY, DRAW, faults  # noqa: E402
+from page_attacks import ATTACKS, AWAY, DRAW, HEAVY, faults  # noqa: E402
 from page_upstream import CODE, Upstream  # noqa: E402
 
 SIZES = [("desktop", 1280, 800, False), ("phone", 390, 844, True)]
@@ -55,6 +55,8 @@ class Page:
             self.b.click(f"#{which} .close" if self.phone else f"#show-{which}")
 
     def tab(self, name):
+        if self.phone:
+            self.side("left", False)
         self.side("right")
         self.b.click(f"#tab-{name}")
 
@@ -216,10 +218,9 @@ def a_reload_keeps_all(p):
     assert p.up.bodies[-1]["temperature"] == 0.5
     p.b.open(p.up.url, *p.size)
     assert p.b.run("document.querySelector('#set-temperature').value") == "0.5"
-    p.side("left")
-    p.b.click("[...document.querySelectorAll('#conversations .title')].find(t => t.textContent === 'Renamed')")
-    p.b.wait("document.querySelectorAll('.message').length > 0", "the conversation")
     assert p.messages() == before
+    p.side("left")
+    assert sorted(p.conversations()) == ["Hello there", "Renamed"], p.conversations()
     p.tab("settings")
     p.b.click("#clear")
     p.say("say again")
@@ -365,6 +366,12 @@ def attacks_do_nothing(p):
     p.b.run("window.hits = 0; window.hit = () => { window.hits++; }")
     wrong = [fault for text in ATTACKS for fault in faults(text, p.b.run(f"{DRAW}({json.dumps(text)})"))]
     assert not wrong, "\n".join(wrong)
+    for text in HEAVY:
+        took = p.b.run("""(async text => {
+            const {drawer} = await import(new URL("page/markdown.js", location.href)), begin = performance.now();
+            drawer(document.createElement("div"))(text, true);
+            return performance.now() - begin; })""" + f"({json.dumps(text)})")
+        assert took < 5000, f"{text[:9]!r} takes {took} ms"
     all_at_once = "\n\n".join(ATTACKS)
     p.say("say " + all_at_once)  # as a message, an answer and a title
     p.b.run("""(async () => { // and as what a conversation that was kept has in its other places

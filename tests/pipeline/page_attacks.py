@@ -62,6 +62,10 @@ ATTACKS = [
     "{{constructor.constructor('hit()')()}}${hit()}",
 ]
 
+# Texts that make parsers slow.
+HEAVY = [mark * 12000 for mark in ("**a ", "_a", "> ", "[", "<a ", "`", "[a](", "- ")] + \
+    ["".join("  " * i + "- x\n" for i in range(300)), "word " * 50000]
+
 # Everything that markup of the page may have: names of elements, and of their attributes.
 ALLOWED = {"a": {"href", "target", "rel", "title"}, "button": {"type", "title", "class"}, "code": {"class", "data-language"},
            "div": {"class"}, "figure": {"class"}, "pre": {"tabindex"}, "span": {"class"}, "td": {"align"}, "th": {"align"},

@@ -231,6 +231,30 @@ def kept(s):
     check(s.ask("/v1/responses/" + not_stored["id"])[0] == 404, "what is not to be stored is not kept")
 
 
+# ------------------------------------------------------------------------------------------------ what coding agents send
+
+CLAUDE_CODE = {
+    **CONVERSATION, "model": "claude-sonnet-4-6", "max_tokens": 12, "metadata": {"user_id": "user_0_account__session_1"}, "temperature": 1,
+    "thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "tools": [{**TOOL, "cache_control": {"type": "ephemeral", "ttl": "1h"}, "eager_input_streaming": True}], "tool_choice": {"type": "auto"}}
+CODEX = {
+    **INPUT, "model": "gpt-5-codex", "tool_choice": "auto", "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"}, "store": False,
+    "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0", "text": {"verbosity": "low"}, "client_metadata": {"x": "y"}, "service_tier": "auto",
+    "tools": [*INPUT["tools"], {"type": "local_shell"}, {"type": "image_generation", "output_format": "png"}, {"type": "tool_search", "execution": "client"},
+              {"type": "custom", "name": "apply_patch", "description": "Patches", "format": {"type": "grammar", "syntax": "lark", "definition": "start: x"}}],
+    "max_output_tokens": 12}
+
+
+def agents(s):
+    names = [e["type"] for e in s.events("/v1/messages?beta=true", CLAUDE_CODE)]
+    check(names[0] == "message_start" and names[-1] == "message_stop", "Claude Code's request is answered", names)
+    names = [e["type"] for e in s.events("/v1/responses", CODEX)]
+    check(names[0] == "response.created" and names[-1] in ("response.completed", "response.incomplete"), "Codex's request is answered", names)
+    first = s.good("/v1/messages", CLAUDE_CODE)["usage"]
+    other = s.good("/v1/messages", {**CLAUDE_CODE, "system": [{"type": "text", "text": "x-anthropic-billing-header: cch=12345;"}, *CLAUDE_CODE["system"][1:]]})["usage"]
+    check(other["cache_read_input_tokens"] >= other["input_tokens"] and other == first, "what differs in each request is not in the prompt", [first, other])
+
+
 # ------------------------------------------------------------------------------------------------ what is refused
 
 def ask_of(block):
@@ -253,6 +277,7 @@ REFUSED = [
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": []}]}, 400, "file_search"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "auto"}, 400, "truncation"),
     ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
 ]
 
@@ -283,6 +308,7 @@ with tempfile.TemporaryDirectory() as folder:
     conversations(server)
     responses(server)
     kept(server)
+    agents(server)
     refused(server)
     server.process.send_signal(signal.SIGTERM)
     check(server.process.wait(30) == 0, "the server ends", server.process.stderr.read())

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { WIDTH = 64, KINDS = ASK_RESPONSES + 1 };
+enum { WIDTH = 64, KINDS = ASK_RERANK + 1 };
 
 static bool is_used(const struct member *m)
 {
@@ -53,7 +53,10 @@ static json_t *some(const struct member *m, unsigned type)
 {
     switch (type) {
     case MEMBER_FLAG: return json_boolean(!m->off_true);
-    case MEMBER_WHOLE: return json_integer((json_int_t)(m->least < m->most ? m->most : 77));
+    case MEMBER_WHOLE:
+        return json_integer((json_int_t)(m->most_width        ? WIDTH
+                                         : m->least < m->most ? m->most
+                                                              : 77));
     case MEMBER_NUMBER: return json_real(m->least < m->most ? m->most : 77.5);
     case MEMBER_TEXT: return json_string("some text");
     case MEMBER_LIST: return json_pack("[i]", 1);
@@ -90,7 +93,7 @@ static void each_row_is_kept_to(void **state)
             if (m->types & MEMBER_FLAG)
                 passes(m, kind, json_boolean(m->off_true));
             if (m->types & (MEMBER_WHOLE | MEMBER_NUMBER))
-                passes(m, kind, m->off_width ? json_integer(WIDTH) : json_real(m->off));
+                passes(m, kind, json_real(m->off));
             if (m->types & MEMBER_TEXT)
                 passes(m, kind, json_string(""));
             if (m->types & MEMBER_LIST)
@@ -144,7 +147,11 @@ static void defaults_of_clients_pass(void **state)
         {ASK_NATIVE, "{'lora':[{'id':0,'scale':1}]}", false},
         {ASK_EMBED, "{'dimensions':64,'embd_normalize':2,'normalize':true,'endianness':'little'}",
          true},
-        {ASK_EMBED, "{'dimensions':8}", false},
+        {ASK_EMBED, "{'dimensions':65}", false},
+        {ASK_OLLAMA, "{'keep_alive':-1,'template':'','context':[],'images':null,'dimensions':8}",
+         true},
+        {ASK_OPTIONS, "{'tfs_z':1,'penalize_newline':true,'num_gpu':99,'numa':false}", true},
+        {ASK_OPTIONS, "{'penalize_newline':false}", false},
         {ASK_CHAT, "{'stream_options':true}", false},
         {ASK_CHAT, "{'parallel_tool_calls':'no'}", false},
         {ASK_CHAT, "{'chat_template_kwargs':[]}", false},
@@ -212,9 +219,12 @@ static void property_check(const struct member *m, const json_t *p)
 static json_t *schema_of(const json_t *api, enum ask_kind kind)
 {
     static const char *const names[] = {
-        [ASK_NATIVE] = "Native",     [ASK_TEXT] = "Completion",    [ASK_CHAT] = "Chat",
-        [ASK_EMBED] = "Embeddings",  [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
-        [ASK_MESSAGES] = "Messages", [ASK_RESPONSES] = "Responses"};
+        [ASK_NATIVE] = "Native",      [ASK_TEXT] = "Completion",
+        [ASK_CHAT] = "Chat",          [ASK_EMBED] = "Embeddings",
+        [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
+        [ASK_MESSAGES] = "Messages",  [ASK_RESPONSES] = "Responses",
+        [ASK_OLLAMA] = "Ollama",      [ASK_OPTIONS] = "OllamaOptions",
+        [ASK_INFILL] = "Infill",      [ASK_RERANK] = "Rerank"};
     json_t *schema = json_object_get(json_object_get(json_object_get(api, "components"), "schemas"),
                                      names[kind]);
     if (*names[kind] == '/')
@@ -261,10 +271,13 @@ static void list_add(struct text *t, unsigned bits, const char *const *names, si
 
 static void table_print(struct text *t)
 {
-    static const char *const at[] = {[ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
-                                     [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
-                                     [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
-                                     [ASK_MESSAGES] = "messages",  [ASK_RESPONSES] = "responses"};
+    static const char *const at[] = {
+        [ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
+        [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
+        [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
+        [ASK_MESSAGES] = "messages",  [ASK_RESPONSES] = "responses",
+        [ASK_OLLAMA] = "Ollama",      [ASK_OPTIONS] = "Ollama's options",
+        [ASK_INFILL] = "/infill",     [ASK_RERANK] = "rerank"};
     static const char *const types[] = {"flag", "whole number", "number", "text", "list", "object"};
     const unsigned answers = MEMBER_ON(ASK_NATIVE) | MEMBER_ON(ASK_TEXT) | MEMBER_ON(ASK_CHAT);
     text_printf(t, "| member | at | wants | here |\n|---|---|---|---|\n");

@@ -6,7 +6,7 @@
 #ifndef OATO_SCHEDULER_WORLD_H
 #define OATO_SCHEDULER_WORLD_H
 
-#include "server/scheduler.h"
+#include "executor/scheduler.h"
 
 /* What a step and a swap take. */
 struct simulated_machine {

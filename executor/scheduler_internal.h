@@ -5,7 +5,7 @@
 #ifndef OATO_SCHEDULER_INTERNAL_H
 #define OATO_SCHEDULER_INTERNAL_H
 
-#include "server/scheduler.h"
+#include "executor/scheduler.h"
 
 /* A request within a decision. */
 struct scheduled {

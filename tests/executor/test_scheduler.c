@@ -3,7 +3,7 @@
  * clients that keep asking get the same; what a log tells is decided again.
  */
 #include "scheduler_world.h"
-#include "server/scheduler.h"
+#include "executor/scheduler.h"
 
 #include <math.h>
 #include <setjmp.h>

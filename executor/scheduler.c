@@ -7,7 +7,7 @@
  * The peak is projected by expected ends: at each of them the requests that end later hold what
  * they hold then. Nobody is admitted past a request that does not fit: it would starve.
  */
-#include "server/scheduler_internal.h"
+#include "executor/scheduler_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -301,7 +301,7 @@ static void clients_charge(struct scheduler *s, const struct scheduled *all, int
     }
 }
 
-static bool room_for(struct scheduler *s, int32_t n)
+static bool models_room(struct scheduler *s, int32_t n)
 {
     if (n <= s->n_all)
         return true;
@@ -318,7 +318,7 @@ void scheduler_run(void *user, struct batch_view *v, int32_t n, const struct bat
 {
     struct scheduler *s = user;
     const struct scheduler_options *o = &s->options;
-    if (!n || !room_for(s, n))
+    if (!n || !models_room(s, n))
         return;
     struct decision d = {.ask = o,
                          .policy = o->policy,

@@ -2,7 +2,7 @@
  * scheduler_log.c - decisions as lines of JSON, with all that they depend on, and what decides them
  * once more. A request is an array, to keep lines short: see FIELDS.
  */
-#include "server/scheduler_internal.h"
+#include "executor/scheduler_internal.h"
 
 #include <inttypes.h>
 #include <jansson.h>

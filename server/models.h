@@ -1,0 +1,99 @@
+/*
+ * models.h - the models that are served: one that is loaded at the start, or several of which those
+ * are loaded that requests ask for, within budgets of memory (models.c). Who goes for whom is
+ * decided from numbers (room.c).
+ */
+#ifndef OATO_SERVER_MODELS_H
+#define OATO_SERVER_MODELS_H
+
+#include "server/instance.h"
+
+struct exchange;
+
+/* ------------------------------------------------------------------------- room (room.c) ---- */
+
+/* A model that is loaded, is being loaded, or is to be. */
+struct room_model {
+    bool there;                    /* it has memory, or was promised it */
+    bool busy;                     /* requests use it */
+    uint64_t used_ns;              /* when one did last */
+    uint64_t need[MODELS_DEVICES]; /* bytes of each device */
+};
+
+enum room {
+    ROOM_FREE,  /* it fits beside all that are there */
+    ROOM_MADE,  /* once those go that goes[] names; none of them is busy */
+    ROOM_WAITS, /* as above, but some of them are busy */
+    ROOM_NEVER  /* not even alone */
+};
+/* Room for the model `want` of n, where each device has a budget and at most `most` models may be
+ * there (0: any number). goes[n]: the least recently used idle ones, then busy ones, and of these
+ * only those without which it does not fit. */
+enum room models_room(const struct room_model *v, int32_t n, int32_t want, const uint64_t *budget,
+                      int32_t most, bool *goes);
+
+/* ----------------------------------------------------------------------- models (models.c) --- */
+
+struct models {
+    struct instance *of[MODELS_MOST];
+    int32_t n;
+    bool alone; /* one model that every name means, loaded as long as the server runs */
+    char device[MODELS_DEVICES][16]; /* the host first, as "" */
+    pthread_t thread;                /* loads and unloads: not where one is alone */
+    bool runs;
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop;
+    struct exchange *waiting, **waiting_end; /* for a model, in order */
+    int32_t n_waiting;
+    uint64_t budget[MODELS_DEVICES];
+    /* Turns of engine threads, one step each: two steps at a time would share the cores. */
+    pthread_mutex_t turn_lock;
+    pthread_cond_t turn;
+    uint64_t turn_next, turn_now;
+};
+
+/* Makes the instances of the server's options, and starts what loads them; the list is never empty
+ * then. */
+oato_status models_open(struct server *s, struct oato_error *err);
+oato_status models_start(struct server *s, struct oato_error *err);
+/* Whether the one model has ended that is alone. */
+bool models_ended(struct server *s);
+/* Loads no more, and refuses what waits. Then engine threads end when they have nothing left, or
+ * now. */
+void models_stop(struct server *s, bool now);
+/* Whether all of them have ended. */
+bool models_idle(struct server *s);
+/* The error of the model that is alone, if it ended by one. */
+oato_status models_join(struct server *s, struct oato_error *err);
+oato_status models_close(struct server *s, struct oato_error *err);
+
+/* The model of that name: its own, which may have ".gguf" or ":latest" behind it, or an alias.
+ * NULL: there is none. */
+struct instance *models_named(struct server *s, const char *name);
+
+/* By a thread that prepares: finds the model of a request, which is x->instance then, and keeps it
+ * loaded until models_leave. */
+enum models_take {
+    MODEL_TAKEN,
+    MODEL_REFUSED, /* there is a reply, *result */
+    MODEL_AWAITED  /* x is not the caller's any more: it comes back to its lane, or is answered */
+};
+enum models_take models_take(struct exchange *x, enum MHD_Result *result);
+void models_leave(struct exchange *x);
+/* Something has changed: the engine thread of a model has loaded it, ended, or knows its size. */
+void models_wake(struct server *s);
+/* Around each step of an engine thread. */
+void turn_take(struct server *s);
+void turn_give(struct server *s);
+
+enum MHD_Result route_models(struct exchange *x);
+enum MHD_Result route_model(struct exchange *x);
+/* Where several are served: /props that names none, as llama.cpp's router has it; POST /models/load
+ * and /models/unload. */
+enum MHD_Result models_props(struct exchange *x);
+enum MHD_Result route_load(struct exchange *x);
+enum MHD_Result route_unload(struct exchange *x);
+
+#endif

@@ -1,0 +1,211 @@
+/*
+ * peers.c - connections: what each has sent, since when something is awaited from it, and whether
+ * its client is still there. libmicrohttpd has no hook in front of its parser, but reads by recv:
+ * the one of this file, which the linker finds first, hands it what a connection sends as head.h
+ * has it. What is wrong never gets there; it is answered here, once the requests before it are.
+ */
+#include "server/server_internal.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+enum { FILES_MOST = 1 << 20, READ_BYTES = 16 << 10 };
+#define LINGER_NS UINT64_C(2000000000) /* for a client to read what was wrong */
+#define HALF_NS   UINT64_C(1000000000) /* until a client that sends no more is asked */
+
+/* By descriptor: recv is told no more. */
+static struct peer *_Atomic *peer_at;
+static size_t peers_most;
+
+oato_status peers_open(struct oato_error *err)
+{
+    struct rlimit limit = {.rlim_cur = FILES_MOST};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    peers_most = limit.rlim_cur < FILES_MOST ? (size_t)limit.rlim_cur : FILES_MOST;
+    peer_at = calloc(peers_most, sizeof *peer_at);
+    return peer_at ? OATO_OK : oato_fail_memory(err, peers_most * sizeof *peer_at, "connections");
+}
+
+static uint64_t idle_ns(const struct server *s)
+{
+    return (uint64_t)s->options->idle_s * 1000000000;
+}
+
+struct peer *peer_add(struct server *s, int fd)
+{
+    struct peer *p = (size_t)fd < peers_most ? calloc(1, sizeof *p) : NULL;
+    if (!p) {
+        shutdown(fd, SHUT_RDWR);
+        return NULL;
+    }
+    p->fd = fd;
+    p->until_ns = now_ns() + idle_ns(s);
+    text_init(&p->head.line);
+    text_init(&p->head.whole);
+    text_init(&p->passed);
+    pthread_mutex_lock(&s->peers.lock);
+    p->next = s->peers.first;
+    p->at = &s->peers.first;
+    if (p->next)
+        p->next->at = &p->next;
+    s->peers.first = p;
+    pthread_mutex_unlock(&s->peers.lock);
+    atomic_store(&peer_at[fd], p);
+    return p;
+}
+
+void peer_remove(struct server *s, struct peer *p)
+{
+    if (!p)
+        return;
+    atomic_store(&peer_at[p->fd], NULL);
+    pthread_mutex_lock(&s->peers.lock);
+    *p->at = p->next;
+    if (p->next)
+        p->next->at = p->at;
+    pthread_mutex_unlock(&s->peers.lock);
+    head_free(&p->head);
+    text_free(&p->passed);
+    free(p);
+}
+
+static struct peer *peer_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+void peer_await(struct exchange *x, bool more)
+{
+    struct peer *p = peer_of(x->connection);
+    if (p)
+        atomic_store(&p->until_ns, more ? now_ns() + idle_ns(x->server) : 0);
+}
+
+/* libmicrohttpd closes connections that are silent. One that drips is not, so what has not sent a
+ * request, or a good part of one, in the same time is closed, too. */
+void peers_sweep(struct server *s)
+{
+    const uint64_t now = now_ns();
+    pthread_mutex_lock(&s->peers.lock);
+    for (struct peer *p = s->peers.first; p; p = p->next) {
+        const uint64_t until = atomic_load(&p->until_ns);
+        if (until && now > until)
+            shutdown(p->fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&s->peers.lock);
+}
+
+/* ------------------------------------------------------------------------ what is wrong ------ */
+
+/* Says what is wrong, if nothing before it is still to be answered, and sends no more. */
+static void wrong_tell(struct peer *p)
+{
+    const struct head *h = &p->head;
+    struct text body, whole;
+    char date[40] = "";
+    const time_t now = time(NULL);
+    struct tm day;
+    if (p->told || h->requests - h->in_body > p->answered)
+        return;
+    text_init(&body);
+    text_init(&whole);
+    error_json(&body, h->status, h->why);
+    if (gmtime_r(&now, &day))
+        strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &day);
+    text_printf(&whole,
+                "HTTP/1.1 %u %s\r\nDate: %s\r\nServer: oato-serve\r\n"
+                "Content-Type: application/json; charset=utf-8\r\nContent-Length: %zu\r\n"
+                "Connection: close\r\n\r\n",
+                h->status, MHD_get_reason_phrase_for(h->status), date, body.len);
+    text_add(&whole, or_empty(body.data), body.len);
+    text_free_part(&body, &whole);
+    if (!whole.failed)
+        (void)!send(p->fd, whole.data, whole.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    text_free(&whole);
+    shutdown(p->fd, SHUT_WR); /* what it still sends is read, or its end would cut the answer */
+    atomic_store(&p->until_ns, now_ns() + LINGER_NS);
+    p->told = true;
+}
+
+static bool sends_no_more(const struct peer *p)
+{
+    char byte;
+    return !recvfrom(p->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+}
+
+void peer_answers(struct exchange *x)
+{
+    struct peer *p = peer_of(x->connection);
+    if (p)
+        p->answers = true;
+}
+
+void peer_answered(struct exchange *x)
+{
+    struct peer *p = peer_of(x->connection);
+    if (!p)
+        return;
+    p->answers = false;
+    p->answered++;
+    if (p->head.status)
+        wrong_tell(p);
+    else if (p->head.requests == p->answered && sends_no_more(p)) /* libmicrohttpd may miss it */
+        shutdown(p->fd, SHUT_WR);
+}
+
+/* As many bytes as fit: with fewer libmicrohttpd takes the socket for empty. */
+ssize_t recv(int fd, void *to, size_t n, int flags)
+{
+    struct peer *p =
+        fd >= 0 && (size_t)fd < peers_most && peer_at ? atomic_load(&peer_at[fd]) : NULL;
+    if (!p)
+        return recvfrom(fd, to, n, flags, NULL, NULL);
+    for (size_t done = 0;;) {
+        char bytes[READ_BYTES];
+        const size_t take =
+            (size_t)min_i64((int64_t)(n - done), (int64_t)(p->passed.len - p->sent));
+        if (take)
+            memcpy((char *)to + done, p->passed.data + p->sent, take);
+        done += take;
+        p->sent += take;
+        if (done == n)
+            return (ssize_t)done;
+        p->passed.len = p->sent = 0;
+        const ssize_t got = recvfrom(fd, bytes, sizeof bytes, flags, NULL, NULL);
+        if (got <= 0)
+            return done ? (ssize_t)done : got;
+        head_read(&p->head, bytes, (size_t)got, &p->passed);
+        if (p->head.status)
+            wrong_tell(p);
+    }
+}
+
+/* ------------------------------------------------------------------ is somebody there? ------- */
+
+/* A client that has closed its connection and one that only sends no more look alike until
+ * something is sent, so after a moment one is: an interim answer, which a client skips. It resets
+ * the connection if there is none. HTTP/1.0 has no such answers. */
+bool client_went(struct MHD_Connection *c)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct peer *p = peer_of(c);
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof info;
+    if (!p || getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) ||
+        info.tcpi_state == TCP_CLOSE)
+        return true;
+    if (info.tcpi_state != TCP_CLOSE_WAIT || p->answers || p->head.old)
+        return false;
+    p->half_ns = p->half_ns ? p->half_ns : now_ns();
+    if (!p->asked && now_ns() - p->half_ns > HALF_NS) {
+        p->asked = true;
+        (void)!send(p->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    return false;
+}

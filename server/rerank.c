@@ -1,0 +1,164 @@
+/*
+ * rerank.c - documents by their relevance to a query, in the form of Jina and Cohere, or ("texts")
+ * of text-embeddings-inference. A model with a ranking head reads the query with each document, as
+ * its file's template says, and the head scores the state behind them. Of any other model the score
+ * is the cosine of both embeddings.
+ */
+#include "server/server_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* -------------------------------------------------------------------------------- requests --- */
+
+static json_t *pair_make(struct gguf_string program, const json_t *query, const json_t *document)
+{
+    const struct {
+        const char *name;
+        const json_t *text;
+    } all[] = {{"{query}", query}, {"{document}", document}};
+    struct text t;
+    text_init(&t);
+    for (size_t i = 0, n; i < program.len; i += n) {
+        const json_t *put = NULL;
+        n = 1;
+        for (size_t k = 0; k < ARRAY_LEN(all) && !put; k++)
+            if (!strncmp(
+                    program.data + i, all[k].name,
+                    (size_t)min_i64((int64_t)strlen(all[k].name), (int64_t)(program.len - i))) &&
+                program.len - i >= strlen(all[k].name)) {
+                put = all[k].text;
+                n = strlen(all[k].name);
+            }
+        text_add(&t, put ? json_string_value(put) : program.data + i,
+                 put ? json_string_length(put) : n);
+    }
+    json_t *made = t.failed ? NULL : json_stringn_nocheck(or_empty(t.data), t.len);
+    text_free(&t);
+    return made;
+}
+
+/* One input for each document, behind the query's without a head. */
+static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, const json_t *query,
+                               const json_t *documents, struct oato_error *err)
+{
+    struct gguf_string program = {0};
+    const json_t *one;
+    size_t i;
+    if (head && !gguf_get_string(x->instance->session.model->gguf, "tokenizer.chat_template.rerank",
+                                 &program))
+        return oato_fail(err, OATO_EUSAGE,
+                         "this model has a ranking head, but its file has no "
+                         "tokenizer.chat_template.rerank, which says how it reads the texts");
+    if (!head)
+        json_array_append(inputs, (json_t *)query);
+    json_array_foreach(documents, i, one)
+    {
+        const json_t *text = json_is_object(one) ? json_object_get(one, "text") : one;
+        const size_t bytes = program.len + json_string_length(query) + json_string_length(text);
+        if (!json_is_string(text))
+            return oato_fail(err, OATO_EUSAGE,
+                             "document %zu wants to be a text, or an object with a text", i);
+        if (head && budget_spend(&x->budget, bytes, bytes, "the query with each document", err))
+            return err->status;
+        json_array_append_new(inputs,
+                              head ? pair_make(program, query, text) : json_incref((json_t *)text));
+    }
+    return OATO_OK;
+}
+
+static oato_status rerank_request(struct exchange *x, struct oato_error *err)
+{
+    const json_t *o = x->json, *query = json_object_get(o, "query");
+    json_t *texts = json_object_get(o, "texts"), *inputs = json_array();
+    json_t *documents = texts ? texts : json_object_get(o, "documents");
+    bool head = false;
+    oato_status status = request_members(o, ASK_RERANK, 0, NULL, err);
+    if (!status && (!json_string_length(query) || !json_array_size(documents) ||
+                    json_array_size(documents) >= INPUTS_MAX))
+        status = oato_fail(err, OATO_EUSAGE, "query wants a text, and documents a list of 1 to %d",
+                           INPUTS_MAX - 1);
+    if (!status)
+        status = model_head(x->instance->session.model, &head, err);
+    if (!status)
+        status = inputs_make(x, inputs, head, query, documents, err);
+    x->kept = json_pack("{s:b, s:b, s:O?, s:O?, s:O?}", "head", head, "list", texts != NULL, "top",
+                        json_object_get(o, "top_n"), "returns",
+                        json_object_get(o, texts ? "return_text" : "return_documents"), "documents",
+                        documents);
+    json_decref(x->json);
+    x->json = json_pack("{s:o}", "input", inputs);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------- answers --- */
+
+struct ranked {
+    int32_t index;
+    double score;
+};
+
+static int by_score(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score ? 1 : -1) : x->index - y->index;
+}
+
+static double cosine(const float *a, const float *b, int32_t n)
+{
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static json_t *result_make(const struct job *j, const struct ranked *r)
+{
+    json_t *document = json_array_get(json_object_get(j->ask.kept, "documents"), (size_t)r->index);
+    const bool list = json_is_true(json_object_get(j->ask.kept, "list"));
+    json_t *o = json_pack("{s:i, s:f}", "index", r->index, list ? "score" : "relevance_score",
+                          isfinite(r->score) ? r->score : 0);
+    if (list && json_is_true(json_object_get(j->ask.kept, "returns")))
+        json_object_set(o, "text", document);
+    else if (json_is_true(json_object_get(j->ask.kept, "returns")))
+        json_object_set_new(o, "document",
+                            json_is_string(document) ? json_pack("{s:O}", "text", document)
+                                                     : json_incref(document));
+    return o;
+}
+
+static void rerank_whole(struct job *j, struct text *t)
+{
+    const struct instance *m = j->instance;
+    const bool head = json_is_true(json_object_get(j->ask.kept, "head"));
+    const json_t *top = json_object_get(j->ask.kept, "top");
+    const int32_t first = !head, n = j->n_choices - first;
+    const json_int_t most = json_is_integer(top) ? json_integer_value(top) : n,
+                     tokens = inputs_tokens(j);
+    struct ranked *all = calloc((size_t)n, sizeof *all);
+    t->failed = t->failed || !all;
+    const int32_t width = head ? 0 : embedding_take(j->choices[0]);
+    for (int32_t i = 0; i < n && all; i++) {
+        struct choice *c = j->choices[first + i];
+        if (!head)
+            embedding_take(c);
+        all[i] = (struct ranked){i, head ? model_head_score(m->session.model, c->rows)
+                                         : cosine(c->rows, j->choices[0]->rows, width)};
+    }
+    if (all)
+        qsort(all, (size_t)n, sizeof *all, by_score);
+    json_t *results = json_array();
+    for (int32_t i = 0; i < n && i < most && all; i++)
+        json_array_append_new(results, result_make(j, &all[i]));
+    if (json_is_true(json_object_get(j->ask.kept, "list")))
+        value_write(t, results);
+    else
+        value_write(t, json_pack("{s:s, s:s, s:{s:I, s:I}, s:o}", "model", m->name, "object",
+                                 "list", "usage", "prompt_tokens", tokens, "total_tokens", tokens,
+                                 "results", results));
+    free(all);
+}
+
+const struct dialect dialect_rerank = {
+    .kind = ASK_EMBED, .request = rerank_request, .whole = rerank_whole, .error = error_json};

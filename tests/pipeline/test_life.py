@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""usage: test_life.py OATO_SERVE MODEL_OR_OATO_MAKE_MODEL
+
+How a server begins and ends: what cannot work is refused before anybody is told that it listens, signals let answers end, and the exit
+status is that of the serving. What it tells of itself (/props, seeds, pieces of characters, limits) is what it does and takes.
+"""
+import atexit
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+serve, model = sys.argv[1:3]
+failures = 0
+
+
+def check(good, what, *more):
+    global failures
+    failures += not good
+    print("ok   " if good else "WRONG", what, *(more if not good else ()))
+
+
+class Server:
+    def __init__(self, *options, **how):
+        self.process = subprocess.Popen([serve, *options, "--port", "0", "-t", "1"], stderr=subprocess.PIPE, text=True, **how)
+        atexit.register(self.process.kill)
+        self.said = self.process.stderr.readline()
+        self.port = int(re.search(r":(\d+), loading", self.said)[1])
+        while "ready" not in self.said.splitlines()[-1]:
+            self.said += self.process.stderr.readline()
+
+    def ask(self, path, body=None, **headers):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body), headers)
+        r = c.getresponse()
+        answer = json.loads(r.read())
+        c.close()
+        return r.status, answer
+
+    def end(self, with_signal=signal.SIGTERM):
+        self.process.send_signal(with_signal)
+        self.said += self.process.stderr.read()
+        return self.process.wait(60)
+
+
+def refused_first(tiny, folder):
+    """One line, and not a word of listening."""
+    text = f"{folder}/text"
+    with open(text, "w", encoding="utf-8") as f:
+        f.write("{% for")
+    with open(tiny, "rb") as f, open(f"{folder}/cut.gguf", "wb") as out:
+        out.write(f.read(3000))
+    for what, options in (("no model", ["/nowhere.gguf"]), ("a text", [text]), ("a model cut short", [f"{folder}/cut.gguf"]),
+                          ("a plan that is none", [tiny, "--plan", text]), ("no plan", [tiny, "--plan", "/nowhere"]),
+                          ("a device of no kind", [tiny, "--devices", "rocm:0"]), ("no template", [tiny, "--chat-template-file", "/nowhere"]),
+                          ("a broken template", [tiny, "--chat-template-file", text]), ("an unknown one", [tiny, "--chat-template", "none"]),
+                          ("variables that are no JSON", [tiny, "--chat-template", "{{ a }}", "--chat-template-kwargs", "{"])):
+        r = subprocess.run([serve, *options, "--port", "0", "-t", "1"], capture_output=True, text=True, timeout=60, check=False)
+        line = r.stderr.splitlines()
+        check(r.returncode in (2, 3, 6) and len(line) == 1 and "listening" not in r.stderr, f"{what} is refused first", r.returncode, line)
+
+
+def signals(tiny):
+    """An answer that runs is let end, be it SIGTERM, SIGINT or SIGHUP; one that the parent ignores changes nothing."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        s = Server(tiny)
+        got = []
+        t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 400, "ignore_eos": True})))
+        t.start()
+        time.sleep(0.1)
+        status = s.end(number)
+        t.join()
+        check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 400, f"{number.name}: the answer that runs ends", status, got)
+        s = Server(tiny, preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
+        s.process.send_signal(number)
+        time.sleep(0.2)
+        check(s.ask("/health")[0] == 200, f"{number.name} that was ignored stays ignored")
+        s.end(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
+
+
+def unkept(tiny):
+    """Weights that cannot be kept are a warning, and no error of the end."""
+    s = Server(tiny, "--prepared-cache", "/proc/nowhere")
+    status = s.end()
+    check(status == 0 and s.said.count("not kept") == 1 and not s.said.rstrip().endswith("directory"), "a cache that cannot be written", status, s.said)
+
+
+def told(s, real):
+    props = s.ask("/props", Authorization="Bearer b")[1]
+    of = props["default_generation_settings"]["params"]
+    check(of["seed"] == -1 and of["temperature"] == 0.8 and of["typical_p"] == 1 and of["top_k"] == 40, "/props has the values that are used", of)
+    check(not real or "<|im_start|>" in props["chat_template"] and "{%" in props["chat_template"], "and the template's text", props["chat_template"][:99])
+    keys = (("a key", 200), ("a  key", 401), ("b", 200), ("c", 200), ("key", 401), ("a", 401))
+    got = [(k, s.ask("/props", Authorization=f"Bearer {k}")[0]) for k, _ in keys]
+    check(got == list(keys), "keys may have blanks", got)
+
+    def ask(path, **body):
+        return s.ask(path, body, Authorization="Bearer b")
+    for seed in (0, 4294967295, 2**63 - 1):
+        got = ask("/completion", prompt="A", n_predict=1, seed=seed)[1]
+        check(got["generation_settings"]["seed"] == seed, f"seed {seed}", got)
+    seeds = [ask("/completion", prompt="A", n_predict=1)[1]["generation_settings"]["seed"] for _ in range(20)]
+    check(len(set(seeds)) == 20 and all(ask("/completion", prompt="A", n_predict=1, seed=x)[0] == 200 for x in seeds), "seeds that are told are taken")
+    for name, least, value in (("repeat_last_n", -1, -5), ("max_tokens", -1, -2), ("n_predict", -1, -5), ("top_k", -1, 3000000000), ("dry_penalty_last_n", -1, -2),
+                               ("n_probs", 0, -1), ("repeat_penalty", 0.01, 0)):
+        status, got = ask("/completion", **{"prompt": "A", "n_predict": 1, name: value})
+        message = got.get("error", {}).get("message", "")
+        check(status == 400 and f"from {least} to" in message and "e+" not in message, f"{name} {value} is refused exactly", status, message)
+
+
+def pieces(s):
+    """Bytes of a character that several tokens make: each is told as it is."""
+    listed = s.ask("/tokenize", {"content": "\U0001f469", "with_pieces": True}, Authorization="Bearer b")[1]["tokens"]
+    bytes_of = [p["piece"] if isinstance(p["piece"], list) else list(p["piece"].encode()) for p in listed]
+    check(any(isinstance(p["piece"], list) for p in listed) and bytes(sum(bytes_of, [])).endswith("\U0001f469".encode()), "pieces of half characters are bytes", listed)
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 20, "temperature": 0,
+            "logit_bias": {str(p["id"]): 60 + i for i, p in enumerate(listed) if isinstance(p["piece"], list)}}
+    for one in s.ask("/v1/chat/completions", body, Authorization="Bearer b")[1]["choices"][0]["logprobs"]["content"]:
+        every = [one, *one["top_logprobs"]]
+        names = {t["token"]: t["bytes"] for t in every}
+        half = [t for t in every if "\\x" in t["token"]]
+        check(all("\ufffd" not in t["token"] and names[t["token"]] == t["bytes"] for t in every) and half and
+              all(t["token"] == "".join(f"\\x{b:02x}" for b in t["bytes"]) for t in half), "and so are tokens of log probabilities", every[:3])
+
+
+def main():
+    if not os.path.exists(model):
+        print(f"skipped: no {model}")
+        sys.exit(1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77)
+    with tempfile.TemporaryDirectory() as folder:
+        tiny, real = model, model.endswith(".gguf")
+        if not real:
+            tiny = f"{folder}/tiny.gguf"
+            subprocess.run([model, tiny, "--vocab", "512", "--layers", "2"], check=True)
+            refused_first(tiny, folder)
+            signals(tiny)
+            unkept(tiny)
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w", encoding="utf-8") as f:
+            f.write("  c \r\n\n")
+        s = Server(tiny, "--api-key", "a key, b ", "--api-key-file", keys, "-c", "512")
+        told(s, real)
+        if real:
+            pieces(s)
+        check(s.end() == 0, "it ends as ever")
+    sys.exit(failures > 0)
+
+
+main()

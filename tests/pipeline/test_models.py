@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""usage: test_models.py OATO_SERVE OATO_MAKE_MODEL
+
+oato-serve --models: of models that do not fit together each is loaded when it is asked for, and none of 200 requests in random order
+from 8 clients is lost, while the memory of the process stays within --memory. Who asks for a model that is busy elsewhere waits, or is
+told to come back; what cannot be loaded says why, and harms nobody; SIGTERM ends it in the middle of loading.
+"""
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+serve, make = sys.argv[1:3]
+failures = 0
+sanitized = b"__asan_init" in open(serve, "rb").read()
+MODEL = ["--width", "512", "--ffn", "1024", "--layers", "4", "--vocab", "1024", "--heads", "8", "--kv-heads", "4"] # 43 MiB
+# 48 MiB of it are the server's own; one model fits, two do not. Sanitizers keep what was freed, and a shadow of all.
+MEMORY, ONE = 48 + 12 + 90, 80 # two that are loaded are more than ONE
+os.environ["OATO_PLAN"] = "none"
+
+
+def check(good, what):
+    global failures
+    failures += not good
+    print("ok   " if good else "WRONG", what)
+
+
+class Server:
+    def __init__(self, models, *options):
+        self.process = subprocess.Popen([serve, "--models", models, "--port", "0", "--temp", "0", "-t", "1", "-c", "512", *options],
+                                        stderr=subprocess.PIPE, text=True)
+        self.port = int(re.search(r":(\d+), serving \d+ models", self.process.stderr.readline())[1])
+        self.said = []
+        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
+
+    def ask(self, path, body=None, timeout=60):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body))
+        r = c.getresponse()
+        text = r.read()
+        c.close()
+        self.headers = dict(r.getheaders())
+        return r.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
+
+    def say(self, model, n=6, timeout=60):
+        status, a = self.ask("/completion", {"model": model, "prompt": "The river", "n_predict": n, "ignore_eos": True}, timeout)
+        return status, a.get("content") or a["error"]["message"]
+
+    def status(self, model):
+        return next(m for m in self.ask("/v1/models")[1]["data"] if m["id"] == model)["status"]
+
+    def wait_for(self, model, value):
+        for _ in range(1000):
+            if self.status(model)["value"] == value:
+                return True
+            time.sleep(0.01)
+        return False
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+class Memory(threading.Thread):
+    """The most that the process had, looked at every few milliseconds."""
+    def __init__(self, s):
+        super().__init__(daemon=True)
+        self.server, self.most, self.looks = s, 0, 0
+        self.start()
+
+    def run(self):
+        while self.server.process.poll() is None:
+            try:
+                with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
+                    rss = re.search(r"VmRSS:\s+(\d+)", f.read())
+            except OSError:
+                return
+            self.most, self.looks = max(self.most, int(rss[1]) / 1024 if rss else 0), self.looks + 1
+            time.sleep(0.003)
+
+
+def two_do_not_fit(folder):
+    s = Server(folder, "--memory", str(MEMORY))
+    memory = Memory(s)
+    text = {m: s.say(m)[1] for m in ("one", "two")}
+    check(text["one"] != text["two"] and s.status("one")["value"] == "unloaded" and s.status("two")["value"] == "loaded",
+          "one goes for the other")
+    order = [random.choice(("one", "two")) for _ in range(200)]
+    with concurrent.futures.ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(s.say, order))
+    wrong = [a for m, a in zip(order, answers) if a != (200, text[m])]
+    check(not wrong, f"200 requests of 8 clients are answered right; the models were loaded {sum('ready' in line for line in s.said)} times"
+          + (f"; {len(wrong)} are not: {wrong[0]}" if wrong else ""))
+    check(s.end() == 0, "and it ends")
+    check(memory.most < min(MEMORY, ONE) or sanitized, f"memory stays within {MEMORY} MiB: {memory.most:.0f} at most in {memory.looks} looks")
+    return text
+
+
+def names_and_failures(folder, text):
+    files = f"{folder}/one.gguf,{folder}/two.gguf,{folder}/bad.gguf"
+    with open(f"{folder}/bad.gguf", "wb") as f:
+        f.write(b"no model at all")
+    s = Server(files, "--memory", str(2 * MEMORY))
+    check(s.say("three")[0] == 404 and "three" in s.say("three")[1], "a model that there is not: 404")
+    check(s.ask("/completion", {"prompt": "x"})[0] == 400, "no name of a model: 400")
+    status, why = s.say("bad")
+    check(status == 500 and "bad.gguf" in why and s.status("bad").get("failed"), f"a file that is none: 500, {why}")
+    before = time.monotonic()
+    check(s.say("bad")[0] == 500 and time.monotonic() - before < 1, "which is not tried again at once")
+    check(s.say("one.gguf") == (200, text["one"]) and s.say("two:latest") == (200, text["two"]), "others go on, by other names, too")
+    check(s.status("one")["value"] == s.status("two")["value"] == "loaded", "both are loaded where there is room")
+    for path in ("/props", "/slots", "/metrics", "/tokenizer_info"):
+        check(s.ask(f"{path}?model=one")[0] == 200 and s.ask(f"{path}?model=bad")[0] in (400, 500) and s.ask(f"{path}?model=x")[0] == 404,
+              f"{path} is of the model that is named")
+    check(s.ask("/props?model=two")[1]["model_alias"] == "two" and s.ask("/props")[1]["role"] == "router", "so says /props, and who serves them")
+    check(s.ask("/v1/models/one")[1]["id"] == "one" and s.ask("/health")[0] == 200, "/v1/models/one")
+    check(s.ask("/models/load", {"model": "one"})[0] == 400 and s.ask("/models/unload", {"model": "one"}) == (200, {"success": True})
+          and s.wait_for("one", "unloaded"), "/models/unload")
+    check(s.ask("/props?model=one")[0] == 400, "who only looks loads nothing")
+    check(s.ask("/models/unload", {"model": "one"})[0] == 400 and s.ask("/models/load", {"model": "x"})[0] == 404, "what cannot be done is refused")
+    check(s.ask("/models/load", {"model": "one"})[0] == 200 and s.wait_for("one", "loaded"), "/models/load")
+    s.ask("/models/unload", {"model": "one"})
+    check(s.say("one") == (200, text["one"]), "an answer waits for a model that has just gone")
+    check(s.end() == 0, "and it ends")
+
+
+def busy(folder):
+    """While `one` answers without end."""
+    s = Server(folder, "--memory", str(MEMORY), "--models-wait", "1", "--queue", "3")
+    with concurrent.futures.ThreadPoolExecutor(8) as clients:
+        s.say("one")
+        long = [clients.submit(s.say, "one", 350) for _ in range(2)]
+        time.sleep(0.2)
+        waits = [clients.submit(s.say, "two") for _ in range(4)]
+        refused = [w.result() for w in waits]
+        stayed = not any(r.done() for r in long) # on this machine
+        check(not stayed or all(r[0] in (200, 503) for r in refused), "who waits for a busy model's memory is told to come back")
+        check(sum("too many" in r[1] for r in refused) == 1 or not stayed, "and so many wait, no more")
+        check(all(r.result()[0] == 200 for r in long), "no answer is cut for another model")
+    check(s.say("two")[0] == 200, "which is loaded once they have ended")
+    with concurrent.futures.ThreadPoolExecutor(1) as clients:
+        long = clients.submit(s.say, "two", 250)
+        time.sleep(0.1)
+        try:
+            s.say("one", timeout=0.3)
+        except TimeoutError:
+            pass
+        gone_first = not long.done()
+        long.result()
+    time.sleep(0.3)
+    check(not gone_first or s.status("two")["value"] == "loaded", "who goes before its turn takes nobody's")
+    check(s.end() == 0, "and it ends")
+
+
+def options_and_signals(folder):
+    def refused(*options):
+        r = subprocess.run([serve, *options], capture_output=True, text=True, check=False)
+        return r.returncode and r.stderr.count("\n") == 1
+    for options in (["--plan", "x"], ["--alias", "a"], ["--decision-log", "x"], ["--neurons", "x"], [f"{folder}/one.gguf"]):
+        check(refused("--models", folder, *options), f"--models refuses {options[0] if options[0][0] == '-' else 'a model'}")
+    check(refused("--models", f"{folder}/empty"), "and what is not there")
+    s = Server(folder, "--memory", "70")
+    status, why = s.say("one")
+    check(status == 500 and "--memory" in why, f"what never fits says so: {why}")
+    check(s.end() == 0, "and it ends")
+    s = Server(folder, "--memory", str(MEMORY), "--models-max", "1", "--no-models-autoload")
+    check(s.say("one")[0] == 400 and s.ask("/props")[1]["max_instances"] == 1, "--no-models-autoload")
+    s.ask("/models/load", {"model": "one"})
+    before = time.monotonic()
+    check(s.end() == 0 and time.monotonic() - before < 10, "SIGTERM while one is loaded")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for i, name in enumerate(("one", "two")):
+            subprocess.run([make, f"{folder}/{name}.gguf", "--seed", str(i), *MODEL], check=True)
+        text = two_do_not_fit(folder)
+        busy(folder)
+        options_and_signals(folder)
+        names_and_failures(folder, text)
+    sys.exit(failures > 0)
+
+
+main()
