@@ -26,7 +26,7 @@ endif()
 
 # What each room shows to those that use it, by the name in which they include it.
 set(OATO_SHOWS_base base/base.h base/dtypes.h base/pages.h)
-set(OATO_SHOWS_net net/net.h)
+set(OATO_SHOWS_net net/net.h net/head.h)
 set(OATO_SHOWS_jinja text/jinja/jinja.h)
 set(OATO_SHOWS_op kernels/op.h kernels/sums.h kernels/activation.h)
 set(OATO_SHOWS_kernels kernels/op.h kernels/sums.h kernels/activation.h kernels/program.h kernels/device.h kernels/ranks/collective.h)

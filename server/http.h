@@ -6,7 +6,7 @@
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H
 
-#include "server/head.h"
+#include "net/head.h"
 #include "server/models.h"
 
 enum { HOSTS_MAX = 8 };

@@ -391,7 +391,7 @@ def embeds(model):
     s = Server(model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
     check(a[0] == a[2] != a[1] and abs(sum(x * x for x in a[0]) - 1) < 1e-4, "embeddings have length 1, the same for the same text")
-    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1}, {"input": "x", "dimensions": 8})), "400: embeddings")
+    check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1}, {"input": "x", "dimensions": 0}, {"input": "x", "dimensions": 65})), "400: embeddings")
     check(s.ask("/v1/embeddings", {"input": "x", "dimensions": len(a[0])})[0] == 200, "the model's own width is no wish")
     check(s.end() == 0, "it ends")
 

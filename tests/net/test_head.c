@@ -2,7 +2,7 @@
  * What a client sends goes on in one form, however it comes in pieces, and any bytes are refused or
  * read to their end: nothing goes on behind what is wrong.
  */
-#include "server/head.h"
+#include "net/head.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

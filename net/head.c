@@ -1,7 +1,7 @@
 /*
  * head.c - see head.h. A line is kept until it is complete, and read then.
  */
-#include "server/head.h"
+#include "net/head.h"
 
 #include <stdlib.h>
 #include <string.h>

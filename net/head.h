@@ -4,8 +4,8 @@
  * byte, joins folded lines, needs no Host), and what it does refuse it answers with a page of HTML.
  * Here a request has one meaning or is refused; what goes on is written anew, in one form.
  */
-#ifndef OATO_SERVER_HEAD_H
-#define OATO_SERVER_HEAD_H
+#ifndef OATO_HEAD_H
+#define OATO_HEAD_H
 
 #include "base/base.h"
 
