@@ -118,13 +118,13 @@ void prompt_store_put(struct prompt_store *s, uint64_t key, enum prompt_part par
         memcpy(w->ids, ids, (size_t)n * sizeof *ids);
         *s->last = w;
         s->last = &w->next;
+        w = NULL;
         pthread_cond_signal(&s->write);
     }
     store_unlock(s);
-    if (takes)
-        return;
     free(w);
-    prompt_store_drop(s, part, data);
+    if (!takes)
+        prompt_store_drop(s, part, data);
 }
 
 struct prompt_record record_of(const struct prompt_store *s, enum prompt_part part,
@@ -140,7 +140,7 @@ static oato_status piece_write(const struct prompt_store *s, const struct waitin
     const struct prompt_record record = record_of(s, w->part, w->ids, w->n);
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
                                       {w->used / 1000000000, w->used % 1000000000}};
-    struct outfile f;
+    struct outfile f = {.path = NULL};
     struct text path;
     text_init(&path);
     prompt_index_path(&s->index, w->key, w->part, &path);

@@ -363,6 +363,7 @@ void choice_end(void *user, enum batch_end why)
     struct choice *c = user;
     struct job *j = c->job;
     struct instance *m = j->instance;
+    slot_note(c); /* before anybody hears of the end */
     pthread_mutex_lock(&j->lock);
     c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED || c->stop.hit) || c->failed ||
                 c->says.failed || c->thinks.failed;
@@ -379,7 +380,6 @@ void choice_end(void *user, enum batch_end why)
     if (j->ask.stream || last)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
-    slot_note(c);
     if (why != BATCH_CANCELLED)
         scheduler_ended(m->scheduler, (int32_t)c->n_tokens);
     pthread_mutex_lock(&m->lock);

@@ -33,6 +33,7 @@ import numpy as np
 import tokenizers
 from gguf import GGMLQuantizationType
 
+import odd_hf
 import opt_hf
 import powerinfer_file
 from compare_logits import compare
@@ -208,6 +209,7 @@ def opt(program, work):
     ours = must_run(program, "", "tokenize", model, "--ids", "-p", words).split()
     check(theirs == [int(i) for i in ours], f"tokens of {words!r}")
     refusals(work, model)
+    odd_hf.refusals(work, check)
 
 
 def reglu(program, work):

@@ -6,6 +6,7 @@ the members that the block behind it shows (docs/serving.md says how to read the
 server/openapi.json has an example. On tiny random models; with --model on that one. --only: blocks with this word.
 """
 import argparse
+import atexit
 import json
 import os
 import pathlib
@@ -15,6 +16,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "clients"))
+from rig import FILL_IN, with_keys # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = "http://127.0.0.1:8080"
@@ -144,10 +148,10 @@ def examples_of(text):
 
 class Server:
     """options: of the command line, with MODEL.gguf and other names in place of files."""
-    def __init__(self, serve, options, files, folder):
+    def __init__(self, serve, options, files):
         command = [serve, *(str(files(word)) for word in options.split()), "--port", "0", "-t", "1"]
-        self.log = open(folder / "log", "w+")
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
+        atexit.register(self.process.kill) # a test that breaks off leaves no server
         said = ""
         while not (port := re.search(r"://[^\s/]*:(\d+)", said)):
             line = self.process.stderr.readline()
@@ -210,12 +214,14 @@ def main():
             if word == "DIR":
                 (folder / "dir").mkdir(exist_ok=True)
                 return folder / "dir"
+            if word == "CODER.gguf":
+                return with_keys(make("MODEL.gguf"), folder / word, FILL_IN)
             if word.endswith(".gguf"):
                 return a.model if a.model and word == "MODEL.gguf" else make(word)
             return word
 
         for options in dict.fromkeys(e.options for e in examples):
-            server = Server(a.serve, options, files, folder)
+            server = Server(a.serve, options, files)
             for e in examples:
                 if e.options == options:
                     why = e.run(server.url, folder)

@@ -5,6 +5,7 @@ Prompts that last, by HTTP, for a model with attention only and one with recurre
 folder from which the next one begins; what is damaged, too much, another model's or not writable costs a line at most; answers are those of computed prompts. And
 /slots/{id} saves, restores and erases.
 """
+import atexit
 import http.client
 import json
 import os
@@ -36,6 +37,7 @@ def check(good, what):
 class Server:
     def __init__(self, model, *options):
         self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", "-c", "2048", *options], stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
         self.said = []
         self.port = None
         for line in self.process.stderr:

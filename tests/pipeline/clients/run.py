@@ -32,7 +32,7 @@ def main():
     total = [0, 0]
     with tempfile.TemporaryDirectory() as folder:
         small = rig.make_model(a.make, folder + "/embed.gguf")
-        infill = a.infill or rig.make_model(a.make, folder + "/infill.gguf")
+        infill = a.infill or rig.with_keys(small, folder + "/infill.gguf", rig.FILL_IN)
         servers = {
             "url": rig.Server(a.serve, a.model, "-c", "16384", "--parallel", "8"),
             "thinking_url": rig.Server(a.serve, a.model, "-c", "4096", "--chat-template-file", HERE / "thinking.jinja"),
