@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 void json_key(struct text *t, const char *key)
@@ -46,6 +47,21 @@ struct json_field json_hash(const char *key, uint64_t value)
     return (struct json_field){.kind = JSON_KIND_HASH, .key = key, .whole = value};
 }
 
+/* Whole numbers and what a float holds exactly, and others with six digits. */
+static void real_add(struct text *t, double v)
+{
+    int digits = 6;
+    char shown[40];
+    if (v == floor(v) && fabs(v) < 1e15) {
+        text_printf(t, "%.0f", v + 0.0); /* no -0 */
+        return;
+    }
+    do
+        snprintf(shown, sizeof shown, "%.*g", digits, v);
+    while (v == (double)(float)v && strtof(shown, NULL) != (float)v && digits++ < 9);
+    text_printf(t, "%s", shown);
+}
+
 void json_fields(struct text *t, const struct json_field *f)
 {
     for (; f->kind != JSON_KIND_END; f++) {
@@ -57,7 +73,7 @@ void json_fields(struct text *t, const struct json_field *f)
             text_printf(t, "\"");
             break;
         case JSON_KIND_WORD: text_printf(t, "%s", f->text); break;
-        case JSON_KIND_REAL: text_printf(t, "%.6g", f->real); break;
+        case JSON_KIND_REAL: real_add(t, f->real); break;
         case JSON_KIND_WHOLE: text_printf(t, "%" PRIu64, f->whole); break;
         case JSON_KIND_HASH: text_printf(t, "\"%016" PRIx64 "\"", f->whole); break;
         case JSON_KIND_END: break;

@@ -284,6 +284,8 @@ enum MHD_Result job_begin(struct exchange *x, struct job *j)
         return MHD_YES; /* job_answer follows */
     x->job = NULL;
     job_release(j);
+    if (x->instance->stop) /* a signal came meanwhile */
+        return reply_ending(x);
     return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "too many requests wait; try again later");
 }
 

@@ -144,6 +144,8 @@ static const struct option_of table[] = {
     {"kv-unified", 0, NULL, NULL, ALL, NOTHING},
     {"backend-sampling", 0, NULL, NULL, ALL, NOTHING},
     {"no-context-shift", 0, NULL, NULL, ALL, NOTHING},
+    {"reranking", 0, NULL, NULL, ALL, NOTHING},
+    {"rerank", 0, NULL, NULL, ALL, NOTHING},
     {"help", 'h', NULL, "this text", ALL, AS(option_flag, help)},
     {"version", 0, NULL, "version", ALL, AS(option_flag, version)},
 };
@@ -162,7 +164,6 @@ static const struct option_row answers[] = {
     OPTION_ANSWER("ssl-cert-file", "put a proxy that speaks TLS in front"),
     OPTION_ANSWER("timeout", "--idle S closes silent connections"),
     OPTION_ANSWER("threads-http", "four threads serve all connections"),
-    OPTION_ANSWER("reranking", "this server ranks nothing"),
 };
 
 static void help(const struct option_row *rows)

@@ -15,7 +15,7 @@
 
 enum { FILES_MOST = 1 << 20, READ_BYTES = 16 << 10 };
 #define LINGER_NS UINT64_C(2000000000) /* for a client to read what was wrong */
-#define HALF_NS   UINT64_C(1000000000) /* until a client that sends no more is asked */
+#define HALF_NS   UINT64_C(100000000)  /* until a client that sends no more is asked */
 
 /* By descriptor: recv is told no more. */
 static struct peer *_Atomic *peer_at;

@@ -80,8 +80,8 @@ static void any_bytes_have_one_meaning(void **state)
         pass(&pieces, bytes, n, 1 + (size_t)rand() % 9, &b);
         pass(&again, or_empty(a.data), a.len, a.len + 1, &c);
         if (whole.status != pieces.status || a.len != b.len ||
-            (a.len && memcmp(a.data, b.data, a.len)) || again.status || c.len != a.len ||
-            (a.len && memcmp(a.data, c.data, a.len)))
+            (a.len && memcmp(a.data, b.data, a.len) != 0) || again.status || c.len != a.len ||
+            (a.len && memcmp(a.data, c.data, a.len) != 0))
             fail_msg("seed %u, case %d: %u %s", seed, i, whole.status, or_empty(whole.why));
         assert_true(!whole.status || (whole.status >= 400 && whole.why));
         text_free(&a);

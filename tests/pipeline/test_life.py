@@ -71,12 +71,13 @@ def signals(tiny):
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         s = Server(tiny)
         got = []
-        t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 400, "ignore_eos": True})))
+        t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 500, "ignore_eos": True})))
         t.start()
-        time.sleep(0.1)
+        while not any(slot["is_processing"] for slot in s.ask("/slots")[1]):
+            time.sleep(0.01)
         status = s.end(number)
         t.join()
-        check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 400, f"{number.name}: the answer that runs ends", status, got)
+        check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 500, f"{number.name}: the answer that runs ends", status, got)
         s = Server(tiny, preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
         s.process.send_signal(number)
         time.sleep(0.2)
@@ -105,6 +106,9 @@ def told(s, real):
     for seed in (0, 4294967295, 2**63 - 1):
         got = ask("/completion", prompt="A", n_predict=1, seed=seed)[1]
         check(got["generation_settings"]["seed"] == seed, f"seed {seed}", got)
+    exact = {"n_predict": 2147483647, "repeat_last_n": 2147483647, "temperature": 0.12345678, "dry_base": 1.75}
+    got = ask("/completion", prompt="A", **{**exact, "grammar": 'root ::= "A"'})[1]["generation_settings"]
+    check(all(abs(got[name] - value) <= 1e-8 for name, value in exact.items() if name != "repeat_last_n"), "numbers are told exactly", got)
     seeds = [ask("/completion", prompt="A", n_predict=1)[1]["generation_settings"]["seed"] for _ in range(20)]
     check(len(set(seeds)) == 20 and all(ask("/completion", prompt="A", n_predict=1, seed=x)[0] == 200 for x in seeds), "seeds that are told are taken")
     for name, least, value in (("repeat_last_n", -1, -5), ("max_tokens", -1, -2), ("n_predict", -1, -5), ("top_k", -1, 3000000000), ("dry_penalty_last_n", -1, -2),
