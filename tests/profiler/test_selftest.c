@@ -84,7 +84,7 @@ static void a_device_is_right(void **state)
         fail_msg("%s\n%s", err.text, or_empty(people.data));
     says(&json, "\"verdict\":\"right\"");
     says(&json, "\"kind\":\"sim\"");
-    says(&json, "\"to_device\":{\"bytes_per_s\":2.5e+10");
+    says(&json, "\"to_device\":{\"bytes_per_s\":25000000000");
     says(&json, "\"same\":16");
     says(&people, "All is as it should be");
     assert_true(number("\"cases\":") > 500);
