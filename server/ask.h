@@ -1,12 +1,12 @@
 /*
- * ask.h - what a request asks for: its members, checked (members.c, params.c, zeros.c), its grammar
- * (constraint.c), its messages and tools made into a prompt (chat.c, calls.c).
+ * ask.h - what a request asks for: its members, checked (members.c, params.c), its grammar
+ * (constraint.c), its messages and tools made into a prompt (chat.c).
  */
 #ifndef OATO_SERVER_ASK_H
 #define OATO_SERVER_ASK_H
 
-#include "text/chat_tools.h"
 #include "text/grammar.h"
+#include "text/json_values.h"
 #include "text/sampling.h"
 #include "text/stops.h"
 
@@ -96,8 +96,6 @@ extern const struct member members[]; /* the last one has no name */
  * of the model. */
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
                             struct oato_error *err);
-/* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
-oato_status zeros_check(const json_t *request, struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind kind,
                      const struct budget *budget, struct ask *ask, struct oato_error *err);
@@ -110,10 +108,6 @@ void constraints_share(struct job *j);
 /* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
  * in it. After answer_text_read. */
 oato_status constraint_think(struct choice *c, struct oato_error *err);
-/* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
- * one, unless NULL. */
-oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            enum chat_form form, const struct text *prompt, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
@@ -124,11 +118,5 @@ oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget
                         struct text *out, struct oato_error *err);
 /* Adds the answers to the messages of the request. */
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
-/* A list of text parts as one text; NULL where one is no text, or memory is short. */
-json_t *parts_join(const json_t *parts, const char *between);
-/* A whole number of a member within bounds; it keeps its value when the member is missing. */
-oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
-                     struct oato_error *err);
-oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err);
 
 #endif

@@ -9,11 +9,6 @@
 
 /* -------------------------------------------------------------------------------- requests --- */
 
-bool json_is(const json_t *value, const char *text)
-{
-    return json_is_string(value) && !strcmp(json_string_value(value), text);
-}
-
 json_t *message_of(json_t *messages, const char *role)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -149,30 +144,6 @@ bool part_next(struct choice *c, struct part_piece *p)
     c->part_begun = !p->ends;
     c->sent_parts += p->ends;
     return true;
-}
-
-json_t *text_value(const char *s, size_t n)
-{
-    struct text t;
-    json_t *v = json_stringn(s, n);
-    if (v)
-        return v;
-    text_init(&t);
-    text_printf(&t, "\"");
-    text_add_json(&t, s, n);
-    text_printf(&t, "\"");
-    v = json_loadb(or_empty(t.data), t.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    text_free(&t);
-    return v;
-}
-
-void value_write(struct text *t, json_t *value)
-{
-    char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    text_add(t, or_empty(dump), dump ? strlen(dump) : 0);
-    t->failed = t->failed || !dump;
-    free(dump);
-    json_decref(value);
 }
 
 void value_event(struct text *out, json_t *event)

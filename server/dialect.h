@@ -29,8 +29,6 @@ struct dialect {
 
 /* --------------------------------------------------------------- requests (dialect.c) --- */
 
-/* Whether it is this text. */
-bool json_is(const json_t *value, const char *text);
 /* Of OpenAI's messages: the last one, if it is of this role, or a new one behind it; the templates
  * of models read no two of a role in a row. Its content is a list of parts, as is its reasoning.
  * NULL: memory is short. */
@@ -90,11 +88,7 @@ struct part_piece {
 };
 /* Takes the next one, which then counts as sent. False: there is none. */
 bool part_next(struct choice *c, struct part_piece *p);
-/* A text of the model as a value: what is no UTF-8 becomes the mark for that. */
-json_t *text_value(const char *s, size_t n);
-/* A value, which is freed; NULL: memory is short, and the text has failed. value_event: an event
- * of a stream, with its "type" as its name. */
-void value_write(struct text *t, json_t *value);
+/* Appends an event of a stream, which is freed, with its "type" as its name. */
 void value_event(struct text *out, json_t *event);
 
 /* The events of choices in turn, for dialects whose events are of one choice each: `event` appends

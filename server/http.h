@@ -138,9 +138,6 @@ void peers_sweep(struct server *s);
 bool client_went(struct MHD_Connection *c);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
-/* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
- * "a" or "a/b". */
-void fields_pick(struct text *answer, const json_t *fields);
 /* cors.c: what pages of other sites may ask and read. */
 void cors_add(struct exchange *x, struct MHD_Response *r);
 enum MHD_Result preflight(struct exchange *x);

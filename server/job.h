@@ -41,13 +41,6 @@ enum ending {
     ENDING_CANCELLED, /* error: cut by anything else */
 };
 
-/* Where the next token begins in a text that is sent: behind so many characters and the first bytes
- * of another. */
-struct text_place {
-    size_t chars, n_begun;
-    char begun[4];
-};
-
 /* A part of an answer, in the order in which they came: its text begins at `from` of all its kind
  * says, or it is call number `from`. */
 struct part {
@@ -92,7 +85,7 @@ struct choice {
     size_t sent_calls,
         sent_arguments;          /* calls that were begun, bytes of the last one's arguments */
     size_t sent_parts, n_events; /* parts that are sent whole */
-    struct text_place place;
+    struct utf8_place place;
     bool begun, sent_end, sent_call; /* sent_call: the last call that was begun is whole */
     bool part_begun;                 /* the one behind sent_parts */
 };

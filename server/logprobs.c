@@ -119,41 +119,6 @@ static void top_add(struct text *t, const struct choice *c, const struct token_p
     json_close(t, '}');
 }
 
-/* Where a token begins in the text that its client has, in characters; one that begins inside a
- * character is there where that is. */
-static size_t place_take(struct text_place *at, const char *bytes, size_t n)
-{
-    char head[sizeof at->begun + 4];
-    const size_t begun = at->n_begun, more = n < 4 ? n : 4;
-    size_t i = 0, offset;
-    memcpy(head, at->begun, begun);
-    memcpy(head + begun, bytes, more);
-    while (i < begun) { /* the character that was begun, or what turns out to be none */
-        const int length = utf8_char(head + i, begun + more - i);
-        if (length > 0 && i + (size_t)length > begun)
-            break;
-        if (!length)
-            break;
-        i += length > 0 ? (size_t)length : 1;
-        at->chars++;
-    }
-    offset = at->chars;
-    at->n_begun = 0;
-    while (i < begun + n) {
-        const char *s = i < begun ? head + i : bytes + (i - begun);
-        const size_t left = i < begun ? begun + more - i : begun + n - i;
-        const int length = utf8_char(s, left);
-        if (!length) {
-            memmove(at->begun, s, left);
-            at->n_begun = left;
-            break;
-        }
-        i += length > 0 ? (size_t)length : 1;
-        at->chars++;
-    }
-    return offset;
-}
-
 static void text_probs_add(struct text *t, struct choice *c, const struct listed *l)
 {
     const struct instance *m = c->job->instance;
@@ -188,7 +153,7 @@ static void text_probs_add(struct text *t, struct choice *c, const struct listed
         const char *bytes = "";
         size_t length = 0;
         tokenizer_piece(m->session.tokenizer, id_of(l, i), true, &bytes, &length);
-        json_add(t, JSON(NULL, place_take(&c->place, bytes, length)));
+        json_add(t, JSON(NULL, utf8_place_take(&c->place, bytes, length)));
     }
     json_close(t, ']');
 }

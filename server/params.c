@@ -11,6 +11,48 @@
 
 enum { STOP_BYTES = 1024 };
 
+/* ------------------------------------------------------------------------------ zero bytes --- */
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* Read by the model as bytes and a length. */
+static bool is_model_text(const struct json_place *p)
+{
+    static const char *const prompts[] = {"prompt", "content", "input", NULL};
+    static const char *const said[] = {"content", "text", "reasoning_content", "arguments", NULL};
+    static const char *const parts[] = {"prompt_string", "content", "text", NULL};
+    const struct json_place *top = p;
+    while (top->in)
+        top = top->in;
+    if (!strcmp(top->member, "messages"))
+        return p->member && is_one_of(p->member, said);
+    return is_one_of(top->member, prompts) &&
+           (!p->member || p == top || is_one_of(p->member, parts));
+}
+
+/* JSON may hold zero bytes (\u0000), and so may what the model reads; every other text is handled
+ * as a string of C, which ends at the first, and is therefore refused instead of cut. */
+static oato_status zeros_check(const json_t *request, struct oato_error *err)
+{
+    struct text place;
+    text_init(&place);
+    if (!json_zero_find(request, is_model_text, &place))
+        return OATO_OK;
+    oato_fail(err, OATO_EUSAGE,
+              "%.200s holds a zero byte (\\u0000), which only prompts and the content of messages "
+              "may; leave it out",
+              or_empty(place.data));
+    text_free(&place);
+    return err->status;
+}
+
+/* ------------------------------------------------------------------------------------ body --- */
+
 json_t *body_parse(struct exchange *x, struct oato_error *err)
 {
     json_error_t why;
@@ -40,36 +82,6 @@ json_t *body_json(struct exchange *x, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------- members ----- */
 
-/* The first of several names that is there and not null. */
-static const json_t *member(const json_t *o, const char *name)
-{
-    const json_t *v = json_object_get(o, name);
-    return json_is_null(v) ? NULL : v;
-}
-
-oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
-                     struct oato_error *err)
-{
-    const json_t *v = member(o, name);
-    const double d = json_number_value(v);
-    if (!v)
-        return OATO_OK;
-    if (!json_is_number(v) || d < (double)least || d > (double)most || d != floor(d))
-        return oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld", name,
-                         (long long)least, (long long)most);
-    *out = json_is_integer(v) ? (int64_t)json_integer_value(v) : (int64_t)d;
-    return OATO_OK;
-}
-
-oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err)
-{
-    const json_t *v = member(o, name);
-    if (v && !json_is_boolean(v))
-        return oato_fail(err, OATO_EUSAGE, "%s wants true or false", name);
-    *out = v ? json_is_true(v) : *out;
-    return OATO_OK;
-}
-
 static oato_status stop_add(struct ask *ask, const json_t *word, struct oato_error *err)
 {
     const size_t n = json_string_length(word);
@@ -87,7 +99,7 @@ static oato_status stop_add(struct ask *ask, const json_t *word, struct oato_err
 
 static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
-    const json_t *v = member(o, "stop"), *word;
+    const json_t *v = json_given(o, "stop"), *word;
     size_t i;
     oato_status status = OATO_OK;
     if (!v)
@@ -105,7 +117,7 @@ static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_erro
 /* Borrowed from the request. */
 static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
-    const json_t *v = member(o, "dry_sequence_breakers"), *word;
+    const json_t *v = json_given(o, "dry_sequence_breakers"), *word;
     struct dry_options *dry = &ask->sampling.dry;
     size_t i;
     if (!v)
@@ -193,7 +205,7 @@ static oato_status biases_sum(const struct instance *m, struct ask *ask, struct 
 static oato_status bias_read(const struct instance *m, const json_t *o, struct ask *ask,
                              struct oato_error *err)
 {
-    const json_t *all = member(o, "logit_bias"), *one;
+    const json_t *all = json_given(o, "logit_bias"), *one;
     const char *key;
     size_t i;
     oato_status status = OATO_OK;
@@ -220,7 +232,7 @@ static oato_status bias_read(const struct instance *m, const json_t *o, struct a
 static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     struct sampler_options *to = &ask->sampling;
-    const json_t *wanted = member(o, "logprobs");
+    const json_t *wanted = json_given(o, "logprobs");
     int64_t top = 0, probs = 0;
     if (json_int(o, "top_logprobs", 0, PROBS_MAX, &top, err) ||
         json_int(o, "n_probs", 0, PROBS_MAX, &probs, err))
@@ -277,7 +289,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                         .verbose = m->options->verbose,
                         .created = time(NULL)};
     oato_status status = request_members(o, kind, 0, ask, err);
-    const json_t *streaming = member(o, "stream_options");
+    const json_t *streaming = json_given(o, "stream_options");
     if (!status && streaming)
         status = json_flag(streaming, "include_usage", &ask->usage, err);
     ask->progress = ask->progress && ask->stream;
@@ -313,54 +325,6 @@ void ask_free(struct ask *ask)
     ask->breakers = NULL;
     json_decref(ask->kept);
     ask->kept = NULL;
-}
-
-static json_t *field_of(const json_t *o, const char *path)
-{
-    const char *slash = strchr(path, '/');
-    json_t *v =
-        slash ? json_object_getn(o, path, (size_t)(slash - path)) : json_object_get(o, path);
-    return slash ? json_object_get(v, slash + 1) : v;
-}
-
-static json_t *fields_of(const json_t *o, const json_t *fields)
-{
-    json_t *picked = json_object();
-    const json_t *field;
-    size_t i;
-    json_array_foreach(fields, i, field)
-    {
-        const char *path = or_empty(json_string_value(field));
-        json_t *v = field_of(o, path);
-        if (v)
-            json_object_set(picked, path, v);
-    }
-    return picked;
-}
-
-void fields_pick(struct text *answer, const json_t *fields)
-{
-    json_t *all, *o, *picked;
-    size_t i;
-    if (!json_array_size(fields) || answer->failed)
-        return;
-    all = json_loadb(answer->data, answer->len, JSON_ALLOW_NUL, NULL);
-    if (json_is_array(all)) {
-        picked = json_array();
-        json_array_foreach(all, i, o)
-        {
-            json_array_append_new(picked, fields_of(o, fields));
-        }
-    } else {
-        picked = fields_of(all, fields);
-    }
-    char *dump = json_dumps(picked, JSON_COMPACT);
-    answer->len = 0;
-    text_add(answer, or_empty(dump), dump ? strlen(dump) : 0);
-    answer->failed = answer->failed || !dump;
-    free(dump);
-    json_decref(all);
-    json_decref(picked);
 }
 
 /* ----------------------------------------------------------------------------- prompts ---- */
@@ -442,11 +406,11 @@ static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
                             struct oato_error *err)
 {
     if (json_is_object(part)) {
-        if (member(part, "multimodal_data"))
+        if (json_given(part, "multimodal_data"))
             return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
-        if (json_is_array(member(part, "content")))
-            return content_ids(j, member(part, "content"), to, err);
-        part = member(part, "prompt_string");
+        if (json_is_array(json_given(part, "content")))
+            return content_ids(j, json_given(part, "content"), to, err);
+        part = json_given(part, "prompt_string");
     }
     if (json_is_string(part))
         return text_ids(j, part, to, err);
