@@ -76,7 +76,7 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
     {
         const json_t *role = json_object_get(message, "role");
         const json_t *content = json_object_get(message, "content");
-        if ((!json_is(role, "user") && !json_is(role, "assistant") && !json_is(role, "system")) ||
+        if (!json_is_one(role, "user assistant system") ||
             (!json_is_string(content) && !json_is_array(content)))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu wants the role user, assistant or system, and content "
@@ -119,7 +119,7 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
 static oato_status choice_take(json_t *request, const json_t *choice, struct oato_error *err)
 {
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
-    if (json_is(type, "auto") || json_is(type, "none"))
+    if (json_is_one(type, "auto none"))
         json_object_set(request, "tool_choice", (json_t *)type);
     else if (json_is(type, "any"))
         json_object_set_new(request, "tool_choice", json_string("required"));
@@ -139,8 +139,7 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
     const json_t *type = json_object_get(thinking, "type");
     if (!json_is_object(thinking))
         return OATO_OK;
-    if (!json_is(type, "enabled") && !json_is(type, "disabled") && !json_is(type, "adaptive") &&
-        !json_is(type, "between_tools"))
+    if (!json_is_one(type, "enabled disabled adaptive between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
     thinking_set(x, request, !json_is(type, "disabled"));
     return OATO_OK;
@@ -149,14 +148,12 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
 static oato_status rest_take(struct exchange *x, json_t *request, struct oato_error *err)
 {
     const json_t *o = x->json, *config = json_object_get(o, "output_config");
-    json_t *stops = json_object_get(o, "stop_sequences");
     if (thinking_take(x, request, err) ||
         format_set(request, json_object_get(o, "output_format"), err) ||
         format_set(request, json_object_get(config, "format"), err))
         return err->status;
     effort_set(request, json_object_get(config, "effort"));
-    if (stops)
-        json_object_set(request, "stop", stops);
+    json_object_set(request, "stop", json_object_get(o, "stop_sequences"));
     json_object_del(request, "tool_choice");
     json_object_del(request, "tools");
     if (json_array_size(json_object_get(o, "tools")) &&

@@ -53,6 +53,12 @@ void tool_add(json_t *tools, const json_t *name, const json_t *description, cons
                                            "parameters", schema));
 }
 
+void members_copy(json_t *to, const json_t *from, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        json_object_set(to, names[i], (json_t *)json_given(from, names[i])); /* not of NULL */
+}
+
 void thinking_set(const struct exchange *x, json_t *request, bool on)
 {
     const struct chat_template *template = x->instance->template;
@@ -85,7 +91,7 @@ oato_status format_set(json_t *request, const json_t *format, struct oato_error 
     const json_t *type = json_object_get(format, "type");
     if (!format || json_is_null(format) || json_is(type, "text"))
         return OATO_OK;
-    if (!json_is(type, "json_object") && !json_is(type, "json_schema"))
+    if (!json_is_one(type, "json_object json_schema"))
         return oato_fail(err, OATO_EUSAGE,
                          "a format wants the type text, json_object or json_schema");
     json_object_set_new(request, "response_format",
@@ -144,6 +150,14 @@ bool part_next(struct choice *c, struct part_piece *p)
     c->part_begun = !p->ends;
     c->sent_parts += p->ends;
     return true;
+}
+
+enum MHD_Result reply_value(struct exchange *x, json_t *value)
+{
+    struct text t;
+    text_init(&t);
+    value_write(&t, value);
+    return reply_json(x, &t);
 }
 
 void value_event(struct text *out, json_t *event)

@@ -42,6 +42,8 @@ void message_part(json_t *message, const char *part, const json_t *text);
 void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments);
 /* Appends a tool in OpenAI's form. Members that are NULL are left out. */
 void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema);
+/* Sets the n members that are there and not null. */
+void members_copy(json_t *to, const json_t *from, const char *const *names, size_t n);
 /* Lets the model reason, or not, where its template knows the variable. */
 void thinking_set(const struct exchange *x, json_t *request, bool on);
 /* Set members of a chat: a call of this function is forced; the effort that OpenAI's chats know for
@@ -87,6 +89,8 @@ struct part_piece {
 };
 /* Takes the next one, which then counts as sent. False: there is none. */
 bool part_next(struct choice *c, struct part_piece *p);
+/* Answers with a value, which is freed. */
+enum MHD_Result reply_value(struct exchange *x, json_t *value);
 /* Appends an event of a stream, which is freed, with its "type" as its name. */
 void value_event(struct text *out, json_t *event);
 
@@ -101,9 +105,14 @@ void event_write(struct text *out, struct text *event);
 void error_json(struct text *t, unsigned status, const char *message);
 const char *error_type(unsigned status); /* of it */
 void error_event(struct job *j, struct text *out);
-/* llama.cpp's answers: dialect.whole, and .events. */
+/* Of llama.cpp's answers: dialect.whole, and .events. */
 void native_whole(struct job *j, struct text *t);
 void native_events(struct job *j, struct text *out);
+#define NATIVE_DIALECT(of)                                                                         \
+    {                                                                                              \
+        .kind = ASK_NATIVE, .request = (of), .whole = native_whole, .events = native_events,       \
+        .failed = error_event, .error = error_json, .stream_type = "text/event-stream"             \
+    }
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */

@@ -27,9 +27,7 @@ static oato_status settings_take(const struct exchange *x, json_t *request, stru
                          "num_ctx of %.0f is more than the context of this server, which is %d; "
                          "ask for less, or start it with -c",
                          json_number_value(context), x->instance->context);
-    for (size_t i = 0; i < ARRAY_LEN(samplers); i++)
-        if (json_object_get(options, samplers[i]))
-            json_object_set(request, samplers[i], json_object_get(options, samplers[i]));
+    members_copy(request, options, samplers, ARRAY_LEN(samplers));
     if (json_is_number(most)) /* -2: until the context is full */
         json_object_set_new(
             request, "max_tokens",
@@ -74,12 +72,7 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
  */
 static oato_status messages_take(json_t *messages, const json_t *all, struct oato_error *err)
 {
-    static const char *const names[][2] = {{"role", "role"},
-                                           {"content", "content"},
-                                           {"tool_calls", "tool_calls"},
-                                           {"thinking", "reasoning_content"},
-                                           {"tool_name", "name"},
-                                           {"tool_call_id", "tool_call_id"}};
+    static const char *const same[] = {"role", "content", "tool_calls", "tool_call_id"};
     const json_t *message;
     size_t at;
     json_array_foreach(all, at, message)
@@ -90,11 +83,9 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
         if (json_array_size(json_object_get(message, "images")))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has images, but this server reads no images", at + 1);
-        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-            json_t *value = json_object_get(message, names[i][0]);
-            if (value && !json_is_null(value))
-                json_object_set(one, names[i][1], value);
-        }
+        members_copy(one, message, same, ARRAY_LEN(same));
+        json_object_set(one, "reasoning_content", (json_t *)json_given(message, "thinking"));
+        json_object_set(one, "name", (json_t *)json_given(message, "tool_name"));
     }
     return OATO_OK;
 }
@@ -133,15 +124,13 @@ static oato_status ollama_request(struct exchange *x, struct oato_error *err)
 {
     json_t *o = x->json, *request = json_object(), *all = json_object_get(o, "messages");
     const bool whole = json_is_false(json_object_get(o, "stream"));
-    const char *const same[] = {"tools", "logprobs", "top_logprobs"};
+    static const char *const same[] = {"tools", "logprobs", "top_logprobs"};
     oato_status status = request_members(o, ASK_OLLAMA, INT32_MAX, NULL, err);
     if (!status)
         status = settings_take(x, request, err);
     if (!status)
         status = format_take(x, request, err);
-    for (size_t i = 0; i < ARRAY_LEN(same); i++)
-        if (json_object_get(o, same[i]))
-            json_object_set(request, same[i], json_object_get(o, same[i]));
+    members_copy(request, o, same, ARRAY_LEN(same));
     json_object_set_new(request, "stream", json_boolean(!whole));
     if (!status && all) {
         json_t *messages = json_array();
@@ -228,18 +217,6 @@ struct line {
     size_t n_says, n_thinks, call, n_calls;
 };
 
-static json_t *probs_make(struct choice *c)
-{
-    struct text t;
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    probs_add(&t, "logprobs", c, c->sent_tokens, c->n_tokens - c->sent_tokens);
-    json_close(&t, '}');
-    json_t *o = json_loadb(or_empty(t.data), t.len, JSON_ALLOW_NUL, NULL);
-    text_free(&t);
-    return o;
-}
-
 static void line_write(struct text *out, struct choice *c, const struct line *l, bool last)
 {
     const struct job *j = c->job;
@@ -260,7 +237,8 @@ static void line_write(struct text *out, struct choice *c, const struct line *l,
     else
         json_decref(to);
     if (j->ask.sampling.logprobs && c->n_tokens > c->sent_tokens)
-        json_object_update_new(line, probs_make(c));
+        json_object_set_new(line, "logprobs",
+                            probs_value(c, c->sent_tokens, c->n_tokens - c->sent_tokens));
     c->sent_tokens = c->n_tokens;
     if (last)
         json_object_update_new(line, end_make(c));
@@ -356,7 +334,6 @@ const struct dialect dialect_ollama_embed = {.kind = ASK_EMBED,
 enum MHD_Result route_ollama(struct exchange *x)
 {
     struct oato_error err;
-    struct text t;
     if (!body_json(x, &err))
         return reply_failure(x, &err);
     const json_t *o = x->json, *alive = json_object_get(o, "keep_alive"),
@@ -378,7 +355,5 @@ enum MHD_Result route_ollama(struct exchange *x)
                             json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
     else
         json_object_set_new(a, "response", json_string(""));
-    text_init(&t);
-    value_write(&t, a);
-    return reply_json(x, &t);
+    return reply_value(x, a);
 }

@@ -11,6 +11,8 @@ struct json_t;
 
 /* Whether it is this text. */
 bool json_is(const struct json_t *value, const char *text);
+/* Whether it is one of these words, which have blanks between them; NULL: no. */
+bool json_is_one(const struct json_t *value, const char *words);
 /* A member that is there and not null; else NULL. */
 const struct json_t *json_given(const struct json_t *o, const char *name);
 /* A whole number of a member within bounds; it keeps its value when the member is missing or null,
@@ -27,6 +29,9 @@ struct json_t *text_value_take(struct text *t);
 struct json_t *value_take(struct text *t);
 /* Appends a value, which is freed; NULL: memory is short, and the text has failed. */
 void value_write(struct text *t, struct json_t *value);
+
+/* Appends a member (key NULL: an element) that is a text: n bytes in base64 (RFC 4648). */
+void json_add_base64(struct text *t, const char *key, const void *data, size_t n);
 
 /* A list of text parts, {"type": "text", "text": ..}, as one text; NULL where one is no text, or
  * memory is short. */
