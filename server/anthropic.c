@@ -141,7 +141,7 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
         return OATO_OK;
     if (!json_is_one(type, "enabled disabled adaptive between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
-    thinking_set(x, request, !json_is(type, "disabled"));
+    thinking_set(x->instance->template, request, !json_is(type, "disabled"));
     return OATO_OK;
 }
 
@@ -206,21 +206,15 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
 {
     const struct part_view p = part_at(j->choices[0], index);
     const size_t n = all ? p.n : 0;
-    json_t *text = text_value(p.text, n);
     if (p.kind == PART_SAYS)
-        return json_pack("{s:s, s:o}", "type", "text", "text", text);
+        return json_pack("{s:s, s:o}", "type", "text", "text", text_value(p.text, n));
     if (p.kind == PART_THINKS)
-        return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature",
+        return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text_value(p.text, n),
+                         "signature",
                          all ? json_sprintf("%s_%zu", job_digits(j), index) : json_string(""));
-    json_t *input = json_loadb(p.text, n, JSON_ALLOW_NUL, NULL);
-    if (!json_is_object(input)) { /* the model may call with what is none */
-        json_decref(input);
-        input = n ? json_pack("{s:O}", "input", text) : json_object();
-    }
-    json_decref(text);
     return json_pack("{s:s, s:o, s:s, s:o}", "type", "tool_use", "id",
                      json_sprintf("toolu_%s_%zu", job_digits(j), index), "name", p.name, "input",
-                     input);
+                     n ? arguments_value(p.text, n, "input") : json_object());
 }
 
 /* A call that the limit has cut is none. */

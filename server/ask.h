@@ -47,8 +47,7 @@ struct ask {
     json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
     struct sampler_options sampling;
     struct stops stops;
-    struct logit_bias *bias; /* of sampling */
-    size_t bias_cap;
+    struct logit_bias *bias;       /* of sampling */
     struct dry_breakers *breakers; /* of sampling */
     struct budget budget;          /* of what its text makes us do */
     struct grammar *grammar;       /* that answers follow; NULL: none */

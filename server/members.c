@@ -291,5 +291,5 @@ const struct member members[] = {
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
                             struct oato_error *err)
 {
-    return members_read(members, o, MEMBER_ON(kind), width, ask, err);
+    return json_members_read(members, o, MEMBER_ON(kind), width, ask, err);
 }

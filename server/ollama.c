@@ -64,7 +64,7 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
     if ((effort || json_is_true(think)) && !ollama_thinks(x->instance))
         return oato_fail(err, OATO_EUSAGE, "%.100s does not support thinking; leave think out",
                          x->instance->name);
-    thinking_set(x, request, json_is_true(think) || effort);
+    thinking_set(x->instance->template, request, json_is_true(think) || effort);
     return OATO_OK;
 }
 
@@ -200,15 +200,10 @@ static json_t *end_make(const struct choice *c)
 
 static json_t *call_make(const struct call *call, size_t index)
 {
-    json_t *arguments =
-        json_loadb(or_empty(call->arguments.data), call->arguments.len, JSON_ALLOW_NUL, NULL);
-    if (!json_is_object(arguments)) { /* the model may call with what is none */
-        json_decref(arguments);
-        arguments = json_pack("{s:o}", "arguments",
-                              text_value(or_empty(call->arguments.data), call->arguments.len));
-    }
-    return json_pack("{s:{s:I, s:s, s:o}}", "function", "index", (json_int_t)index, "name",
-                     call->name, "arguments", arguments);
+    return json_pack(
+        "{s:{s:I, s:s, s:o}}", "function", "index", (json_int_t)index, "name", call->name,
+        "arguments",
+        arguments_value(or_empty(call->arguments.data), call->arguments.len, "arguments"));
 }
 
 /* What one line says; calls from `call` on, n_calls of them, which are whole. */
@@ -217,25 +212,31 @@ struct line {
     size_t n_says, n_thinks, call, n_calls;
 };
 
+/* kept: what the answer repeats. The line is the caller's; its message, or itself, is borrowed. */
+static json_t *line_begin(const json_t *kept, const struct instance *m, bool chat, json_t *says,
+                          json_t **message)
+{
+    json_t *line = json_pack("{s:o, s:o, s:b}", "model", model_name(kept, m), "created_at",
+                             ollama_time(time(NULL)), "done", false);
+    *message = line;
+    if (chat)
+        json_object_set_new(line, "message", *message = json_pack("{s:s}", "role", "assistant"));
+    json_object_set_new(*message, chat ? "content" : "response", says);
+    return line;
+}
+
 static void line_write(struct text *out, struct choice *c, const struct line *l, bool last)
 {
     const struct job *j = c->job;
     const bool chat = json_is_true(json_object_get(j->ask.kept, "chat"));
-    json_t *line = json_pack("{s:o, s:o, s:b}", "model", model_name(j->ask.kept, j->instance),
-                             "created_at", ollama_time(time(NULL)), "done", false);
-    json_t *to = chat ? json_pack("{s:s}", "role", "assistant") : json_incref(line);
-    json_object_set_new(to, chat ? "content" : "response",
-                        text_value(or_empty(l->says), l->n_says));
+    json_t *to, *line = line_begin(j->ask.kept, j->instance, chat,
+                                   text_value(or_empty(l->says), l->n_says), &to);
     if (l->n_thinks)
         json_object_set_new(to, "thinking", text_value(l->thinks, l->n_thinks));
     if (l->n_calls)
         json_object_set_new(to, "tool_calls", json_array());
     for (size_t i = l->call; i < l->call + l->n_calls; i++)
         json_array_append_new(json_object_get(to, "tool_calls"), call_make(&c->calls[i], i));
-    if (chat)
-        json_object_set_new(line, "message", to);
-    else
-        json_decref(to);
     if (j->ask.sampling.logprobs && c->n_tokens > c->sent_tokens)
         json_object_set_new(line, "logprobs",
                             probs_value(c, c->sent_tokens, c->n_tokens - c->sent_tokens));
@@ -347,13 +348,8 @@ enum MHD_Result route_ollama(struct exchange *x)
     if (request_members(o, ASK_OLLAMA, INT32_MAX, NULL, &err))
         return reply_failure(x, &err);
     const bool unload = json_is_number(alive) && json_number_value(alive) == 0;
-    json_t *a =
-        json_pack("{s:o, s:o, s:b, s:s}", "model", model_name(o, x->instance), "created_at",
-                  ollama_time(time(NULL)), "done", true, "done_reason", unload ? "unload" : "load");
-    if (chat)
-        json_object_set_new(a, "message",
-                            json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
-    else
-        json_object_set_new(a, "response", json_string(""));
-    return reply_value(x, a);
+    json_t *to, *line = line_begin(o, x->instance, chat, json_string(""), &to);
+    json_object_update_new(
+        line, json_pack("{s:b, s:s}", "done", true, "done_reason", unload ? "unload" : "load"));
+    return reply_value(x, line);
 }

@@ -301,7 +301,7 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
         json_object_del(request, gone[i]);
     json_object_set(request, "max_completion_tokens", json_object_get(o, "max_output_tokens"));
     if (json_is(effort, "none"))
-        thinking_set(x, request, false);
+        thinking_set(x->instance->template, request, false);
     else
         effort_set(request, effort);
     if (includes(o, "message.output_text.logprobs") ||

@@ -96,8 +96,8 @@ static void member_set(const struct member *m, const json_t *v, void *to)
         *(float *)to = (float)json_number_value(v);
 }
 
-oato_status members_read(const struct member *rows, const json_t *o, unsigned on, int32_t width,
-                         void *to, struct oato_error *err)
+oato_status json_members_read(const struct member *rows, const json_t *o, unsigned on,
+                              int32_t width, void *to, struct oato_error *err)
 {
     for (const struct member *m = rows; m->name; m++) {
         const json_t *v = m->on & on ? json_given(o, m->name) : NULL;

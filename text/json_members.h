@@ -23,7 +23,7 @@ struct member {
     unsigned types; /* MEMBER_FLAG .. */
     size_t at;      /* in a struct, by its only type: bool, int32_t or float; 0: read elsewhere */
     double least, most;
-    bool most_width;     /* most: `width` of members_read */
+    bool most_width;     /* most: `width` of json_members_read */
     bool idle;           /* changes nothing */
     const char *refused; /* would change it: what to do instead */
     /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
@@ -35,7 +35,7 @@ struct member {
 /* Checks the members of an object of one kind, and sets those that have a place in *to (NULL:
  * nowhere); null passes as what is missing does, and so does what has no row. The last row has no
  * name. OATO_EUSAGE names the member. */
-oato_status members_read(const struct member *rows, const struct json_t *o, unsigned on,
-                         int32_t width, void *to, struct oato_error *err);
+oato_status json_members_read(const struct member *rows, const struct json_t *o, unsigned on,
+                              int32_t width, void *to, struct oato_error *err);
 
 #endif

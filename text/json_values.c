@@ -34,6 +34,12 @@ const json_t *json_given(const json_t *o, const char *name)
     return json_is_null(v) ? NULL : v;
 }
 
+void members_copy(json_t *to, const json_t *from, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        json_object_set(to, names[i], (json_t *)json_given(from, names[i])); /* not of NULL */
+}
+
 oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
                      struct oato_error *err)
 {
@@ -69,7 +75,7 @@ json_t *text_value(const char *s, size_t n)
     text_printf(&t, "\"");
     text_add_json(&t, s, n);
     text_printf(&t, "\"");
-    return value_take(&t);
+    return json_take(&t);
 }
 
 json_t *text_value_take(struct text *t)
@@ -79,7 +85,7 @@ json_t *text_value_take(struct text *t)
     return v;
 }
 
-json_t *value_take(struct text *t)
+json_t *json_take(struct text *t)
 {
     json_t *v = json_loadb(or_empty(t->data), t->len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     text_free(t);

@@ -15,6 +15,8 @@ bool json_is(const struct json_t *value, const char *text);
 bool json_is_one(const struct json_t *value, const char *words);
 /* A member that is there and not null; else NULL. */
 const struct json_t *json_given(const struct json_t *o, const char *name);
+/* Sets the n members that are there and not null. */
+void members_copy(struct json_t *to, const struct json_t *from, const char *const *names, size_t n);
 /* A whole number of a member within bounds; it keeps its value when the member is missing or null,
  * as a flag does. OATO_EUSAGE names the member. */
 oato_status json_int(const struct json_t *o, const char *name, int64_t least, int64_t most,
@@ -26,7 +28,7 @@ struct json_t *text_value(const char *s, size_t n);
 /* That of a text, which is freed. NULL: memory was short. */
 struct json_t *text_value_take(struct text *t);
 /* The value that a text, which is freed, is in JSON; NULL: it is none. */
-struct json_t *value_take(struct text *t);
+struct json_t *json_take(struct text *t);
 /* Appends a value, which is freed; NULL: memory is short, and the text has failed. */
 void value_write(struct text *t, struct json_t *value);
 
