@@ -62,7 +62,7 @@ json_t *probs_value(const struct choice *c, size_t first, size_t n)
         return json_array();
     text_init(&t);
     probs_add(&t, NULL, c, first, n);
-    return json_take(&t);
+    return json_value_take(&t);
 }
 
 /* ---------------------------------------------------------------- the form of completions --- */

@@ -32,7 +32,7 @@ static json_t *pair_make(struct gguf_string program, const json_t *query, const 
         text_add(&t, put ? json_string_value(put) : program.data + i,
                  put ? json_string_length(put) : n);
     }
-    return text_value_take(&t);
+    return json_text_take(&t);
 }
 
 /* One input for each document, behind the query's without a head. */

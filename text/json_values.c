@@ -75,17 +75,17 @@ json_t *text_value(const char *s, size_t n)
     text_printf(&t, "\"");
     text_add_json(&t, s, n);
     text_printf(&t, "\"");
-    return json_take(&t);
+    return json_value_take(&t);
 }
 
-json_t *text_value_take(struct text *t)
+json_t *json_text_take(struct text *t)
 {
     json_t *v = t->failed ? NULL : json_stringn_nocheck(or_empty(t->data), t->len);
     text_free(t);
     return v;
 }
 
-json_t *json_take(struct text *t)
+json_t *json_value_take(struct text *t)
 {
     json_t *v = json_loadb(or_empty(t->data), t->len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     text_free(t);
@@ -137,7 +137,7 @@ json_t *parts_join(const json_t *parts, const char *between)
             text_add(&all, json_string_value(text), json_string_length(text));
     }
     if (good)
-        return text_value_take(&all);
+        return json_text_take(&all);
     text_free(&all);
     return NULL;
 }

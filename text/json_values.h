@@ -26,9 +26,9 @@ oato_status json_flag(const struct json_t *o, const char *name, bool *out, struc
 /* A text of a model as a value: what is no UTF-8 becomes the mark for that. */
 struct json_t *text_value(const char *s, size_t n);
 /* That of a text, which is freed. NULL: memory was short. */
-struct json_t *text_value_take(struct text *t);
+struct json_t *json_text_take(struct text *t);
 /* The value that a text, which is freed, is in JSON; NULL: it is none. */
-struct json_t *json_take(struct text *t);
+struct json_t *json_value_take(struct text *t);
 /* Appends a value, which is freed; NULL: memory is short, and the text has failed. */
 void value_write(struct text *t, struct json_t *value);
 
