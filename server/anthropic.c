@@ -221,11 +221,7 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
 static bool is_cut(const struct choice *c, const struct part_view *p)
 {
     const enum ending e = choice_ending(c);
-    if (p->kind != PART_CALL || (e != ENDING_LIMIT && e != ENDING_CONTEXT))
-        return false;
-    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
-    json_decref(arguments);
-    return !arguments;
+    return !p->whole && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
 }
 
 /* The message, or what is known of it when it begins. */

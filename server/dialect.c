@@ -17,14 +17,14 @@ struct part_view part_at(const struct choice *c, size_t index)
     if (p->kind == PART_CALL) {
         const struct call *call = &c->calls[p->from];
         return (struct part_view){p->kind, call->name, or_empty(call->arguments.data),
-                                  call->arguments.len};
+                                  call->arguments.len, call->whole};
     }
     const struct text *all = p->kind == PART_THINKS ? &c->thinks : &c->says;
     size_t next = index + 1;
     while (next < c->n_parts && c->parts[next].kind != p->kind)
         next++;
     const size_t end = next < c->n_parts ? c->parts[next].from : all->len;
-    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from};
+    return (struct part_view){p->kind, NULL, or_empty(all->data) + p->from, end - p->from, true};
 }
 
 bool part_next(struct choice *c, struct part_piece *p)

@@ -54,6 +54,7 @@ struct part_view {
     const char *name; /* of a call */
     const char *text; /* arguments of a call */
     size_t n;
+    bool whole; /* a call whose arguments no limit has cut; true of other parts */
 };
 struct part_view part_at(const struct choice *c, size_t index);
 /* What a stream has not sent yet of one part. */

@@ -207,7 +207,6 @@ json_t *openapi_make(const struct sampler_options *defaults);
 enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
-enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_complete(struct exchange *x);
 /* ollama.c, ollama_models.c */

@@ -16,7 +16,8 @@
 struct call {
     char *name;
     struct text arguments; /* so far */
-    bool ended;            /* nothing follows: they are whole, unless the answer was cut */
+    bool ended;            /* nothing of it follows */
+    bool whole;            /* its arguments are complete: no limit has cut them */
 };
 
 /* So many tokens of the prompt were in the KV cache at that time. */

@@ -67,8 +67,8 @@ static json_t *item_of(const struct job *j, size_t index, bool all)
     const struct part_view p = part_at(c, index);
     const struct form *f = form_of(j, &p);
     const enum ending e = choice_ending(c);
-    const bool cut =
-        c->ended && index + 1 == c->n_parts && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
+    const bool last = c->ended && index + 1 == c->n_parts && p.kind != PART_CALL;
+    const bool cut = !p.whole || (last && (e == ENDING_LIMIT || e == ENDING_CONTEXT));
     const char *status = !all ? "in_progress" : cut ? "incomplete" : "completed";
     json_t *item =
         json_pack("{s:o, s:s, s:s}", "id", id_of(j, f, index), "type", f->item, "status", status);

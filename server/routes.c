@@ -36,6 +36,13 @@ enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t 
     return job_begin(x, j);
 }
 
+/* What is where, and what is predicted: nothing of it changes while the model is loaded. */
+static enum MHD_Result plan(struct exchange *x)
+{
+    const struct text *t = &x->instance->plan;
+    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", t->data, t->len);
+}
+
 enum MHD_Result route_complete(struct exchange *x)
 {
     const struct dialect *d = x->route->dialect;
@@ -105,7 +112,7 @@ const struct route routes[] = {
     {"/tokenizer_info", METHOD_GET, false, false, route_tokenizer, NULL},
     {"/apply-template", METHOD_POST, false, false, route_template, NULL},
     {"/props", METHOD_GET, false, false, route_props, NULL},
-    {"/plan", METHOD_GET, false, false, route_plan, NULL},
+    {"/plan", METHOD_GET, false, false, plan, NULL},
     {"/slots", METHOD_GET, false, false, route_slots, NULL},
     {"/slots/*", METHOD_POST, false, false, route_slot, NULL},
     {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
