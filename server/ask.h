@@ -6,6 +6,7 @@
 #define OATO_SERVER_ASK_H
 
 #include "text/grammar.h"
+#include "text/json_members.h"
 #include "text/json_values.h"
 #include "text/sampling.h"
 #include "text/stops.h"
@@ -46,8 +47,7 @@ struct ask {
     json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
     struct sampler_options sampling;
     struct stops stops;
-    struct logit_bias *bias; /* of sampling */
-    size_t bias_cap;
+    struct logit_bias *bias;       /* of sampling */
     struct dry_breakers *breakers; /* of sampling */
     struct budget budget;          /* of what its text makes us do */
     struct grammar *grammar;       /* that answers follow; NULL: none */
@@ -66,32 +66,9 @@ struct ask {
 
 enum { ANSWERS_MAX = 128, INPUTS_MAX = 2048, PROBS_MAX = 100 }; /* of a request, of a token */
 
-/* members.c: a member that requests may have. */
-struct member {
-    const char *name;
-    unsigned on;    /* MEMBER_ON of each kind */
-    unsigned types; /* MEMBER_FLAG .. */
-    size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
-    double least, most;
-    bool most_width;     /* most: the model's width */
-    bool idle;           /* changes no answer */
-    const char *refused; /* would change it: what to do instead */
-    /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
-     * stands for all below it, too), words, true; strict: no value does */
-    double off;
-    const char *off_text;
-    bool off_true, strict;
-};
 #define MEMBER_ON(kind) (1u << (kind))
-enum {
-    MEMBER_FLAG = 1,
-    MEMBER_WHOLE = 2,
-    MEMBER_NUMBER = 4,
-    MEMBER_TEXT = 8,
-    MEMBER_LIST = 16,
-    MEMBER_OBJECT = 32
-};
-extern const struct member members[]; /* the last one has no name */
+/* members.c: those that requests may have, set in struct ask. */
+extern const struct member members[];
 /* Checks the members of a request, and sets those that stand in struct ask (NULL: nowhere). width:
  * of the model. */
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,

@@ -136,6 +136,9 @@ void peers_sweep(struct server *s);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, is gone. One
  * that only sends no more waits for its answer. */
 bool client_went(struct MHD_Connection *c);
+/* Makes a job of what is asked, which is taken over: of x->json's messages, or of the prompts
+ * (routes.c). */
+enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
 /* cors.c: what pages of other sites may ask and read. */

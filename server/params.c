@@ -3,13 +3,12 @@
  * checked here, before anything is made of them, and what cannot be honoured is refused by name.
  */
 #include "server/server_internal.h"
+#include "text/sampling_json.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-enum { STOP_BYTES = 1024 };
 
 /* ------------------------------------------------------------------------------ zero bytes --- */
 
@@ -82,151 +81,6 @@ json_t *body_json(struct exchange *x, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------- members ----- */
 
-static oato_status stop_add(struct ask *ask, const json_t *word, struct oato_error *err)
-{
-    const size_t n = json_string_length(word);
-    if (!json_is_string(word) || n > STOP_BYTES || ask->stops.n == STOPS_MAX)
-        return oato_fail(err, OATO_EUSAGE, "stop wants at most %d texts of at most %d bytes",
-                         STOPS_MAX, STOP_BYTES);
-    if (!n)
-        return OATO_OK;
-    char *copy = strdup(json_string_value(word));
-    if (!copy)
-        return oato_fail_memory(err, n, "a stop word");
-    ask->stops.word[ask->stops.n++] = copy;
-    return OATO_OK;
-}
-
-static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_error *err)
-{
-    const json_t *v = json_given(o, "stop"), *word;
-    size_t i;
-    oato_status status = OATO_OK;
-    if (!v)
-        return OATO_OK;
-    if (!json_is_array(v))
-        return stop_add(ask, v, err);
-    json_array_foreach(v, i, word)
-    {
-        if (!status)
-            status = stop_add(ask, word, err);
-    }
-    return status;
-}
-
-/* Borrowed from the request. */
-static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_error *err)
-{
-    const json_t *v = json_given(o, "dry_sequence_breakers"), *word;
-    struct dry_options *dry = &ask->sampling.dry;
-    size_t i;
-    if (!v)
-        return OATO_OK;
-    if (!json_is_array(v) || json_array_size(v) > DRY_BREAKERS)
-        return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants a list of at most %d texts",
-                         DRY_BREAKERS);
-    dry->breaker[0] = ""; /* none, if the list is empty */
-    dry->n_breakers = (int32_t)max_i64(1, (int64_t)json_array_size(v));
-    json_array_foreach(v, i, word)
-    {
-        dry->breaker[i] = json_string_value(word);
-        if (!json_is_string(word))
-            return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants texts");
-    }
-    const size_t bytes = dry_breakers_bytes(dry);
-    if (budget_spend(&ask->budget, bytes, bytes, "dry_sequence_breakers", err))
-        return err->status;
-    dry->prepared = ask->breakers = dry_breakers_create(dry);
-    return ask->breakers ? OATO_OK : oato_fail_memory(err, bytes, "dry_sequence_breakers");
-}
-
-enum { BIAS_STEPS = 5 }; /* to take one up */
-
-static oato_status bias_add(struct ask *ask, int64_t id, double bias, struct oato_error *err)
-{
-    struct sampler_options *o = &ask->sampling;
-    if (budget_spend(&ask->budget, BIAS_STEPS, 2 * sizeof(struct logit_bias), "logit_bias", err))
-        return err->status;
-    struct logit_bias *more =
-        array_room(ask->bias, (size_t)o->n_bias, &ask->bias_cap, sizeof *more);
-    if (!more)
-        return oato_fail_memory(err, sizeof *more, "a logit bias");
-    ask->bias = more;
-    o->bias = more;
-    more[o->n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
-    return OATO_OK;
-}
-
-/* What: a token's id, its number as a key, or a text, all of whose tokens are meant. */
-static oato_status bias_of(const struct instance *m, struct ask *ask, const json_t *id,
-                           const char *text, const json_t *bias, struct oato_error *err)
-{
-    const double by = json_is_false(bias) ? -INFINITY : json_number_value(bias);
-    int64_t number = json_integer_value(id);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    if (!json_is_number(bias) && !json_is_false(bias))
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants numbers, or false for never");
-    if (json_is_integer(id) || (text && parse_i64(text, 0, INT32_MAX, &number)))
-        return number < 0 || number > INT32_MAX
-                   ? oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens")
-                   : bias_add(ask, number, by, err);
-    if (!text)
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens or texts");
-    oato_status status =
-        tokenizer_encode_within(m->session.tokenizer, text, strlen(text), TOKENIZE_PARSE_SPECIAL,
-                                &ask->budget, &ids, &n, err);
-    for (size_t i = 0; i < n && !status; i++)
-        status = bias_add(ask, ids[i], by, err);
-    free(ids);
-    return status;
-}
-
-/* One bias for each token at most, since they are added at every step; those of no token go. */
-static oato_status biases_sum(const struct instance *m, struct ask *ask, struct oato_error *err)
-{
-    struct sampler_options *o = &ask->sampling;
-    const int32_t vocab = tokenizer_size(m->session.tokenizer), n = o->n_bias;
-    float *sums = n ? calloc((size_t)vocab, sizeof *sums) : NULL;
-    if (n && !sums)
-        return oato_fail_memory(err, (size_t)vocab * sizeof *sums, "logit_bias");
-    for (int32_t i = 0; i < n; i++)
-        if (ask->bias[i].id < vocab)
-            sums[ask->bias[i].id] += ask->bias[i].bias;
-    o->n_bias = 0;
-    for (int32_t id = 0; id < vocab && n && o->n_bias < n; id++)
-        if (sums[id] != 0)
-            ask->bias[o->n_bias++] = (struct logit_bias){id, sums[id]};
-    free(sums);
-    return OATO_OK;
-}
-
-/* {"id": bias} as OpenAI has it, or [[id, bias], ..]. */
-static oato_status bias_read(const struct instance *m, const json_t *o, struct ask *ask,
-                             struct oato_error *err)
-{
-    const json_t *all = json_given(o, "logit_bias"), *one;
-    const char *key;
-    size_t i;
-    oato_status status = OATO_OK;
-    if (all && !json_is_object(all) && !json_is_array(all))
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants an object or a list of pairs");
-    if (json_is_object(all)) {
-        json_object_foreach((json_t *)all, key, one)
-        {
-            if (!status)
-                status = bias_of(m, ask, NULL, key, one, err);
-        }
-    }
-    json_array_foreach(all, i, one)
-    {
-        const json_t *id = json_array_get(one, 0);
-        if (!status)
-            status = bias_of(m, ask, id, json_string_value(id), json_array_get(one, 1), err);
-    }
-    return status ? status : biases_sum(m, ask, err);
-}
-
 /* OpenAI: "logprobs": true and "top_logprobs" in chats, a number in completions; llama.cpp:
  * n_probs. */
 static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_error *err)
@@ -296,11 +150,13 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
     if (!status)
         status = seed_read(o, ask, err);
     if (!status)
-        status = stops_read(o, ask, err);
+        status = stops_read(json_given(o, "stop"), &ask->stops, err);
     if (!status)
-        status = breakers_read(o, ask, err);
+        status = dry_breakers_read(json_given(o, "dry_sequence_breakers"), &ask->budget,
+                                   &ask->sampling.dry, &ask->breakers, err);
     if (!status)
-        status = bias_read(m, o, ask, err);
+        status = logit_bias_read(json_given(o, "logit_bias"), m->session.tokenizer, &ask->budget,
+                                 &ask->sampling, &ask->bias, err);
     if (!status)
         status = probs_read(o, ask, err);
     if (!status)

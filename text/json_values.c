@@ -15,10 +15,29 @@ bool json_is(const json_t *value, const char *text)
     return json_is_string(value) && !strcmp(json_string_value(value), text);
 }
 
+bool json_is_one(const json_t *value, const char *words)
+{
+    const char *s = json_string_value(value);
+    const size_t n = json_string_length(value);
+    for (const char *at = words; s && at && *at; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        if (length == n && !memcmp(at, s, n))
+            return true;
+        at += length;
+    }
+    return false;
+}
+
 const json_t *json_given(const json_t *o, const char *name)
 {
     const json_t *v = json_object_get(o, name);
     return json_is_null(v) ? NULL : v;
+}
+
+void members_copy(json_t *to, const json_t *from, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        json_object_set(to, names[i], (json_t *)json_given(from, names[i])); /* not of NULL */
 }
 
 oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
@@ -80,6 +99,25 @@ void value_write(struct text *t, json_t *value)
     t->failed = t->failed || !dump;
     free(dump);
     json_decref(value);
+}
+
+void json_add_base64(struct text *t, const char *key, const void *data, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *bytes = data;
+    json_key(t, key);
+    text_add(t, "\"", 1);
+    for (size_t i = 0; i < n; i += 3) {
+        const size_t left = n - i;
+        const uint32_t bits = (uint32_t)bytes[i] << 16 |
+                              (left > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                              (left > 2 ? bytes[i + 2] : 0);
+        const char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63],
+                              left > 1 ? digits[bits >> 6 & 63] : '=',
+                              left > 2 ? digits[bits & 63] : '='};
+        text_add(t, four, sizeof four);
+    }
+    text_add(t, "\"", 1);
 }
 
 json_t *parts_join(const json_t *parts, const char *between)

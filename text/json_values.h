@@ -11,8 +11,12 @@ struct json_t;
 
 /* Whether it is this text. */
 bool json_is(const struct json_t *value, const char *text);
+/* Whether it is one of these words, which have blanks between them; NULL: no. */
+bool json_is_one(const struct json_t *value, const char *words);
 /* A member that is there and not null; else NULL. */
 const struct json_t *json_given(const struct json_t *o, const char *name);
+/* Sets the n members that are there and not null. */
+void members_copy(struct json_t *to, const struct json_t *from, const char *const *names, size_t n);
 /* A whole number of a member within bounds; it keeps its value when the member is missing or null,
  * as a flag does. OATO_EUSAGE names the member. */
 oato_status json_int(const struct json_t *o, const char *name, int64_t least, int64_t most,
@@ -27,6 +31,9 @@ struct json_t *json_text_take(struct text *t);
 struct json_t *json_value_take(struct text *t);
 /* Appends a value, which is freed; NULL: memory is short, and the text has failed. */
 void value_write(struct text *t, struct json_t *value);
+
+/* Appends a member (key NULL: an element) that is a text: n bytes in base64 (RFC 4648). */
+void json_add_base64(struct text *t, const char *key, const void *data, size_t n);
 
 /* A list of text parts, {"type": "text", "text": ..}, as one text; NULL where one is no text, or
  * memory is short. */
