@@ -136,11 +136,11 @@ void peers_sweep(struct server *s);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, is gone. One
  * that only sends no more waits for its answer. */
 bool client_went(struct MHD_Connection *c);
+/* Makes a job of what is asked, which is taken over: of x->json's messages, or of the prompts
+ * (routes.c). */
+enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
-/* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
- * "a" or "a/b". */
-void fields_pick(struct text *answer, const json_t *fields);
 /* cors.c: what pages of other sites may ask and read. */
 void cors_add(struct exchange *x, struct MHD_Response *r);
 enum MHD_Result preflight(struct exchange *x);
@@ -207,7 +207,6 @@ json_t *openapi_make(const struct sampler_options *defaults);
 enum MHD_Result route_response(struct exchange *x); /* responses.c */
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
-enum MHD_Result route_plan(struct exchange *x); /* plan.c */
 enum MHD_Result route_embeddings(struct exchange *x);
 enum MHD_Result route_complete(struct exchange *x);
 /* ollama.c, ollama_models.c */

@@ -159,8 +159,6 @@ void slot_note(struct choice *c);
 oato_status slots_open(struct instance *m, struct oato_error *err);
 void slots_close(struct instance *m);
 
-/* plan.c: writes m->plan, once the session is open. */
-oato_status plan_describe(struct instance *m, struct oato_error *err);
 /* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct instance *m, struct batch_view *v, int32_t n);
 

@@ -218,7 +218,7 @@ static oato_status loop_open(struct instance *m)
     if (!status)
         status = policy_costs(m, &m->error);
     if (!status)
-        status = plan_describe(m, &m->error);
+        status = session_describe(&m->session, m->name, &m->plan, &m->error);
     if (status)
         return status;
     engine_get_stats(m->session.engine, &stats);

@@ -1,7 +1,7 @@
 /*
  * models.c - the models that are served. Where there are several, a thread loads the one that has
- * been waited for longest, when room.c says that there is room or who makes room by going; loading
- * itself is done by the model's engine thread. A request that was prepared waits here, its
+ * been waited for longest, when model_room.h says that there is room or who makes room by going;
+ * loading itself is done by the model's engine thread. A request that was prepared waits here, its
  * connection suspended, until its model is there; from then on it keeps the model loaded.
  */
 #include "server/server_internal.h"

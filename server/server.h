@@ -4,9 +4,9 @@
 #ifndef OATO_SERVER_H
 #define OATO_SERVER_H
 
+#include "executor/model_room.h"
 #include "executor/session.h"
 
-enum { MODELS_MOST = 256, MODELS_DEVICES = 1 + DEVICES_MAX };
 /* Of the host, for connections and their requests; the rest of memory_bytes is the models'. */
 enum { SERVER_BYTES = 48 << 20 };
 

@@ -1,7 +1,7 @@
 /*
- * room.c - which models go when another one is to be loaded: decided from numbers alone.
+ * model_room.c - which models go when another one is to be loaded.
  */
-#include "server/server_internal.h"
+#include "executor/model_room.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * recently used ones that suffice, never one that a smaller set spares, busy ones last. Compared
  * with all subsets on random numbers.
  */
-#include "server/server_internal.h"
+#include "executor/model_room.h"
 #include "tests/random.h"
 
 #include <setjmp.h>

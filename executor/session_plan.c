@@ -1,8 +1,8 @@
 /*
- * plan.c - /plan: what of the model is on which device, and what the plan predicts, as the page
- * shows it. Nothing of it changes after the model is loaded, so it is written once, by then.
+ * session_plan.c - what of a session's model is on which device, and what its plan predicts, as
+ * JSON. Nothing of it changes while the session is open.
  */
-#include "server/server_internal.h"
+#include "executor/session.h"
 
 #include <string.h>
 
@@ -112,11 +112,10 @@ static void predictions_write(const struct plan *p, struct text *t)
     json_close(t, ']');
 }
 
-oato_status plan_describe(struct instance *m, struct oato_error *err)
+oato_status session_describe(const struct session *s, const char *name, struct text *t,
+                             struct oato_error *err)
 {
-    const struct session *s = &m->session;
     const struct plan *p = s->has_plan ? &s->plan : NULL;
-    struct text *t = &m->plan;
     struct engine_stats stats;
     struct graph fused = {0};
     if (p && plan_apply(p, s->model, &fused, err)) {
@@ -124,10 +123,9 @@ oato_status plan_describe(struct instance *m, struct oato_error *err)
         return err->status;
     }
     engine_get_stats(s->engine, &stats);
-    text_free(t); /* of the time before, if the model was unloaded meanwhile */
     json_open(t, NULL, '{');
-    json_add(t, json_bool("planned", p), JSON("model", (const char *)m->name),
-             JSON("kv", dtype_name(stats.kv)), JSON("context", stats.context));
+    json_add(t, json_bool("planned", p), JSON("model", name), JSON("kv", dtype_name(stats.kv)),
+             JSON("context", stats.context));
     if (p) {
         json_add(t, JSON("solver", p->solver));
         predictions_write(p, t);
@@ -139,10 +137,4 @@ oato_status plan_describe(struct instance *m, struct oato_error *err)
     json_close(t, '}');
     graph_free(&fused);
     return t->failed ? oato_fail_memory(err, t->len, "the plan's description") : OATO_OK;
-}
-
-enum MHD_Result route_plan(struct exchange *x)
-{
-    const struct text *t = &x->instance->plan;
-    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", t->data, t->len);
 }
