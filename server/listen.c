@@ -69,7 +69,7 @@ static void tell_address(const struct server *s, const char *host, const char *p
     if (s->models.alone)
         text_tell("loading %s\n", s->models.of[0]->name);
     else
-        text_tell("serving %d models\n", s->models.n);
+        text_tell("serving %d model%s\n", s->models.n, s->models.n == 1 ? "" : "s");
 }
 
 /* Port 0 becomes the one that was found. */
