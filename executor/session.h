@@ -78,8 +78,8 @@ oato_status session_check(const struct session_args *a, struct oato_error *err);
 oato_status session_template(const struct session *s, const struct session_args *a,
                              struct chat_template **out, struct oato_error *err);
 
-/* Appends, as a JSON object, which device has what of the model, and what the plan predicts for each
- * kind of request that it is for. name: the model's there. */
+/* Appends, as a JSON object, which device has what of the model, and what the plan predicts for
+ * each kind of request that it is for. name: the model's there. */
 oato_status session_describe(const struct session *s, const char *name, struct text *t,
                              struct oato_error *err);
 
