@@ -5,6 +5,7 @@
  */
 #include "net/connections.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -151,6 +152,13 @@ void peer_answered(struct peer *p)
         shutdown(p->fd, SHUT_WR);
 }
 
+/* Whether a request has arrived as a whole and is not answered yet. */
+static bool is_owed(const struct peer *p)
+{
+    const struct head *h = &p->head;
+    return (h->at == HEAD_START || h->at == HEAD_OVER) && h->requests > p->answered;
+}
+
 /* As many bytes as fit: with fewer libmicrohttpd takes the socket for empty. */
 ssize_t peers_recv(int fd, void *to, size_t n, int flags)
 {
@@ -170,6 +178,10 @@ ssize_t peers_recv(int fd, void *to, size_t n, int flags)
             return (ssize_t)done;
         p->passed.len = p->sent = 0;
         const ssize_t got = recvfrom(fd, bytes, sizeof bytes, flags, NULL, NULL);
+        if (!got && !done && is_owed(p)) { /* libmicrohttpd would close without the answer */
+            errno = EAGAIN;
+            return -1;
+        }
         if (got <= 0)
             return done ? (ssize_t)done : got;
         head_read(&p->head, bytes, (size_t)got, &p->passed);

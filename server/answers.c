@@ -7,23 +7,19 @@
 #include <math.h>
 #include <string.h>
 
-/* A control character's token has a text, too. */
-void token_add(struct text *t, const struct instance *m, const char *key, int32_t id)
+struct gguf_string token_bytes(const struct instance *m, int32_t id)
 {
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
-    json_add_slice(t, key, bytes, n);
+    struct gguf_string s = {"", 0};
+    tokenizer_piece(m->session.tokenizer, id, true, &s.data, &s.len);
+    return s;
 }
 
 void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id)
 {
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
+    const struct gguf_string s = token_bytes(m, id);
     json_open(t, key, '[');
-    for (size_t i = 0; i < n; i++)
-        text_printf(t, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    for (size_t i = 0; i < s.len; i++)
+        text_printf(t, "%s%d", i ? "," : "", (unsigned char)s.data[i]);
     json_close(t, ']');
 }
 
@@ -483,9 +479,4 @@ static void openai_events(struct job *j, struct text *out)
     }
 const struct dialect dialect_text = OPENAI(ASK_TEXT, fim_suffix),
                      dialect_chat = OPENAI(ASK_CHAT, NULL);
-const struct dialect dialect_native = {.kind = ASK_NATIVE,
-                                       .whole = native_whole,
-                                       .events = native_events,
-                                       .failed = error_event,
-                                       .error = error_json,
-                                       .stream_type = "text/event-stream"};
+const struct dialect dialect_native = NATIVE_DIALECT(NULL);

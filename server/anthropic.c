@@ -76,7 +76,7 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
     {
         const json_t *role = json_object_get(message, "role");
         const json_t *content = json_object_get(message, "content");
-        if ((!json_is(role, "user") && !json_is(role, "assistant") && !json_is(role, "system")) ||
+        if (!json_is_one(role, "user assistant system") ||
             (!json_is_string(content) && !json_is_array(content)))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu wants the role user, assistant or system, and content "
@@ -119,7 +119,7 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
 static oato_status choice_take(json_t *request, const json_t *choice, struct oato_error *err)
 {
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
-    if (json_is(type, "auto") || json_is(type, "none"))
+    if (json_is_one(type, "auto none"))
         json_object_set(request, "tool_choice", (json_t *)type);
     else if (json_is(type, "any"))
         json_object_set_new(request, "tool_choice", json_string("required"));
@@ -139,24 +139,21 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
     const json_t *type = json_object_get(thinking, "type");
     if (!json_is_object(thinking))
         return OATO_OK;
-    if (!json_is(type, "enabled") && !json_is(type, "disabled") && !json_is(type, "adaptive") &&
-        !json_is(type, "between_tools"))
+    if (!json_is_one(type, "enabled disabled adaptive between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
-    thinking_set(x, request, !json_is(type, "disabled"));
+    thinking_set(x->instance->template, request, !json_is(type, "disabled"));
     return OATO_OK;
 }
 
 static oato_status rest_take(struct exchange *x, json_t *request, struct oato_error *err)
 {
     const json_t *o = x->json, *config = json_object_get(o, "output_config");
-    json_t *stops = json_object_get(o, "stop_sequences");
     if (thinking_take(x, request, err) ||
         format_set(request, json_object_get(o, "output_format"), err) ||
         format_set(request, json_object_get(config, "format"), err))
         return err->status;
     effort_set(request, json_object_get(config, "effort"));
-    if (stops)
-        json_object_set(request, "stop", stops);
+    json_object_set(request, "stop", json_object_get(o, "stop_sequences"));
     json_object_del(request, "tool_choice");
     json_object_del(request, "tools");
     if (json_array_size(json_object_get(o, "tools")) &&
@@ -209,32 +206,22 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
 {
     const struct part_view p = part_at(j->choices[0], index);
     const size_t n = all ? p.n : 0;
-    json_t *text = text_value(p.text, n);
     if (p.kind == PART_SAYS)
-        return json_pack("{s:s, s:o}", "type", "text", "text", text);
+        return json_pack("{s:s, s:o}", "type", "text", "text", text_value(p.text, n));
     if (p.kind == PART_THINKS)
-        return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text, "signature",
+        return json_pack("{s:s, s:o, s:o}", "type", "thinking", "thinking", text_value(p.text, n),
+                         "signature",
                          all ? json_sprintf("%s_%zu", job_digits(j), index) : json_string(""));
-    json_t *input = json_loadb(p.text, n, JSON_ALLOW_NUL, NULL);
-    if (!json_is_object(input)) { /* the model may call with what is none */
-        json_decref(input);
-        input = n ? json_pack("{s:O}", "input", text) : json_object();
-    }
-    json_decref(text);
     return json_pack("{s:s, s:o, s:s, s:o}", "type", "tool_use", "id",
                      json_sprintf("toolu_%s_%zu", job_digits(j), index), "name", p.name, "input",
-                     input);
+                     n ? arguments_value(p.text, n, "input") : json_object());
 }
 
 /* A call that the limit has cut is none. */
 static bool is_cut(const struct choice *c, const struct part_view *p)
 {
     const enum ending e = choice_ending(c);
-    if (p->kind != PART_CALL || (e != ENDING_LIMIT && e != ENDING_CONTEXT))
-        return false;
-    json_t *arguments = json_loadb(p->text, p->n, JSON_ALLOW_NUL, NULL);
-    json_decref(arguments);
-    return !arguments;
+    return !p->whole && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
 }
 
 /* The message, or what is known of it when it begins. */

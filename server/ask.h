@@ -1,12 +1,13 @@
 /*
- * ask.h - what a request asks for: its members, checked (members.c, params.c, zeros.c), its grammar
- * (constraint.c), its messages and tools made into a prompt (chat.c, calls.c).
+ * ask.h - what a request asks for: its members, checked (members.c, params.c), its grammar
+ * (constraint.c), its messages and tools made into a prompt (chat.c).
  */
 #ifndef OATO_SERVER_ASK_H
 #define OATO_SERVER_ASK_H
 
-#include "text/chat_tools.h"
 #include "text/grammar.h"
+#include "text/json_members.h"
+#include "text/json_values.h"
 #include "text/sampling.h"
 #include "text/stops.h"
 
@@ -46,8 +47,7 @@ struct ask {
     json_t *kept; /* of the request, for what its answer repeats: the dialect's; NULL: nothing */
     struct sampler_options sampling;
     struct stops stops;
-    struct logit_bias *bias; /* of sampling */
-    size_t bias_cap;
+    struct logit_bias *bias;       /* of sampling */
     struct dry_breakers *breakers; /* of sampling */
     struct budget budget;          /* of what its text makes us do */
     struct grammar *grammar;       /* that answers follow; NULL: none */
@@ -66,38 +66,13 @@ struct ask {
 
 enum { ANSWERS_MAX = 128, INPUTS_MAX = 2048, PROBS_MAX = 100 }; /* of a request, of a token */
 
-/* members.c: a member that requests may have. */
-struct member {
-    const char *name;
-    unsigned on;    /* MEMBER_ON of each kind */
-    unsigned types; /* MEMBER_FLAG .. */
-    size_t at;      /* in struct ask, by its only type: bool, int32_t or float; 0: read elsewhere */
-    double least, most;
-    bool most_width;     /* most: the model's width */
-    bool idle;           /* changes no answer */
-    const char *refused; /* would change it: what to do instead */
-    /* Of a refused one, the values that ask for nothing besides false, "", [] and {}: a number (0
-     * stands for all below it, too), words, true; strict: no value does */
-    double off;
-    const char *off_text;
-    bool off_true, strict;
-};
 #define MEMBER_ON(kind) (1u << (kind))
-enum {
-    MEMBER_FLAG = 1,
-    MEMBER_WHOLE = 2,
-    MEMBER_NUMBER = 4,
-    MEMBER_TEXT = 8,
-    MEMBER_LIST = 16,
-    MEMBER_OBJECT = 32
-};
-extern const struct member members[]; /* the last one has no name */
+/* members.c: those that requests may have, set in struct ask. */
+extern const struct member members[];
 /* Checks the members of a request, and sets those that stand in struct ask (NULL: nowhere). width:
  * of the model. */
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
                             struct oato_error *err);
-/* Refuses a request with a zero byte in a text that is no text of the model's (zeros.c). */
-oato_status zeros_check(const json_t *request, struct oato_error *err);
 /* Reads what is asked for; members that are not known are ignored. */
 oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind kind,
                      const struct budget *budget, struct ask *ask, struct oato_error *err);
@@ -110,10 +85,6 @@ void constraints_share(struct job *j);
 /* In a chat the grammar begins behind the reasoning, unless it is GBNF that has the reasoning's end
  * in it. After answer_text_read. */
 oato_status constraint_think(struct choice *c, struct oato_error *err);
-/* calls.c: the answers to the prompt must call one of the tools, or several of them; only: this
- * one, unless NULL. */
-oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            enum chat_form form, const struct text *prompt, struct oato_error *err);
 /* A prompt, or several: adds their answers to the job. prompt_ids_add: that of n tokens. */
 oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct oato_error *err);
 oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *err);
@@ -124,11 +95,5 @@ oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget
                         struct text *out, struct oato_error *err);
 /* Adds the answers to the messages of the request. */
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err);
-/* A list of text parts as one text; NULL where one is no text, or memory is short. */
-json_t *parts_join(const json_t *parts, const char *between);
-/* A whole number of a member within bounds; it keeps its value when the member is missing. */
-oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
-                     struct oato_error *err);
-oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err);
 
 #endif

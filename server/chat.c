@@ -1,365 +1,56 @@
 /*
- * chat.c - conversations as OpenAI's clients send them, made into what the model's template reads.
- * The model's own template gets messages and tools as JSON; a named format only roles and texts,
- * and so do templates that show no tools.
+ * chat.c - conversations: their prompts, made in text/, and the answers to them, with the grammar
+ * of calls that must be made.
  */
 #include "server/server_internal.h"
+#include "text/chat_prompt.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-enum { MESSAGES_MAX = 4096 };
-
-/* ----------------------------------------------------------------------------- messages --- */
-
-json_t *parts_join(const json_t *parts, const char *between)
-{
-    struct text all;
-    const json_t *part;
-    size_t i;
-    bool good = true;
-    text_init(&all);
-    json_array_foreach(parts, i, part)
-    {
-        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-        good = good && json_is_string(text) && json_is_string(type) &&
-               !strcmp(json_string_value(type), "text");
-        if (good && i)
-            text_add(&all, between, strlen(between));
-        if (good)
-            text_add(&all, json_string_value(text), json_string_length(text));
-    }
-    json_t *joined = good && !all.failed ? json_stringn_nocheck(or_empty(all.data), all.len) : NULL;
-    text_free(&all);
-    return joined;
-}
-
-/* Arguments come as text; templates expect them as an object. */
-static void arguments_parse(json_t *calls)
-{
-    json_t *call;
-    size_t i;
-    json_array_foreach(calls, i, call)
-    {
-        json_t *function = json_object_get(call, "function");
-        const json_t *text = json_object_get(function, "arguments");
-        const char *s = or_empty(json_string_value(text));
-        json_t *object = !json_is_string(text) ? NULL
-                         : !s[strspn(s, " \n")]
-                             ? json_object() /* of a function without parameters */
-                             : json_loadb(s, json_string_length(text), JSON_ALLOW_NUL, NULL);
-        if (json_is_object(object))
-            json_object_set_new(function, "arguments", object);
-        else
-            json_decref(object);
-    }
-}
-
-/* Checks a message and changes it in place: its content becomes a text. */
-static oato_status message_mend(const struct chat_template *c, json_t *message, size_t at,
-                                struct oato_error *err)
-{
-    if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
-        return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
-    chat_message_rename(c, message);
-    json_t *content = json_object_get(message, "content"),
-           *calls = json_object_get(message, "tool_calls");
-    if (json_is_array(json_object_get(message, "reasoning_content")))
-        json_object_set_new(message, "reasoning_content",
-                            parts_join(json_object_get(message, "reasoning_content"), "\n"));
-    arguments_parse(calls);
-    if (json_is_array(content)) {
-        json_t *joined = parts_join(content, "\n");
-        if (!joined)
-            return oato_fail(err, OATO_EUSAGE,
-                             "message %zu has content that is no text; this server reads only text",
-                             at + 1);
-        json_object_set_new(message, "content", joined);
-        return OATO_OK;
-    }
-    if ((!content || json_is_null(content)) &&
-        (json_is_array(calls) || json_is_string(json_object_get(message, "reasoning_content"))))
-        json_object_set_new(message, "content", json_string(""));
-    else if (!json_is_string(content))
-        return oato_fail(err, OATO_EUSAGE, "message %zu wants content that is a text", at + 1);
-    return OATO_OK;
-}
-
-static oato_status messages_mend(const struct chat_template *c, json_t *messages,
-                                 struct oato_error *err)
-{
-    json_t *message;
-    size_t i, answers = 0;
-    if (!json_is_array(messages) || !json_array_size(messages) ||
-        json_array_size(messages) > MESSAGES_MAX)
-        return oato_fail(err, OATO_EUSAGE, "messages wants a list of 1 to %d messages",
-                         MESSAGES_MAX);
-    json_array_foreach(messages, i, message)
-    {
-        if (message_mend(c, message, i, err))
-            return err->status;
-        const bool says =
-            !strcmp(json_string_value(json_object_get(message, "role")), "assistant") &&
-            !json_object_get(message, "tool_calls");
-        answers = says ? answers + 1 : 0;
-    }
-    return answers > 1 ? oato_fail(err, OATO_EUSAGE,
-                                   "messages ends with %zu answers of the assistant; at most one "
-                                   "may stand there",
-                                   answers)
-                       : OATO_OK;
-}
-
-/* ------------------------------------------------------------------------------- tools --- */
-
-/* "required", or {"type": "function", "function": {"name": ..}}, which *only is then. */
-static bool must_call(const json_t *choice, const char **only)
-{
-    const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
-    *only = json_string_value(name);
-    return *only || (json_is_string(choice) && !strcmp(json_string_value(choice), "required"));
-}
-
-/* The tools that the template shows: none with tool_choice "none". */
-static oato_status tools_check(const json_t *o, const json_t **tools, struct oato_error *err)
-{
-    const json_t *choice = json_object_get(o, "tool_choice"), *tool;
-    const char *only;
-    size_t i;
-    *tools = json_object_get(o, "tools");
-    const bool must = must_call(choice, &only);
-    if (must && !json_array_size(*tools))
-        return oato_fail(err, OATO_EUSAGE, "tool_choice asks for a call, but there are no tools");
-    if (*tools && !json_is_null(*tools) && !json_is_array(*tools))
-        return oato_fail(err, OATO_EUSAGE, "tools wants a list");
-    json_array_foreach(*tools, i, tool)
-    {
-        const json_t *function = json_object_get(tool, "function");
-        if (!json_is_string(json_object_get(function, "name")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
-    }
-    if (choice && !json_is_null(choice) && !must &&
-        (!json_is_string(choice) || (strcmp(json_string_value(choice), "none") != 0 &&
-                                     strcmp(json_string_value(choice), "auto") != 0)))
-        return oato_fail(
-            err, OATO_EUSAGE,
-            "tool_choice wants \"auto\", \"none\", \"required\" or a function by name");
-    if (!json_array_size(*tools) || (json_is_string(choice) && *json_string_value(choice) == 'n'))
-        *tools = NULL;
-    return OATO_OK;
-}
-
-/* ---------------------------------------------------------------------------- the prompt --- */
-
-/* What the model's own template sees besides the tokens: messages, tools, and the variables of the
- * command line, then of the request. */
-static char *variables_dump(const struct instance *m, const json_t *o, json_t *messages,
-                            const json_t *tools)
-{
-    json_t *all = json_object();
-    json_t *ours = json_loads(or_empty(m->options->session.variables), JSON_ALLOW_NUL, NULL);
-    json_t *theirs = json_object_get(o, "chat_template_kwargs");
-    json_object_update(all, ours);
-    if (json_is_string(json_object_get(o, "reasoning_effort")))
-        json_object_set(all, "reasoning_effort", json_object_get(o, "reasoning_effort"));
-    json_object_update(all, theirs);
-    json_object_set(all, "messages", messages);
-    if (tools)
-        json_object_set(all, "tools", (json_t *)tools);
-    char *dump = json_dumps(all, JSON_COMPACT);
-    json_decref(ours);
-    json_decref(all);
-    return dump;
-}
-
-static oato_status named_apply(const struct instance *m, json_t *messages, bool answer,
-                               struct budget *budget, struct text *out, struct oato_error *err)
-{
-    const size_t n = json_array_size(messages);
-    struct chat_message *list = calloc(n, sizeof *list);
-    const json_t *message;
-    size_t i;
-    if (!list)
-        return oato_fail_memory(err, n * sizeof *list, "messages");
-    json_array_foreach(messages, i, message)
-    {
-        const json_t *content = json_object_get(message, "content");
-        list[i] = (struct chat_message){json_string_value(json_object_get(message, "role")),
-                                        json_string_value(content), json_string_length(content)};
-    }
-    oato_status status =
-        chat_template_apply_within(m->template, list, n, answer, NULL, budget, out, err);
-    free(list);
-    return status;
-}
-
-/* An answer of the assistant that stands last is gone on with: it is taken out of the messages and
- * put behind the prompt. NULL: there is none. */
-static json_t *begun_take(json_t *messages)
-{
-    const size_t n = json_array_size(messages);
-    json_t *last = json_array_get(messages, n - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-    if (n < 2 || strcmp(role, "assistant") != 0 || json_object_get(last, "tool_calls"))
-        return NULL;
-    json_incref(last);
-    json_array_remove(messages, n - 1);
-    return last;
-}
-
-static void begun_add(struct text *out, json_t *begun)
-{
-    const json_t *content = json_object_get(begun, "content");
-    if (json_is_string(content))
-        text_add(out, json_string_value(content), json_string_length(content));
-    json_decref(begun);
-}
-
-static oato_status own_apply(const struct instance *m, const json_t *o, json_t *messages,
-                             const json_t *tools, bool answer, struct budget *budget,
-                             struct text *out, struct oato_error *err)
-{
-    char *variables = variables_dump(m, o, messages, tools);
-    if (!variables)
-        return oato_fail_memory(err, 1 << 16, "messages");
-    const size_t n = strlen(variables);
-    oato_status status = budget_spend(budget, n, n, "what the chat template is given", err);
-    if (!status)
-        status =
-            chat_template_apply_within(m->template, NULL, 0, answer, variables, budget, out, err);
-    free(variables);
-    return status;
-}
-
-/* A template that makes the same of the messages with the tools and without them shows none, so
- * that the model could not know of them. */
-static bool tools_hidden(const struct instance *m, const json_t *o, json_t *messages, bool answer,
-                         struct budget *budget, const struct text *with)
-{
-    struct text without;
-    struct oato_error ignored;
-    text_init(&without);
-    const bool same = !own_apply(m, o, messages, NULL, answer, budget, &without, &ignored) &&
-                      without.len == with->len &&
-                      !memcmp(or_empty(without.data), or_empty(with->data), with->len);
-    text_free(&without);
-    return same;
-}
-
-static oato_status any_apply(const struct instance *m, const json_t *o, json_t *messages,
-                             const json_t *tools, bool answer, struct budget *budget,
-                             struct text *out, struct oato_error *err)
-{
-    return chat_template_is_program(m->template)
-               ? own_apply(m, o, messages, tools, answer, budget, out, err)
-               : named_apply(m, messages, answer, budget, out, err);
-}
-
-/* In the generic form. A template that refuses the system, or leaves it out, gets no message of it.
- */
-static oato_status generic_apply(const struct instance *m, const json_t *o, const json_t *messages,
-                                 const json_t *tools, bool answer, struct budget *budget,
-                                 struct text *out, struct oato_error *err)
-{
-    static const char shown[] = "<tools>";
-    const bool several = !json_is_false(json_object_get(o, "parallel_tool_calls"));
-    oato_status status = OATO_OK;
-    bool good = false;
-    for (int no_system = 0; no_system < 2 && !good; no_system++) {
-        json_t *told = chat_tools_tell(messages, tools, several, no_system);
-        if (!told)
-            return oato_fail_memory(err, 1 << 16, "messages");
-        out->len = 0;
-        status = any_apply(m, o, told, NULL, answer, budget, out, err);
-        json_decref(told);
-        good =
-            !status && (!tools || (out->len && memmem(out->data, out->len, shown, strlen(shown))));
-    }
-    if (!good && !status)
-        return oato_fail(err, OATO_EUSAGE,
-                         "the chat template of the model shows neither tools nor the system's "
-                         "message; leave tools out");
-    return status;
-}
-
-/* The text of the prompt, and the form of calls that it tells: the generic one, too, where a call
- * must be made and no grammar is known for the model's own. */
-static oato_status messages_apply(const struct instance *m, const json_t *o, json_t *messages,
-                                  const json_t *tools, bool answer, struct budget *budget,
-                                  enum chat_form *form, struct text *out, struct oato_error *err)
-{
-    const bool own = chat_template_is_program(m->template);
-    const bool shows = own && chat_template_mentions(m->template, "tools");
-    const bool tells = own && chat_template_mentions(m->template, "tool_calls");
-    const struct chat_call_form *known = NULL;
-    const char *only;
-    const bool must = must_call(json_object_get(o, "tool_choice"), &only);
-    *form = CHAT_FORM_OWN;
-    if (tools ? shows : tells || !chat_tools_used(messages)) {
-        if (any_apply(m, o, messages, tools, answer, budget, out, err))
-            return err->status;
-        if (must && chat_call_form_find(m->template, CHAT_FORM_OWN, or_empty(out->data), out->len,
-                                        &known, err))
-            return err->status;
-        if ((known || !must) && (!tools || !tools_hidden(m, o, messages, answer, budget, out)))
-            return OATO_OK;
-    }
-    *form = tools ? CHAT_FORM_GENERIC : CHAT_FORM_OWN;
-    return generic_apply(m, o, messages, tools, answer, budget, out, err);
-}
 
 /* chat_prompt; form: of the calls that the prompt tells. */
-static oato_status prompt_make(const struct instance *m, const json_t *o, struct budget *budget,
+static oato_status prompt_make(const struct instance *m, const struct chat_request *r,
                                enum chat_form *form, struct text *out, struct oato_error *err)
 {
-    json_t *messages = json_object_get(o, "messages");
-    const json_t *tools = NULL;
-    bool answer = true, goes_on = false;
-    if (!m->template)
-        return oato_fail(err, OATO_EUSAGE, "%.450s", m->no_template);
-    const bool named = !chat_template_is_program(m->template);
-    if (messages_mend(m->template, messages, err) || tools_check(o, &tools, err) ||
-        json_flag(o, "continue_final_message", &goes_on, err) ||
-        json_flag(o, "add_generation_prompt", &answer, err))
-        return err->status;
-    if (goes_on && answer && json_object_get(o, "add_generation_prompt"))
-        return oato_fail(err, OATO_EUSAGE,
-                         "give either add_generation_prompt or continue_final_message, not both");
-    if (named && json_object_size(json_object_get(o, "chat_template_kwargs")))
-        return oato_fail(err, OATO_EUSAGE,
-                         "the chat template %s has no variables; leave chat_template_kwargs out",
-                         chat_template_name(m->template));
-    json_t *begun = answer || goes_on ? begun_take(messages) : NULL;
-    answer = answer || begun;
-    const oato_status status =
-        messages_apply(m, o, messages, tools, answer, budget, form, out, err);
-    begun_add(out, begun);
-    return status;
+    return m->template ? chat_prompt_make(r, form, out, err)
+                       : oato_fail(err, OATO_EUSAGE, "%.450s", m->no_template);
 }
 
 oato_status chat_prompt(const struct instance *m, const json_t *o, struct budget *budget,
                         struct text *out, struct oato_error *err)
 {
+    const struct chat_request r = {m->template, m->options->session.variables, o, budget};
     enum chat_form form;
-    return prompt_make(m, o, budget, &form, out, err);
+    return prompt_make(m, &r, &form, out, err);
+}
+
+static oato_status calls_constrain(struct job *j, const struct chat_request *r, enum chat_form form,
+                                   const struct text *prompt, struct oato_error *err)
+{
+    const char *only;
+    if (!chat_must_call(r->json, &only))
+        return OATO_OK;
+    if (j->ask.grammar)
+        return oato_fail(err, OATO_EUSAGE,
+                         "give either a tool_choice that must be kept or a grammar, not both");
+    if (j->ask.ignore_end)
+        return oato_fail(err, OATO_EUSAGE,
+                         "ignore_eos goes on after the call that is asked for; leave it out");
+    return chat_calls_grammar(r, form, prompt, &j->ask.grammar, err);
 }
 
 oato_status chat_add(struct job *j, const json_t *o, struct oato_error *err)
 {
     const struct instance *m = j->instance;
+    const struct chat_request r = {m->template, m->options->session.variables, o, &j->ask.budget};
     int32_t *ids = NULL;
     size_t n = 0;
     struct text prompt;
     text_init(&prompt);
-    const json_t *choice = json_object_get(o, "tool_choice");
-    const char *only;
     enum chat_form form = CHAT_FORM_OWN;
     j->ask.one_call = json_is_false(json_object_get(o, "parallel_tool_calls"));
-    oato_status status = prompt_make(m, o, &j->ask.budget, &form, &prompt, err);
-    if (!status && must_call(choice, &only))
-        status = calls_constrain(j, json_object_get(o, "tools"), only,
-                                 json_is_true(json_object_get(o, "parallel_tool_calls")), form,
-                                 &prompt, err);
+    oato_status status = prompt_make(m, &r, &form, &prompt, err);
+    if (!status)
+        status = calls_constrain(j, &r, form, &prompt, err);
     if (!status)
         status = text_fits(j, prompt.len, err);
     if (!status)

@@ -6,6 +6,7 @@
 #define OATO_SERVER_DIALECT_H
 
 #include "server/http.h"
+#include "text/chat_messages.h"
 
 struct dialect {
     enum ask_kind kind;
@@ -27,31 +28,7 @@ struct dialect {
     const char *too_long;    /* before "N tokens > M maximum" of a prompt; NULL: OpenAI's form */
 };
 
-/* --------------------------------------------------------------- requests (dialect.c) --- */
-
-/* Whether it is this text. */
-bool json_is(const json_t *value, const char *text);
-/* Of OpenAI's messages: the last one, if it is of this role, or a new one behind it; the templates
- * of models read no two of a role in a row. Its content is a list of parts, as is its reasoning.
- * NULL: memory is short. */
-json_t *message_of(json_t *messages, const char *role);
-/* The result of a call, whose content is empty yet. */
-json_t *message_of_result(json_t *messages, const json_t *id);
-/* Appends to one of its lists of parts: "content", or "reasoning_content". A text that is no JSON
- * string counts as empty. */
-void message_part(json_t *message, const char *part, const json_t *text);
-/* arguments: an object, or the text of one. */
-void message_calls(json_t *message, const json_t *id, const json_t *name, const json_t *arguments);
-/* Appends a tool in OpenAI's form. Members that are NULL are left out. */
-void tool_add(json_t *tools, const json_t *name, const json_t *description, const json_t *schema);
-/* Lets the model reason, or not, where its template knows the variable. */
-void thinking_set(const struct exchange *x, json_t *request, bool on);
-/* Set members of a chat: a call of this function is forced; the effort that OpenAI's chats know for
- * one of theirs or Anthropic's, if it is one; what the answer follows, {"type": .., "schema": ..}.
- */
-void choice_set(json_t *request, const json_t *name);
-void effort_set(json_t *request, const json_t *effort);
-oato_status format_set(json_t *request, const json_t *format, struct oato_error *err);
+/* ---------------------------------------------------------------------------- requests --- */
 
 /* fim.c: dialect.request of /v1/completions. */
 oato_status fim_suffix(struct exchange *x, struct oato_error *err);
@@ -77,6 +54,7 @@ struct part_view {
     const char *name; /* of a call */
     const char *text; /* arguments of a call */
     size_t n;
+    bool whole; /* a call whose arguments no limit has cut; true of other parts */
 };
 struct part_view part_at(const struct choice *c, size_t index);
 /* What a stream has not sent yet of one part. */
@@ -89,11 +67,12 @@ struct part_piece {
 };
 /* Takes the next one, which then counts as sent. False: there is none. */
 bool part_next(struct choice *c, struct part_piece *p);
-/* A text of the model as a value: what is no UTF-8 becomes the mark for that. */
-json_t *text_value(const char *s, size_t n);
-/* A value, which is freed; NULL: memory is short, and the text has failed. value_event: an event
- * of a stream, with its "type" as its name. */
-void value_write(struct text *t, json_t *value);
+/* Arguments of a call as an object: the model may call with what is none, which is then the member
+ * `otherwise` of one. */
+json_t *arguments_value(const char *s, size_t n, const char *otherwise);
+/* Answers with a value, which is freed. */
+enum MHD_Result reply_value(struct exchange *x, json_t *value);
+/* Appends an event of a stream, which is freed, with its "type" as its name. */
 void value_event(struct text *out, json_t *event);
 
 /* The events of choices in turn, for dialects whose events are of one choice each: `event` appends
@@ -107,9 +86,14 @@ void event_write(struct text *out, struct text *event);
 void error_json(struct text *t, unsigned status, const char *message);
 const char *error_type(unsigned status); /* of it */
 void error_event(struct job *j, struct text *out);
-/* llama.cpp's answers: dialect.whole, and .events. */
+/* Of llama.cpp's answers: dialect.whole, and .events. */
 void native_whole(struct job *j, struct text *t);
 void native_events(struct job *j, struct text *out);
+#define NATIVE_DIALECT(of)                                                                         \
+    {                                                                                              \
+        .kind = ASK_NATIVE, .request = (of), .whole = native_whole, .events = native_events,       \
+        .failed = error_event, .error = error_json, .stream_type = "text/event-stream"             \
+    }
 
 extern const struct dialect dialect_native, dialect_text, dialect_chat;    /* answers.c */
 extern const struct dialect dialect_embeddings, dialect_embeddings_native; /* embed.c */

@@ -37,31 +37,10 @@ static void normalise(float *x, int32_t n)
         x[i] = (float)((double)x[i] / sqrt(sum));
 }
 
-/* RFC 4648; the numbers as little-endian float32. */
-static void base64_add(struct text *t, const float *x, int32_t n)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const uint8_t *bytes = (const uint8_t *)x;
-    const size_t count = (size_t)n * sizeof *x;
-    for (size_t i = 0; i < count; i += 3) {
-        const size_t left = count - i;
-        const uint32_t bits = (uint32_t)bytes[i] << 16 |
-                              (left > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
-                              (left > 2 ? bytes[i + 2] : 0);
-        const char four[4] = {digits[bits >> 18], digits[bits >> 12 & 63],
-                              left > 1 ? digits[bits >> 6 & 63] : '=',
-                              left > 2 ? digits[bits & 63] : '='};
-        text_add(t, four, sizeof four);
-    }
-}
-
 static void vector_add(struct text *t, const char *key, const float *x, int32_t n, bool base64)
 {
-    if (base64) {
-        json_key(t, key);
-        text_add(t, "\"", 1);
-        base64_add(t, x, n);
-        text_add(t, "\"", 1);
+    if (base64) { /* of little-endian float32 */
+        json_add_base64(t, key, x, (size_t)n * sizeof *x);
         return;
     }
     json_open(t, key, '[');
@@ -141,7 +120,7 @@ enum MHD_Result route_embeddings(struct exchange *x)
     const struct dialect *d = x->route->dialect;
     struct instance *m = x->instance;
     struct oato_error err = {0};
-    struct ask ask = {.kind = ASK_EMBED, .n = 1, .dialect = d, .client = x->client};
+    struct ask ask = {.kind = ASK_EMBED, .n = 1};
     if (!m->states)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
                            "embeddings do not fit beside this model's answers, or it has none; "
@@ -162,16 +141,5 @@ enum MHD_Result route_embeddings(struct exchange *x)
                            "dimensions");
     if (!input || json_is_null(input) || (json_is_array(input) && !json_array_size(input)))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "input is missing or empty");
-    ask.kept = json_incref(x->kept);
-    struct job *j = job_create(m, &ask);
-    if (!j) {
-        ask_free(&ask);
-        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    }
-    if (prompts_add(j, input, &err)) {
-        x->n_prompt = j->n_unfit;
-        job_release(j);
-        return reply_failure(x, &err);
-    }
-    return job_begin(x, j);
+    return answers_begin(x, &ask, input);
 }

@@ -18,30 +18,6 @@ static struct gguf_string slice(const json_t *text)
     return (struct gguf_string){or_empty(json_string_value(text)), json_string_length(text)};
 }
 
-/* Of a model that does not fill in, or the list of files has something else. */
-static oato_status parts_check(struct exchange *x, struct fill_in *f, const json_t *files,
-                               struct oato_error *err)
-{
-    const json_t *file;
-    size_t i;
-    x->unsupported =
-        !fill_in_find(x->instance->session.tokenizer, x->instance->session.model->gguf, f);
-    if (x->unsupported)
-        return oato_fail(
-            err, OATO_EUSAGE,
-            "%.100s has no tokens for filling in (prefix, suffix, middle); ask a model "
-            "that was trained for it",
-            x->instance->name);
-    json_array_foreach(files, i, file)
-    {
-        const json_t *name = json_object_get(file, "filename");
-        if (!json_is_string(json_object_get(file, "text")) || (name && !json_is_string(name)))
-            return oato_fail(err, OATO_EUSAGE,
-                             "input_extra wants a list of objects with a filename and a text");
-    }
-    return OATO_OK;
-}
-
 /* So that an answer has room, too, the files may be cut. */
 static size_t room(const struct exchange *x, const json_t *request)
 {
@@ -50,30 +26,48 @@ static size_t room(const struct exchange *x, const json_t *request)
     return (size_t)max_i64(0, context - 1 - (most > 0 ? most : context / 4));
 }
 
+/* all: room for as many as `files` has. */
+static oato_status files_read(const json_t *files, struct fill_in_file *all, struct oato_error *err)
+{
+    const json_t *file;
+    size_t i;
+    json_array_foreach(files, i, file)
+    {
+        const json_t *name = json_object_get(file, "filename"),
+                     *text = json_object_get(file, "text");
+        if (!json_is_string(text) || (name && !json_is_string(name)))
+            return oato_fail(err, OATO_EUSAGE,
+                             "input_extra wants a list of objects with a filename and a text");
+        all[i] = (struct fill_in_file){slice(name), slice(text)};
+    }
+    return OATO_OK;
+}
+
 static oato_status prompt_make(struct exchange *x, json_t *request, struct fill_in_parts *p,
                                const json_t *files, struct oato_error *err)
 {
+    const struct session *s = &x->instance->session;
     struct fill_in f;
-    const json_t *file;
-    size_t i, n = 0;
+    size_t n = 0;
     int32_t *ids = NULL;
-    if (parts_check(x, &f, files, err))
-        return err->status;
+    x->unsupported = !fill_in_find(s->tokenizer, s->model->gguf, &f);
+    if (x->unsupported)
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "%.100s has no tokens for filling in (prefix, suffix, middle); ask a model "
+            "that was trained for it",
+            x->instance->name);
     struct fill_in_file *all = calloc(json_array_size(files) + 1, sizeof *all);
     if (!all)
         return oato_fail_memory(err, json_array_size(files) * sizeof *all, "files");
-    json_array_foreach(files, i, file)
-    {
-        all[i] = (struct fill_in_file){slice(json_object_get(file, "filename")),
-                                       slice(json_object_get(file, "text"))};
-    }
     p->files = all;
     p->n_files = json_array_size(files);
     p->most = room(x, request);
-    const oato_status status =
-        fill_in_prompt(x->instance->session.tokenizer, &f, p, &x->budget, &ids, &n, err);
+    oato_status status = files_read(files, all, err);
+    if (!status)
+        status = fill_in_prompt(s->tokenizer, &f, p, &x->budget, &ids, &n, err);
     json_t *list = json_array();
-    for (i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         json_array_append_new(list, json_integer(ids[i]));
     json_object_set_new(request, "prompt", list);
     free(ids);
@@ -114,10 +108,4 @@ static oato_status infill_request(struct exchange *x, struct oato_error *err)
     return OATO_OK;
 }
 
-const struct dialect dialect_infill = {.kind = ASK_NATIVE,
-                                       .request = infill_request,
-                                       .whole = native_whole,
-                                       .events = native_events,
-                                       .failed = error_event,
-                                       .error = error_json,
-                                       .stream_type = "text/event-stream"};
+const struct dialect dialect_infill = NATIVE_DIALECT(infill_request);

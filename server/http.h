@@ -91,11 +91,11 @@ void body_release(struct exchange *x);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, is gone. One
  * that only sends no more waits for its answer. */
 bool client_went(struct MHD_Connection *c);
+/* Makes a job of what is asked, which is taken over: of x->json's messages, or of the prompts
+ * (routes.c). */
+enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
-/* Leaves of an answer of llama.cpp's form, or of a list of them, the fields that a request lists:
- * "a" or "a/b". */
-void fields_pick(struct text *answer, const json_t *fields);
 /* cors.c: what pages of other sites may ask and read. */
 void cors_add(struct exchange *x, struct MHD_Response *r);
 enum MHD_Result preflight(struct exchange *x);

@@ -31,17 +31,26 @@ enum MHD_Result route_props(struct exchange *x)
     return reply_json(x, &t);
 }
 
-static void metric(struct text *t, const char *name, const char *kind, const char *help,
-                   double value)
+/* What /metrics tells: of a name that ends in "_total", or that llama.cpp calls so, a counter. */
+struct metric {
+    const char *name, *help;
+    double value;
+};
+#define METRIC(name, help, value)                                                                  \
+    {                                                                                              \
+        name, help, (double)(value)                                                                \
+    }
+
+static void metric_add(struct text *t, const struct metric *m)
 {
-    text_printf(t, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, kind, name, value);
+    const bool counts = strstr(m->name, "_total") || strstr(m->name, "n_tokens_max");
+    const char *kind = counts ? "counter" : "gauge";
+    text_printf(t, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", m->name, m->help, m->name, kind,
+                m->name, m->value);
 }
 
 enum MHD_Result route_metrics(struct exchange *x)
 {
-    static const char *const drafts[] = {"llamacpp:spec_decode_num_draft_tokens_total",
-                                         "llamacpp:spec_decode_num_accepted_tokens_total",
-                                         "llamacpp:spec_decode_num_drafts_total"};
     struct instance *m = x->instance;
     struct engine_prompt_stats kept = {.used = 0};
     struct text t;
@@ -56,69 +65,60 @@ enum MHD_Result route_metrics(struct exchange *x)
         engine_prompts(m->session.engine, &kept);
     const double prompt_s = (double)c.times.prompt_ns * 1e-9,
                  decode_s = (double)c.times.decode_ns * 1e-9;
+    const struct metric all[] = {
+        METRIC("llamacpp:prompt_tokens_total", "Prompt tokens computed.", c.times.prompt_tokens),
+        METRIC("llamacpp:prompt_tokens_cached_total", "Prompt tokens that were there already.",
+               c.cached_tokens),
+        METRIC("llamacpp:prompt_seconds_total", "Time of steps with prompt tokens.", prompt_s),
+        METRIC("llamacpp:tokens_predicted_total", "Tokens of answers.",
+               c.answer_tokens + seen.generated),
+        METRIC("llamacpp:tokens_predicted_seconds_total", "Time of steps that only decode.",
+               decode_s),
+        METRIC("llamacpp:n_decode_total", "Steps.", c.times.steps),
+        METRIC("llamacpp:n_busy_slots_per_decode", "Answers that share a step, on average.",
+               c.times.steps ? (double)c.times.inputs / (double)c.times.steps : 0),
+        METRIC("llamacpp:n_tokens_max", "Tokens of the longest prompt and answer.", c.longest),
+        METRIC("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.",
+               prompt_s > 0 ? (double)c.times.prompt_tokens / prompt_s : 0),
+        METRIC("llamacpp:predicted_tokens_seconds", "Decoded tokens per second.",
+               decode_s > 0 ? (double)c.times.decode_tokens / decode_s : 0),
+        METRIC("llamacpp:requests_processing", "Answers that are computed.",
+               live < at_once ? live : at_once),
+        METRIC("llamacpp:requests_deferred", "Answers that wait for their turn.",
+               live < at_once ? 0 : live - at_once),
+        METRIC("llamacpp:requests_total", "Requests for answers so far.", c.requests),
+        METRIC("llamacpp:answers_cancelled_total", "Answers whose clients went.", c.cancelled),
+        METRIC("oato:kv_pages", "Pages of the KV cache, of 64 positions.", seen.pages),
+        METRIC("oato:kv_pages_used", "Pages that answers hold.", seen.pages - seen.pages_free),
+        METRIC("oato:kv_pages_cached", "Free pages that prompts may begin with.",
+               seen.pages_cached),
+        METRIC("oato:scheduler_seconds_total", "Time of decisions between steps.",
+               c.policy.decide_ns * 1e-9),
+        METRIC("oato:predictors_seconds_total", "Of that, time of predicting what restoring takes.",
+               c.policy.predict_ns * 1e-9),
+        METRIC("oato:requests_swapped", "Answers in host memory.", seen.n_swapped),
+        METRIC("oato:swaps_total", "Answers swapped out so far.", c.times.swaps_out),
+        METRIC("oato:evictions_total", "Answers whose KV was dropped so far.", c.times.evictions),
+        METRIC("oato:recomputed_tokens_total", "Tokens computed again after that.",
+               c.times.recomputed_tokens),
+        METRIC("oato:prompt_cache_bytes", "Bytes of --prompt-cache's folder.", kept.bytes),
+        METRIC("oato:prompt_cache_waiting_bytes", "Bytes that are still to be written.",
+               kept.waiting_bytes),
+        METRIC("oato:prompt_cache_hits_total", "Prompts that began with what was read.", kept.used),
+        METRIC("oato:prompt_cache_read_tokens_total", "Tokens of that.", kept.tokens),
+        METRIC("oato:prompt_cache_read_bytes_total", "Bytes read.", kept.read_bytes),
+        METRIC("oato:prompt_cache_written_bytes_total", "Bytes written.", kept.written_bytes),
+        METRIC("oato:prompt_cache_evictions_total", "Files that made room for others.",
+               kept.evicted),
+        METRIC("oato:prompt_cache_failures_total", "Files that could not be read or written.",
+               kept.failed),
+        METRIC("llamacpp:spec_decode_num_draft_tokens_total", "Drafts are not made here: 0.", 0),
+        METRIC("llamacpp:spec_decode_num_accepted_tokens_total", "Drafts are not made here: 0.", 0),
+        METRIC("llamacpp:spec_decode_num_drafts_total", "Drafts are not made here: 0.", 0),
+    };
     text_init(&t);
-    metric(&t, "llamacpp:prompt_tokens_total", "counter", "Prompt tokens computed.",
-           (double)c.times.prompt_tokens);
-    metric(&t, "llamacpp:prompt_tokens_cached_total", "counter",
-           "Prompt tokens that were there already.", (double)c.cached_tokens);
-    metric(&t, "llamacpp:prompt_seconds_total", "counter", "Time of steps with prompt tokens.",
-           prompt_s);
-    metric(&t, "llamacpp:tokens_predicted_total", "counter", "Tokens of answers.",
-           (double)c.answer_tokens + (double)seen.generated);
-    metric(&t, "llamacpp:tokens_predicted_seconds_total", "counter",
-           "Time of steps that only decode.", decode_s);
-    metric(&t, "llamacpp:n_decode_total", "counter", "Steps.", (double)c.times.steps);
-    metric(&t, "llamacpp:n_busy_slots_per_decode", "gauge",
-           "Answers that share a step, on average.",
-           c.times.steps ? (double)c.times.inputs / (double)c.times.steps : 0);
-    metric(&t, "llamacpp:n_tokens_max", "counter", "Tokens of the longest prompt and answer.",
-           (double)c.longest);
-    metric(&t, "llamacpp:prompt_tokens_seconds", "gauge", "Prompt tokens per second.",
-           prompt_s > 0 ? (double)c.times.prompt_tokens / prompt_s : 0);
-    metric(&t, "llamacpp:predicted_tokens_seconds", "gauge", "Decoded tokens per second.",
-           decode_s > 0 ? (double)c.times.decode_tokens / decode_s : 0);
-    metric(&t, "llamacpp:requests_processing", "gauge", "Answers that are computed.",
-           live < at_once ? live : at_once);
-    metric(&t, "llamacpp:requests_deferred", "gauge", "Answers that wait for their turn.",
-           live < at_once ? 0 : live - at_once);
-    metric(&t, "llamacpp:requests_total", "counter", "Requests for answers so far.",
-           (double)c.requests);
-    metric(&t, "llamacpp:answers_cancelled_total", "counter", "Answers whose clients went.",
-           (double)c.cancelled);
-    metric(&t, "oato:kv_pages", "gauge", "Pages of the KV cache, of 64 positions.", seen.pages);
-    metric(&t, "oato:kv_pages_used", "gauge", "Pages that answers hold.",
-           seen.pages - seen.pages_free);
-    metric(&t, "oato:kv_pages_cached", "gauge", "Free pages that prompts may begin with.",
-           seen.pages_cached);
-    metric(&t, "oato:scheduler_seconds_total", "counter", "Time of decisions between steps.",
-           (double)c.policy.decide_ns * 1e-9);
-    metric(&t, "oato:predictors_seconds_total", "counter",
-           "Of that, time of predicting what restoring takes.", (double)c.policy.predict_ns * 1e-9);
-    metric(&t, "oato:requests_swapped", "gauge", "Answers in host memory.", seen.n_swapped);
-    metric(&t, "oato:swaps_total", "counter", "Answers swapped out so far.",
-           (double)c.times.swaps_out);
-    metric(&t, "oato:evictions_total", "counter", "Answers whose KV was dropped so far.",
-           (double)c.times.evictions);
-    metric(&t, "oato:recomputed_tokens_total", "counter", "Tokens computed again after that.",
-           (double)c.times.recomputed_tokens);
-    metric(&t, "oato:prompt_cache_bytes", "gauge", "Bytes of --prompt-cache's folder.",
-           (double)kept.bytes);
-    metric(&t, "oato:prompt_cache_waiting_bytes", "gauge", "Bytes that are still to be written.",
-           (double)kept.waiting_bytes);
-    metric(&t, "oato:prompt_cache_hits_total", "counter", "Prompts that began with what was read.",
-           (double)kept.used);
-    metric(&t, "oato:prompt_cache_read_tokens_total", "counter", "Tokens of that.",
-           (double)kept.tokens);
-    metric(&t, "oato:prompt_cache_read_bytes_total", "counter", "Bytes read.",
-           (double)kept.read_bytes);
-    metric(&t, "oato:prompt_cache_written_bytes_total", "counter", "Bytes written.",
-           (double)kept.written_bytes);
-    metric(&t, "oato:prompt_cache_evictions_total", "counter", "Files that made room for others.",
-           (double)kept.evicted);
-    metric(&t, "oato:prompt_cache_failures_total", "counter",
-           "Files that could not be read or written.", (double)kept.failed);
-    for (size_t i = 0; i < ARRAY_LEN(drafts); i++)
-        metric(&t, drafts[i], "counter", "Drafts are not made here: 0.", 0);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        metric_add(&t, &all[i]);
     snprintf(x->started, sizeof x->started, "%lld", (long long)m->server->started);
     const enum MHD_Result result =
         t.failed ? MHD_NO
@@ -132,11 +132,9 @@ enum MHD_Result route_metrics(struct exchange *x)
 /* A part of a character is told by its bytes, as llama.cpp does. */
 static void piece_add(struct text *t, const struct instance *m, int32_t id)
 {
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
-    if (utf8_is_text(bytes, n))
-        token_add(t, m, "piece", id);
+    const struct gguf_string s = token_bytes(m, id);
+    if (utf8_is_text(s.data, s.len))
+        json_add_slice(t, "piece", s.data, s.len);
     else
         token_bytes_add(t, m, "piece", id);
 }
@@ -239,67 +237,62 @@ enum MHD_Result route_detokenize(struct exchange *x)
     return reply_json(x, &t);
 }
 
+static json_t *token_value(const struct instance *m, int32_t id)
+{
+    const struct gguf_string s = token_bytes(m, id);
+    return text_value(s.data, s.len);
+}
+
 /* What vLLM tells of its tokenizer: evaluation harnesses then need none of their own. */
 enum MHD_Result route_tokenizer(struct exchange *x)
 {
     const struct instance *m = x->instance;
     const int32_t bos = tokenizer_bos(m->session.tokenizer);
     int64_t eos;
-    struct text t;
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    json_add(&t, JSON("tokenizer_class", "oato"), JSON("model_max_length", m->context));
+    json_t *o = json_pack("{s:s, s:i}", "tokenizer_class", "oato", "model_max_length", m->context);
     if (bos >= 0)
-        token_add(&t, m, "bos_token", bos);
+        json_object_set_new(o, "bos_token", token_value(m, bos));
     if (gguf_get_i64(m->session.model->gguf, "tokenizer.ggml.eos_token_id", &eos) &&
         eos == (int32_t)eos)
-        token_add(&t, m, "eos_token", (int32_t)eos);
-    json_close(&t, '}');
-    return reply_json(x, &t);
+        json_object_set_new(o, "eos_token", token_value(m, (int32_t)eos));
+    return reply_value(x, o);
+}
+
+/* The text of the prompt for the messages that a request has, or its error. */
+static bool prompt_take(struct exchange *x, struct text *prompt, struct oato_error *err)
+{
+    const struct dialect *d = x->route->dialect;
+    text_init(prompt);
+    return body_json(x, err) && !(d && d->request(x, err)) &&
+           !request_members(x->json, ASK_CHAT, 0, NULL, err) &&
+           !chat_prompt(x->instance, x->json, &x->budget, prompt, err);
 }
 
 enum MHD_Result route_template(struct exchange *x)
 {
     struct oato_error err;
-    struct text prompt, t;
-    const json_t *o = body_json(x, &err);
-    text_init(&prompt);
-    if (!o || request_members(o, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->instance, o, &x->budget, &prompt, &err)) {
-        text_free(&prompt);
-        return reply_failure(x, &err);
-    }
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    json_add_slice(&t, "prompt", prompt.data, prompt.len);
-    json_close(&t, '}');
-    text_free_part(&prompt, &t);
-    return reply_json(x, &t);
+    struct text prompt;
+    const bool good = prompt_take(x, &prompt, &err);
+    json_t *text = good ? text_value(or_empty(prompt.data), prompt.len) : NULL;
+    text_free(&prompt);
+    return good ? reply_value(x, json_pack("{s:o}", "prompt", text)) : reply_failure(x, &err);
 }
 
 enum MHD_Result route_count(struct exchange *x)
 {
     struct oato_error err;
-    struct text prompt, t;
+    struct text prompt;
     int32_t *ids = NULL;
     size_t n = 0;
-    text_init(&prompt);
-    const struct dialect *d = x->route->dialect;
-    const bool bad =
-        !body_json(x, &err) || (d && d->request(x, &err)) ||
-        request_members(x->json, ASK_CHAT, 0, NULL, &err) ||
-        chat_prompt(x->instance, x->json, &x->budget, &prompt, &err) ||
-        tokenizer_encode_within(x->instance->session.tokenizer, or_empty(prompt.data), prompt.len,
-                                TOKENIZE_PROMPT, &x->budget, &ids, &n, &err);
+    const bool good =
+        prompt_take(x, &prompt, &err) &&
+        !tokenizer_encode_within(x->instance->session.tokenizer, or_empty(prompt.data), prompt.len,
+                                 TOKENIZE_PROMPT, &x->budget, &ids, &n, &err);
+    const bool anthropic = x->route->dialect == &dialect_messages_count;
     text_free(&prompt);
     free(ids);
-    if (bad)
-        return reply_failure(x, &err);
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    if (d != &dialect_messages_count)
-        json_add(&t, JSON("object", "response.input_tokens"));
-    json_add(&t, JSON("input_tokens", n));
-    json_close(&t, '}');
-    return reply_json(x, &t);
+    return good ? reply_value(x, json_pack("{s:s*, s:I}", "object",
+                                           anthropic ? NULL : "response.input_tokens",
+                                           "input_tokens", (json_int_t)n))
+                : reply_failure(x, &err);
 }

@@ -145,6 +145,7 @@ void instance_unload(struct instance *m)
     m->template = NULL;
     text_free(&m->plan);
     text_init(&m->plan);
+    m->away_bytes = 0;
     m->granted = false;
 }
 

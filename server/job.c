@@ -124,9 +124,9 @@ static void on_arguments(void *user, const char *s, size_t n)
 static void on_call_end(void *user, bool whole)
 {
     struct choice *c = user;
-    (void)whole;
     if (c->failed || c->beyond)
         return;
+    c->calls[c->n_calls - 1].whole = whole;
     c->calls[c->n_calls - 1].ended = true;
     c->failed = c->calls[c->n_calls - 1].arguments.failed;
 }

@@ -16,7 +16,8 @@
 struct call {
     char *name;
     struct text arguments; /* so far */
-    bool ended;            /* nothing follows: they are whole, unless the answer was cut */
+    bool ended;            /* nothing of it follows */
+    bool whole;            /* its arguments are complete: no limit has cut them */
 };
 
 /* So many tokens of the prompt were in the KV cache at that time. */
@@ -38,13 +39,6 @@ enum ending {
     ENDING_DEVICE,    /* error: a device or a rank is lost */
     ENDING_SHUTDOWN,  /* error: the server ends */
     ENDING_CANCELLED, /* error: cut by anything else */
-};
-
-/* Where the next token begins in a text that is sent: behind so many characters and the first bytes
- * of another. */
-struct text_place {
-    size_t chars, n_begun;
-    char begun[4];
 };
 
 /* A part of an answer, in the order in which they came: its text begins at `from` of all its kind
@@ -91,7 +85,7 @@ struct choice {
     size_t sent_calls,
         sent_arguments;          /* calls that were begun, bytes of the last one's arguments */
     size_t sent_parts, n_events; /* parts that are sent whole */
-    struct text_place place;
+    struct utf8_place place;
     bool begun, sent_end, sent_call; /* sent_call: the last call that was begun is whole */
     bool part_begun;                 /* the one behind sent_parts */
 };
@@ -178,14 +172,16 @@ struct call_piece {
 bool call_next(struct choice *c, struct call_piece *p);
 bool calls_are_new(const struct choice *c);
 
-/* Text of a token in JSON, and the settings that answers repeat. */
-void token_add(struct text *t, const struct instance *m, const char *key, int32_t id);
-/* Its bytes, as a list of numbers. */
+/* Text of a token, a control character's too, borrowed; "": there is no such token. */
+struct gguf_string token_bytes(const struct instance *m, int32_t id);
+/* That, as a list of numbers; and the settings that answers repeat. */
 void token_bytes_add(struct text *t, const struct instance *m, const char *key, int32_t id);
 void settings_add(struct text *t, const struct ask *ask, const char *key);
 
 /* logprobs.c. Of n tokens from `first` on, each with the most likely ones. */
 void probs_add(struct text *t, const char *key, const struct choice *c, size_t first, size_t n);
+/* That as a value; without log probabilities, or for n 0, an empty list. */
+json_t *probs_value(const struct choice *c, size_t first, size_t n);
 /* "logprobs" of a choice, as the interface has it; null: not asked for. prompt: the choice whose
  * prompt's come first; NULL: none. */
 void logprobs_add(struct text *t, struct choice *c, const struct choice *prompt, size_t first,

@@ -12,17 +12,15 @@
 static void name_add(struct text *t, const char *key, const struct instance *m, int32_t id,
                      const char *mark)
 {
-    const char *bytes = "";
-    size_t n = 0;
-    tokenizer_piece(m->session.tokenizer, id, true, &bytes, &n);
-    if (utf8_is_text(bytes, n)) {
-        json_add_slice(t, key, bytes, n);
+    const struct gguf_string s = token_bytes(m, id);
+    if (utf8_is_text(s.data, s.len)) {
+        json_add_slice(t, key, s.data, s.len);
         return;
     }
     json_key(t, key);
     text_printf(t, "\"%s", mark);
-    for (size_t i = 0; i < n; i++)
-        text_printf(t, "\\\\x%02x", (unsigned char)bytes[i]);
+    for (size_t i = 0; i < s.len; i++)
+        text_printf(t, "\\\\x%02x", (unsigned char)s.data[i]);
     text_printf(t, "\"");
 }
 
@@ -57,8 +55,17 @@ void probs_add(struct text *t, const char *key, const struct choice *c, size_t f
     json_close(t, ']');
 }
 
-/* ------------------------------------------------------------------- the form of completions ---
- */
+json_t *probs_value(const struct choice *c, size_t first, size_t n)
+{
+    struct text t;
+    if (!c->job->ask.sampling.logprobs || !n)
+        return json_array();
+    text_init(&t);
+    probs_add(&t, NULL, c, first, n);
+    return json_value_take(&t);
+}
+
+/* ---------------------------------------------------------------- the form of completions --- */
 
 /* The tokens of an event or of a whole answer: those of the prompt, if any, then some of the
  * answer's. */
@@ -81,19 +88,20 @@ static int32_t id_of(const struct listed *l, size_t i)
     return i < l->n_prompt ? l->prompt->ids[i] : probs_of(l, i)->id;
 }
 
-/* With all digits, so that a token and its own entry among the most likely ones are equal. */
-static void logprob_add(struct text *t, float logprob)
+/* With all digits, so that a token and its own entry among the most likely ones are equal. NULL: it
+ * has none. */
+static void logprob_add(struct text *t, const struct token_prob *p)
 {
-    text_printf(t, "%.9g", isfinite(logprob) ? (double)logprob : -9999.0);
+    if (p)
+        text_printf(t, "%.9g", isfinite(p->logprob) ? (double)p->logprob : -9999.0);
+    else
+        text_printf(t, "null");
 }
 
 static bool same_name(const struct instance *m, int32_t a, int32_t b)
 {
-    const char *x = "", *y = "";
-    size_t n_x = 0, n_y = 0;
-    tokenizer_piece(m->session.tokenizer, a, true, &x, &n_x);
-    tokenizer_piece(m->session.tokenizer, b, true, &y, &n_y);
-    return a == b || (n_x == n_y && !memcmp(x, y, n_x));
+    const struct gguf_string x = token_bytes(m, a), y = token_bytes(m, b);
+    return x.len == y.len && !memcmp(x.data, y.data, x.len);
 }
 
 /* The most likely tokens, and the token itself, which may not be one of them, by their texts: of
@@ -102,6 +110,11 @@ static void top_add(struct text *t, const struct choice *c, const struct token_p
 {
     const struct instance *m = c->job->instance;
     size_t n = 1;
+    if (!p) {
+        json_key(t, NULL);
+        logprob_add(t, NULL);
+        return;
+    }
     while (n < c->per_token && p[n].id >= 0)
         n++;
     json_open(t, NULL, '{');
@@ -114,44 +127,9 @@ static void top_add(struct text *t, const struct choice *c, const struct token_p
             continue;
         name_add(t, NULL, m, one->id, "bytes:");
         text_printf(t, ":");
-        logprob_add(t, one->logprob);
+        logprob_add(t, one);
     }
     json_close(t, '}');
-}
-
-/* Where a token begins in the text that its client has, in characters; one that begins inside a
- * character is there where that is. */
-static size_t place_take(struct text_place *at, const char *bytes, size_t n)
-{
-    char head[sizeof at->begun + 4];
-    const size_t begun = at->n_begun, more = n < 4 ? n : 4;
-    size_t i = 0, offset;
-    memcpy(head, at->begun, begun);
-    memcpy(head + begun, bytes, more);
-    while (i < begun) { /* the character that was begun, or what turns out to be none */
-        const int length = utf8_char(head + i, begun + more - i);
-        if (length > 0 && i + (size_t)length > begun)
-            break;
-        if (!length)
-            break;
-        i += length > 0 ? (size_t)length : 1;
-        at->chars++;
-    }
-    offset = at->chars;
-    at->n_begun = 0;
-    while (i < begun + n) {
-        const char *s = i < begun ? head + i : bytes + (i - begun);
-        const size_t left = i < begun ? begun + more - i : begun + n - i;
-        const int length = utf8_char(s, left);
-        if (!length) {
-            memmove(at->begun, s, left);
-            at->n_begun = left;
-            break;
-        }
-        i += length > 0 ? (size_t)length : 1;
-        at->chars++;
-    }
-    return offset;
 }
 
 static void text_probs_add(struct text *t, struct choice *c, const struct listed *l)
@@ -164,31 +142,20 @@ static void text_probs_add(struct text *t, struct choice *c, const struct listed
     json_close(t, ']');
     json_open(t, "token_logprobs", '[');
     for (size_t i = 0; i < n; i++) {
-        const struct token_prob *p = probs_of(l, i);
         json_key(t, NULL);
-        if (p)
-            logprob_add(t, p->logprob);
-        else
-            text_printf(t, "null");
+        logprob_add(t, probs_of(l, i));
     }
     json_close(t, ']');
     json_open(t, "top_logprobs", '[');
     for (size_t i = 0; i < n; i++) {
         const struct token_prob *p = probs_of(l, i);
-        if (p) {
-            top_add(t, i < l->n_prompt ? l->prompt : c, p);
-        } else {
-            json_key(t, NULL);
-            text_printf(t, "null");
-        }
+        top_add(t, i < l->n_prompt ? l->prompt : c, p);
     }
     json_close(t, ']');
     json_open(t, "text_offset", '[');
     for (size_t i = 0; i < n; i++) {
-        const char *bytes = "";
-        size_t length = 0;
-        tokenizer_piece(m->session.tokenizer, id_of(l, i), true, &bytes, &length);
-        json_add(t, JSON(NULL, place_take(&c->place, bytes, length)));
+        const struct gguf_string s = token_bytes(m, id_of(l, i));
+        json_add(t, JSON(NULL, utf8_place_take(&c->place, s.data, s.len)));
     }
     json_close(t, ']');
 }

@@ -6,9 +6,6 @@
  */
 #include "server/server_internal.h"
 
-#include <math.h>
-#include <string.h>
-
 enum {
     FLAG = MEMBER_FLAG,
     WHOLE = MEMBER_WHOLE,
@@ -291,115 +288,8 @@ const struct member members[] = {
     {0},
 };
 
-static bool is_of(const json_t *v, unsigned types)
-{
-    const double d = json_number_value(v);
-    return (types & FLAG && json_is_boolean(v)) || (types & TEXT && json_is_string(v)) ||
-           (types & LIST && json_is_array(v)) || (types & OBJECT && json_is_object(v)) ||
-           (json_is_number(v) && (types & NUMBER || (types & WHOLE && d == floor(d))));
-}
-
-/* "a text or a list" */
-static void types_name(unsigned types, char *out, size_t room)
-{
-    static const struct {
-        unsigned type;
-        const char *name;
-    } names[] = {{FLAG, "true or false"}, {WHOLE, "a whole number"}, {NUMBER, "a number"},
-                 {TEXT, "a text"},        {LIST, "a list"},          {OBJECT, "an object"}};
-    size_t n = 0;
-    *out = 0;
-    for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (types & names[i].type && n < room)
-            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? " or " : "", names[i].name);
-}
-
-/* One of the words in `list`, which has blanks between them. */
-static bool word_is_in(const char *list, const json_t *word)
-{
-    const char *w = json_string_value(word);
-    const size_t n = json_string_length(word);
-    for (const char *at = list; w && at && *at; at += strspn(at, " ")) {
-        const size_t length = strcspn(at, " ");
-        if (length == n && !memcmp(at, w, n))
-            return true;
-        at += length;
-    }
-    return false;
-}
-
-/* A value that asks for nothing. */
-static bool is_off(const struct member *m, const json_t *v)
-{
-    const double d = json_number_value(v);
-    const json_t *one;
-    size_t i;
-    bool all = true;
-    if (m->strict)
-        return false;
-    json_array_foreach(v, i, one)
-    {
-        all = all && word_is_in(m->off_text, one);
-    }
-    if (json_is_number(v))
-        return d == m->off || (m->off == 0 && d < 0);
-    return json_is_boolean(v)  ? json_is_true(v) == m->off_true
-           : json_is_string(v) ? !json_string_length(v) || word_is_in(m->off_text, v)
-           : json_is_array(v)  ? all
-                               : !json_object_size(v);
-}
-
-static oato_status range_check(const struct member *m, double d, int32_t width,
-                               struct oato_error *err)
-{
-    const double most = m->most_width ? width : m->most;
-    if (d >= m->least && d <= most)
-        return OATO_OK;
-    return m->types & WHOLE
-               ? oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %.0f to %.0f", m->name,
-                           m->least, most)
-               : oato_fail(err, OATO_EUSAGE, "%s wants a number from %.10g to %.10g", m->name,
-                           m->least, most);
-}
-
-static oato_status member_check(const struct member *m, const json_t *v, int32_t width,
-                                struct oato_error *err)
-{
-    char types[120];
-    types_name(m->types, types, sizeof types);
-    if (!is_of(v, m->types))
-        return m->least < m->most && m->types & (WHOLE | NUMBER) && json_is_number(v)
-                   ? range_check(m, NAN, width, err)
-                   : oato_fail(err, OATO_EUSAGE, "%s wants %s", m->name, types);
-    if (m->refused && !is_off(m, v))
-        return oato_fail(err, OATO_EUSAGE, "%s is not supported here; %s", m->name, m->refused);
-    return json_is_number(v) && m->least < m->most
-               ? range_check(m, json_number_value(v), width, err)
-               : OATO_OK;
-}
-
-static void member_set(const struct member *m, const json_t *v, struct ask *ask)
-{
-    void *to = (char *)ask + m->at;
-    if (m->types == FLAG)
-        *(bool *)to = json_is_true(v);
-    else if (m->types == WHOLE)
-        *(int32_t *)to = (int32_t)json_number_value(v);
-    else
-        *(float *)to = (float)json_number_value(v);
-}
-
 oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, struct ask *ask,
                             struct oato_error *err)
 {
-    for (const struct member *m = members; m->name; m++) {
-        const json_t *v = m->on & MEMBER_ON(kind) ? json_object_get(o, m->name) : NULL;
-        if (!v || json_is_null(v))
-            continue;
-        if (member_check(m, v, width, err))
-            return err->status;
-        if (ask && m->at)
-            member_set(m, v, ask);
-    }
-    return OATO_OK;
+    return json_members_read(members, o, MEMBER_ON(kind), width, ask, err);
 }

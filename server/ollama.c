@@ -27,9 +27,7 @@ static oato_status settings_take(const struct exchange *x, json_t *request, stru
                          "num_ctx of %.0f is more than the context of this server, which is %d; "
                          "ask for less, or start it with -c",
                          json_number_value(context), x->instance->context);
-    for (size_t i = 0; i < ARRAY_LEN(samplers); i++)
-        if (json_object_get(options, samplers[i]))
-            json_object_set(request, samplers[i], json_object_get(options, samplers[i]));
+    members_copy(request, options, samplers, ARRAY_LEN(samplers));
     if (json_is_number(most)) /* -2: until the context is full */
         json_object_set_new(
             request, "max_tokens",
@@ -66,7 +64,7 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
     if ((effort || json_is_true(think)) && !ollama_thinks(x->instance))
         return oato_fail(err, OATO_EUSAGE, "%.100s does not support thinking; leave think out",
                          x->instance->name);
-    thinking_set(x, request, json_is_true(think) || effort);
+    thinking_set(x->instance->template, request, json_is_true(think) || effort);
     return OATO_OK;
 }
 
@@ -74,12 +72,7 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
  */
 static oato_status messages_take(json_t *messages, const json_t *all, struct oato_error *err)
 {
-    static const char *const names[][2] = {{"role", "role"},
-                                           {"content", "content"},
-                                           {"tool_calls", "tool_calls"},
-                                           {"thinking", "reasoning_content"},
-                                           {"tool_name", "name"},
-                                           {"tool_call_id", "tool_call_id"}};
+    static const char *const same[] = {"role", "content", "tool_calls", "tool_call_id"};
     const json_t *message;
     size_t at;
     json_array_foreach(all, at, message)
@@ -90,11 +83,9 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
         if (json_array_size(json_object_get(message, "images")))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has images, but this server reads no images", at + 1);
-        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-            json_t *value = json_object_get(message, names[i][0]);
-            if (value && !json_is_null(value))
-                json_object_set(one, names[i][1], value);
-        }
+        members_copy(one, message, same, ARRAY_LEN(same));
+        json_object_set(one, "reasoning_content", (json_t *)json_given(message, "thinking"));
+        json_object_set(one, "name", (json_t *)json_given(message, "tool_name"));
     }
     return OATO_OK;
 }
@@ -133,15 +124,13 @@ static oato_status ollama_request(struct exchange *x, struct oato_error *err)
 {
     json_t *o = x->json, *request = json_object(), *all = json_object_get(o, "messages");
     const bool whole = json_is_false(json_object_get(o, "stream"));
-    const char *const same[] = {"tools", "logprobs", "top_logprobs"};
+    static const char *const same[] = {"tools", "logprobs", "top_logprobs"};
     oato_status status = request_members(o, ASK_OLLAMA, INT32_MAX, NULL, err);
     if (!status)
         status = settings_take(x, request, err);
     if (!status)
         status = format_take(x, request, err);
-    for (size_t i = 0; i < ARRAY_LEN(same); i++)
-        if (json_object_get(o, same[i]))
-            json_object_set(request, same[i], json_object_get(o, same[i]));
+    members_copy(request, o, same, ARRAY_LEN(same));
     json_object_set_new(request, "stream", json_boolean(!whole));
     if (!status && all) {
         json_t *messages = json_array();
@@ -211,15 +200,10 @@ static json_t *end_make(const struct choice *c)
 
 static json_t *call_make(const struct call *call, size_t index)
 {
-    json_t *arguments =
-        json_loadb(or_empty(call->arguments.data), call->arguments.len, JSON_ALLOW_NUL, NULL);
-    if (!json_is_object(arguments)) { /* the model may call with what is none */
-        json_decref(arguments);
-        arguments = json_pack("{s:o}", "arguments",
-                              text_value(or_empty(call->arguments.data), call->arguments.len));
-    }
-    return json_pack("{s:{s:I, s:s, s:o}}", "function", "index", (json_int_t)index, "name",
-                     call->name, "arguments", arguments);
+    return json_pack(
+        "{s:{s:I, s:s, s:o}}", "function", "index", (json_int_t)index, "name", call->name,
+        "arguments",
+        arguments_value(or_empty(call->arguments.data), call->arguments.len, "arguments"));
 }
 
 /* What one line says; calls from `call` on, n_calls of them, which are whole. */
@@ -228,39 +212,34 @@ struct line {
     size_t n_says, n_thinks, call, n_calls;
 };
 
-static json_t *probs_make(struct choice *c)
+/* kept: what the answer repeats. The line is the caller's; its message, or itself, is borrowed. */
+static json_t *line_begin(const json_t *kept, const struct instance *m, bool chat, json_t *says,
+                          json_t **message)
 {
-    struct text t;
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    probs_add(&t, "logprobs", c, c->sent_tokens, c->n_tokens - c->sent_tokens);
-    json_close(&t, '}');
-    json_t *o = json_loadb(or_empty(t.data), t.len, JSON_ALLOW_NUL, NULL);
-    text_free(&t);
-    return o;
+    json_t *line = json_pack("{s:o, s:o, s:b}", "model", model_name(kept, m), "created_at",
+                             ollama_time(time(NULL)), "done", false);
+    *message = line;
+    if (chat)
+        json_object_set_new(line, "message", *message = json_pack("{s:s}", "role", "assistant"));
+    json_object_set_new(*message, chat ? "content" : "response", says);
+    return line;
 }
 
 static void line_write(struct text *out, struct choice *c, const struct line *l, bool last)
 {
     const struct job *j = c->job;
     const bool chat = json_is_true(json_object_get(j->ask.kept, "chat"));
-    json_t *line = json_pack("{s:o, s:o, s:b}", "model", model_name(j->ask.kept, j->instance),
-                             "created_at", ollama_time(time(NULL)), "done", false);
-    json_t *to = chat ? json_pack("{s:s}", "role", "assistant") : json_incref(line);
-    json_object_set_new(to, chat ? "content" : "response",
-                        text_value(or_empty(l->says), l->n_says));
+    json_t *to, *line = line_begin(j->ask.kept, j->instance, chat,
+                                   text_value(or_empty(l->says), l->n_says), &to);
     if (l->n_thinks)
         json_object_set_new(to, "thinking", text_value(l->thinks, l->n_thinks));
     if (l->n_calls)
         json_object_set_new(to, "tool_calls", json_array());
     for (size_t i = l->call; i < l->call + l->n_calls; i++)
         json_array_append_new(json_object_get(to, "tool_calls"), call_make(&c->calls[i], i));
-    if (chat)
-        json_object_set_new(line, "message", to);
-    else
-        json_decref(to);
     if (j->ask.sampling.logprobs && c->n_tokens > c->sent_tokens)
-        json_object_update_new(line, probs_make(c));
+        json_object_set_new(line, "logprobs",
+                            probs_value(c, c->sent_tokens, c->n_tokens - c->sent_tokens));
     c->sent_tokens = c->n_tokens;
     if (last)
         json_object_update_new(line, end_make(c));
@@ -356,7 +335,6 @@ const struct dialect dialect_ollama_embed = {.kind = ASK_EMBED,
 enum MHD_Result route_ollama(struct exchange *x)
 {
     struct oato_error err;
-    struct text t;
     if (!body_json(x, &err))
         return reply_failure(x, &err);
     const json_t *o = x->json, *alive = json_object_get(o, "keep_alive"),
@@ -370,15 +348,8 @@ enum MHD_Result route_ollama(struct exchange *x)
     if (request_members(o, ASK_OLLAMA, INT32_MAX, NULL, &err))
         return reply_failure(x, &err);
     const bool unload = json_is_number(alive) && json_number_value(alive) == 0;
-    json_t *a =
-        json_pack("{s:o, s:o, s:b, s:s}", "model", model_name(o, x->instance), "created_at",
-                  ollama_time(time(NULL)), "done", true, "done_reason", unload ? "unload" : "load");
-    if (chat)
-        json_object_set_new(a, "message",
-                            json_pack("{s:s, s:s}", "role", "assistant", "content", ""));
-    else
-        json_object_set_new(a, "response", json_string(""));
-    text_init(&t);
-    value_write(&t, a);
-    return reply_json(x, &t);
+    json_t *to, *line = line_begin(o, x->instance, chat, json_string(""), &to);
+    json_object_update_new(
+        line, json_pack("{s:b, s:s}", "done", true, "done_reason", unload ? "unload" : "load"));
+    return reply_value(x, line);
 }

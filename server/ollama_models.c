@@ -58,7 +58,6 @@ enum MHD_Result route_ollama_models(struct exchange *x)
     struct models *all = &x->server->models;
     const bool running = !!strstr(x->route->path, "ps");
     json_t *list = json_array();
-    struct text t;
     pthread_mutex_lock(&all->lock);
     for (int32_t i = 0; i < all->n; i++) {
         const bool loaded = atomic_load(&all->of[i]->state) == INSTANCE_READY;
@@ -66,9 +65,7 @@ enum MHD_Result route_ollama_models(struct exchange *x)
             json_array_append_new(list, model_make(all->of[i], loaded));
     }
     pthread_mutex_unlock(&all->lock);
-    text_init(&t);
-    value_write(&t, json_pack("{s:o}", "models", list));
-    return reply_json(x, &t);
+    return reply_value(x, json_pack("{s:o}", "models", list));
 }
 
 /* A scalar; what is long, as the vocabulary is, is null. */
@@ -120,7 +117,6 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     struct gguf_string program = {"", 0};
     json_int_t bytes;
     struct oato_error err;
-    struct text t;
     if (!body_json(x, &err))
         return reply_failure(x, &err);
     gguf_get_string(g, "tokenizer.chat_template", &program);
@@ -130,19 +126,17 @@ enum MHD_Result route_ollama_show(struct exchange *x)
             json_object_set_new(keys, gguf_kv_key(g, i), key_value(gguf_kv_value(g, i)));
     json_object_set_new(keys, "general.parameter_count",
                         json_integer(model_parameters(m->session.model)));
-    text_init(&t);
-    value_write(&t, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "", "parameters",
-                              "", "template", text_value(program.data, program.len), "details",
-                              details_make(m->session.model), "model_info", keys, "capabilities",
-                              abilities_make(m), "modified_at",
-                              modified(m->options->session.model, &bytes)));
-    return reply_json(x, &t);
+    return reply_value(x, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "",
+                                    "parameters", "", "template",
+                                    text_value(program.data, program.len), "details",
+                                    details_make(m->session.model), "model_info", keys,
+                                    "capabilities", abilities_make(m), "modified_at",
+                                    modified(m->options->session.model, &bytes)));
 }
 
 enum MHD_Result route_ollama_version(struct exchange *x)
 {
-    static const char version[] = "{\"version\":\"" OLLAMA_VERSION "\"}";
-    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", version, sizeof version - 1);
+    return reply_value(x, json_pack("{s:s}", "version", OLLAMA_VERSION));
 }
 
 enum MHD_Result route_ollama_refuse(struct exchange *x)

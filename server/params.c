@@ -3,13 +3,54 @@
  * checked here, before anything is made of them, and what cannot be honoured is refused by name.
  */
 #include "server/server_internal.h"
+#include "text/sampling_json.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-enum { STOP_BYTES = 1024 };
+/* ------------------------------------------------------------------------------ zero bytes --- */
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* Read by the model as bytes and a length. */
+static bool is_model_text(const struct json_place *p)
+{
+    static const char *const prompts[] = {"prompt", "content", "input", NULL};
+    static const char *const said[] = {"content", "text", "reasoning_content", "arguments", NULL};
+    static const char *const parts[] = {"prompt_string", "content", "text", NULL};
+    const struct json_place *top = p;
+    while (top->in)
+        top = top->in;
+    if (!strcmp(top->member, "messages"))
+        return p->member && is_one_of(p->member, said);
+    return is_one_of(top->member, prompts) &&
+           (!p->member || p == top || is_one_of(p->member, parts));
+}
+
+/* JSON may hold zero bytes (\u0000), and so may what the model reads; every other text is handled
+ * as a string of C, which ends at the first, and is therefore refused instead of cut. */
+static oato_status zeros_check(const json_t *request, struct oato_error *err)
+{
+    struct text place;
+    text_init(&place);
+    if (!json_zero_find(request, is_model_text, &place))
+        return OATO_OK;
+    oato_fail(err, OATO_EUSAGE,
+              "%.200s holds a zero byte (\\u0000), which only prompts and the content of messages "
+              "may; leave it out",
+              or_empty(place.data));
+    text_free(&place);
+    return err->status;
+}
+
+/* ------------------------------------------------------------------------------------ body --- */
 
 json_t *body_parse(struct exchange *x, struct oato_error *err)
 {
@@ -40,187 +81,12 @@ json_t *body_json(struct exchange *x, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------- members ----- */
 
-/* The first of several names that is there and not null. */
-static const json_t *member(const json_t *o, const char *name)
-{
-    const json_t *v = json_object_get(o, name);
-    return json_is_null(v) ? NULL : v;
-}
-
-oato_status json_int(const json_t *o, const char *name, int64_t least, int64_t most, int64_t *out,
-                     struct oato_error *err)
-{
-    const json_t *v = member(o, name);
-    const double d = json_number_value(v);
-    if (!v)
-        return OATO_OK;
-    if (!json_is_number(v) || d < (double)least || d > (double)most || d != floor(d))
-        return oato_fail(err, OATO_EUSAGE, "%s wants a whole number from %lld to %lld", name,
-                         (long long)least, (long long)most);
-    *out = json_is_integer(v) ? (int64_t)json_integer_value(v) : (int64_t)d;
-    return OATO_OK;
-}
-
-oato_status json_flag(const json_t *o, const char *name, bool *out, struct oato_error *err)
-{
-    const json_t *v = member(o, name);
-    if (v && !json_is_boolean(v))
-        return oato_fail(err, OATO_EUSAGE, "%s wants true or false", name);
-    *out = v ? json_is_true(v) : *out;
-    return OATO_OK;
-}
-
-static oato_status stop_add(struct ask *ask, const json_t *word, struct oato_error *err)
-{
-    const size_t n = json_string_length(word);
-    if (!json_is_string(word) || n > STOP_BYTES || ask->stops.n == STOPS_MAX)
-        return oato_fail(err, OATO_EUSAGE, "stop wants at most %d texts of at most %d bytes",
-                         STOPS_MAX, STOP_BYTES);
-    if (!n)
-        return OATO_OK;
-    char *copy = strdup(json_string_value(word));
-    if (!copy)
-        return oato_fail_memory(err, n, "a stop word");
-    ask->stops.word[ask->stops.n++] = copy;
-    return OATO_OK;
-}
-
-static oato_status stops_read(const json_t *o, struct ask *ask, struct oato_error *err)
-{
-    const json_t *v = member(o, "stop"), *word;
-    size_t i;
-    oato_status status = OATO_OK;
-    if (!v)
-        return OATO_OK;
-    if (!json_is_array(v))
-        return stop_add(ask, v, err);
-    json_array_foreach(v, i, word)
-    {
-        if (!status)
-            status = stop_add(ask, word, err);
-    }
-    return status;
-}
-
-/* Borrowed from the request. */
-static oato_status breakers_read(const json_t *o, struct ask *ask, struct oato_error *err)
-{
-    const json_t *v = member(o, "dry_sequence_breakers"), *word;
-    struct dry_options *dry = &ask->sampling.dry;
-    size_t i;
-    if (!v)
-        return OATO_OK;
-    if (!json_is_array(v) || json_array_size(v) > DRY_BREAKERS)
-        return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants a list of at most %d texts",
-                         DRY_BREAKERS);
-    dry->breaker[0] = ""; /* none, if the list is empty */
-    dry->n_breakers = (int32_t)max_i64(1, (int64_t)json_array_size(v));
-    json_array_foreach(v, i, word)
-    {
-        dry->breaker[i] = json_string_value(word);
-        if (!json_is_string(word))
-            return oato_fail(err, OATO_EUSAGE, "dry_sequence_breakers wants texts");
-    }
-    const size_t bytes = dry_breakers_bytes(dry);
-    if (budget_spend(&ask->budget, bytes, bytes, "dry_sequence_breakers", err))
-        return err->status;
-    dry->prepared = ask->breakers = dry_breakers_create(dry);
-    return ask->breakers ? OATO_OK : oato_fail_memory(err, bytes, "dry_sequence_breakers");
-}
-
-enum { BIAS_STEPS = 5 }; /* to take one up */
-
-static oato_status bias_add(struct ask *ask, int64_t id, double bias, struct oato_error *err)
-{
-    struct sampler_options *o = &ask->sampling;
-    if (budget_spend(&ask->budget, BIAS_STEPS, 2 * sizeof(struct logit_bias), "logit_bias", err))
-        return err->status;
-    struct logit_bias *more =
-        array_room(ask->bias, (size_t)o->n_bias, &ask->bias_cap, sizeof *more);
-    if (!more)
-        return oato_fail_memory(err, sizeof *more, "a logit bias");
-    ask->bias = more;
-    o->bias = more;
-    more[o->n_bias++] = (struct logit_bias){(int32_t)id, (float)bias};
-    return OATO_OK;
-}
-
-/* What: a token's id, its number as a key, or a text, all of whose tokens are meant. */
-static oato_status bias_of(const struct instance *m, struct ask *ask, const json_t *id,
-                           const char *text, const json_t *bias, struct oato_error *err)
-{
-    const double by = json_is_false(bias) ? -INFINITY : json_number_value(bias);
-    int64_t number = json_integer_value(id);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    if (!json_is_number(bias) && !json_is_false(bias))
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants numbers, or false for never");
-    if (json_is_integer(id) || (text && parse_i64(text, 0, INT32_MAX, &number)))
-        return number < 0 || number > INT32_MAX
-                   ? oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens")
-                   : bias_add(ask, number, by, err);
-    if (!text)
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants ids of tokens or texts");
-    oato_status status =
-        tokenizer_encode_within(m->session.tokenizer, text, strlen(text), TOKENIZE_PARSE_SPECIAL,
-                                &ask->budget, &ids, &n, err);
-    for (size_t i = 0; i < n && !status; i++)
-        status = bias_add(ask, ids[i], by, err);
-    free(ids);
-    return status;
-}
-
-/* One bias for each token at most, since they are added at every step; those of no token go. */
-static oato_status biases_sum(const struct instance *m, struct ask *ask, struct oato_error *err)
-{
-    struct sampler_options *o = &ask->sampling;
-    const int32_t vocab = tokenizer_size(m->session.tokenizer), n = o->n_bias;
-    float *sums = n ? calloc((size_t)vocab, sizeof *sums) : NULL;
-    if (n && !sums)
-        return oato_fail_memory(err, (size_t)vocab * sizeof *sums, "logit_bias");
-    for (int32_t i = 0; i < n; i++)
-        if (ask->bias[i].id < vocab)
-            sums[ask->bias[i].id] += ask->bias[i].bias;
-    o->n_bias = 0;
-    for (int32_t id = 0; id < vocab && n && o->n_bias < n; id++)
-        if (sums[id] != 0)
-            ask->bias[o->n_bias++] = (struct logit_bias){id, sums[id]};
-    free(sums);
-    return OATO_OK;
-}
-
-/* {"id": bias} as OpenAI has it, or [[id, bias], ..]. */
-static oato_status bias_read(const struct instance *m, const json_t *o, struct ask *ask,
-                             struct oato_error *err)
-{
-    const json_t *all = member(o, "logit_bias"), *one;
-    const char *key;
-    size_t i;
-    oato_status status = OATO_OK;
-    if (all && !json_is_object(all) && !json_is_array(all))
-        return oato_fail(err, OATO_EUSAGE, "logit_bias wants an object or a list of pairs");
-    if (json_is_object(all)) {
-        json_object_foreach((json_t *)all, key, one)
-        {
-            if (!status)
-                status = bias_of(m, ask, NULL, key, one, err);
-        }
-    }
-    json_array_foreach(all, i, one)
-    {
-        const json_t *id = json_array_get(one, 0);
-        if (!status)
-            status = bias_of(m, ask, id, json_string_value(id), json_array_get(one, 1), err);
-    }
-    return status ? status : biases_sum(m, ask, err);
-}
-
 /* OpenAI: "logprobs": true and "top_logprobs" in chats, a number in completions; llama.cpp:
  * n_probs. */
 static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_error *err)
 {
     struct sampler_options *to = &ask->sampling;
-    const json_t *wanted = member(o, "logprobs");
+    const json_t *wanted = json_given(o, "logprobs");
     int64_t top = 0, probs = 0;
     if (json_int(o, "top_logprobs", 0, PROBS_MAX, &top, err) ||
         json_int(o, "n_probs", 0, PROBS_MAX, &probs, err))
@@ -277,18 +143,20 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                         .verbose = m->options->verbose,
                         .created = time(NULL)};
     oato_status status = request_members(o, kind, 0, ask, err);
-    const json_t *streaming = member(o, "stream_options");
+    const json_t *streaming = json_given(o, "stream_options");
     if (!status && streaming)
         status = json_flag(streaming, "include_usage", &ask->usage, err);
     ask->progress = ask->progress && ask->stream;
     if (!status)
         status = seed_read(o, ask, err);
     if (!status)
-        status = stops_read(o, ask, err);
+        status = stops_read(json_given(o, "stop"), &ask->stops, err);
     if (!status)
-        status = breakers_read(o, ask, err);
+        status = dry_breakers_read(json_given(o, "dry_sequence_breakers"), &ask->budget,
+                                   &ask->sampling.dry, &ask->breakers, err);
     if (!status)
-        status = bias_read(m, o, ask, err);
+        status = logit_bias_read(json_given(o, "logit_bias"), m->session.tokenizer, &ask->budget,
+                                 &ask->sampling, &ask->bias, err);
     if (!status)
         status = probs_read(o, ask, err);
     if (!status)
@@ -313,54 +181,6 @@ void ask_free(struct ask *ask)
     ask->breakers = NULL;
     json_decref(ask->kept);
     ask->kept = NULL;
-}
-
-static json_t *field_of(const json_t *o, const char *path)
-{
-    const char *slash = strchr(path, '/');
-    json_t *v =
-        slash ? json_object_getn(o, path, (size_t)(slash - path)) : json_object_get(o, path);
-    return slash ? json_object_get(v, slash + 1) : v;
-}
-
-static json_t *fields_of(const json_t *o, const json_t *fields)
-{
-    json_t *picked = json_object();
-    const json_t *field;
-    size_t i;
-    json_array_foreach(fields, i, field)
-    {
-        const char *path = or_empty(json_string_value(field));
-        json_t *v = field_of(o, path);
-        if (v)
-            json_object_set(picked, path, v);
-    }
-    return picked;
-}
-
-void fields_pick(struct text *answer, const json_t *fields)
-{
-    json_t *all, *o, *picked;
-    size_t i;
-    if (!json_array_size(fields) || answer->failed)
-        return;
-    all = json_loadb(answer->data, answer->len, JSON_ALLOW_NUL, NULL);
-    if (json_is_array(all)) {
-        picked = json_array();
-        json_array_foreach(all, i, o)
-        {
-            json_array_append_new(picked, fields_of(o, fields));
-        }
-    } else {
-        picked = fields_of(all, fields);
-    }
-    char *dump = json_dumps(picked, JSON_COMPACT);
-    answer->len = 0;
-    text_add(answer, or_empty(dump), dump ? strlen(dump) : 0);
-    answer->failed = answer->failed || !dump;
-    free(dump);
-    json_decref(all);
-    json_decref(picked);
 }
 
 /* ----------------------------------------------------------------------------- prompts ---- */
@@ -442,11 +262,11 @@ static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
                             struct oato_error *err)
 {
     if (json_is_object(part)) {
-        if (member(part, "multimodal_data"))
+        if (json_given(part, "multimodal_data"))
             return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
-        if (json_is_array(member(part, "content")))
-            return content_ids(j, member(part, "content"), to, err);
-        part = member(part, "prompt_string");
+        if (json_is_array(json_given(part, "content")))
+            return content_ids(j, json_given(part, "content"), to, err);
+        part = json_given(part, "prompt_string");
     }
     if (json_is_string(part))
         return text_ids(j, part, to, err);

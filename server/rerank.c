@@ -12,31 +12,27 @@
 
 /* -------------------------------------------------------------------------------- requests --- */
 
+/* By the program of the model's file. */
 static json_t *pair_make(struct gguf_string program, const json_t *query, const json_t *document)
 {
     const struct {
-        const char *name;
+        struct gguf_string name;
         const json_t *text;
-    } all[] = {{"{query}", query}, {"{document}", document}};
+    } all[] = {{{"{query}", 7}, query}, {{"{document}", 10}, document}};
     struct text t;
     text_init(&t);
-    for (size_t i = 0, n; i < program.len; i += n) {
-        const json_t *put = NULL;
-        n = 1;
-        for (size_t k = 0; k < ARRAY_LEN(all) && !put; k++)
-            if (!strncmp(
-                    program.data + i, all[k].name,
-                    (size_t)min_i64((int64_t)strlen(all[k].name), (int64_t)(program.len - i))) &&
-                program.len - i >= strlen(all[k].name)) {
-                put = all[k].text;
-                n = strlen(all[k].name);
-            }
+    for (size_t i = 0, k, n; i < program.len; i += n) {
+        for (k = 0; k < ARRAY_LEN(all); k++) {
+            n = all[k].name.len;
+            if (n <= program.len - i && !memcmp(program.data + i, all[k].name.data, n))
+                break;
+        }
+        const json_t *put = k < ARRAY_LEN(all) ? all[k].text : NULL;
+        n = put ? n : 1;
         text_add(&t, put ? json_string_value(put) : program.data + i,
                  put ? json_string_length(put) : n);
     }
-    json_t *made = t.failed ? NULL : json_stringn_nocheck(or_empty(t.data), t.len);
-    text_free(&t);
-    return made;
+    return json_text_take(&t);
 }
 
 /* One input for each document, behind the query's without a head. */

@@ -78,9 +78,7 @@ static oato_status parts_take(json_t *message, const json_t *content, struct oat
         const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
         if (json_is(type, "refusal"))
             text = json_object_get(part, "refusal");
-        else if ((!json_is(type, "input_text") && !json_is(type, "output_text") &&
-                  !json_is(type, "text")) ||
-                 !json_is_string(text))
+        else if (!json_is_one(type, "input_text output_text text") || !json_is_string(text))
             return unsupported("content", part, err);
         message_part(message, "content", text);
     }
@@ -120,15 +118,14 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     const bool custom = json_is(type, "custom_tool_call");
     if (json_is(type, "message") || (!type && json_is_string(role))) {
-        if (!json_is(role, "user") && !json_is(role, "assistant") && !json_is(role, "system") &&
-            !json_is(role, "developer"))
+        if (!json_is_one(role, "user assistant system developer"))
             return oato_fail(err, OATO_EUSAGE,
                              "a message of input wants the role user, assistant, system or "
                              "developer");
         const char *as = json_is(role, "developer") ? "system" : json_string_value(role);
         return parts_take(message_of(messages, as), json_object_get(item, "content"), err);
     }
-    if (json_is(type, "function_call_output") || json_is(type, "custom_tool_call_output"))
+    if (json_is_one(type, "function_call_output custom_tool_call_output"))
         return parts_take(message_of_result(messages, id), json_object_get(item, "output"), err);
     if (json_is(type, "reasoning")) {
         reasoning_take(message_of(messages, "assistant"), item);
@@ -199,11 +196,7 @@ static oato_status items_load(struct exchange *x, json_t **items, struct oato_er
 /* ----------------------------------------------------------------------------------- tools --- */
 
 /* What Codex offers besides functions, without which a model does. */
-static bool is_dispensable(const json_t *type)
-{
-    return json_is(type, "web_search") || json_is(type, "image_generation") ||
-           json_is(type, "tool_search") || json_is(type, "local_shell");
-}
+static const char dispensable[] = "web_search image_generation tool_search local_shell";
 
 /* A tool whose input is a text becomes a function of it. */
 static void custom_add(json_t *tools, json_t *names, const json_t *tool)
@@ -230,7 +223,7 @@ static oato_status tools_take(json_t *tools, json_t *names, const json_t *all, c
     json_array_foreach(all, i, tool)
     {
         const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name");
-        if (is_dispensable(type))
+        if (json_is_one(type, dispensable))
             continue;
         if (!json_is_string(name))
             return unsupported("a tool", tool, err);
@@ -258,7 +251,7 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
     if (!json_is_object(choice))
         return OATO_OK;
-    if ((!json_is(type, "function") && !json_is(type, "custom")) || !json_is_string(name))
+    if (!json_is_one(type, "function custom") || !json_is_string(name))
         return unsupported("a tool_choice", choice, err);
     choice_set(request, name);
     return OATO_OK;
@@ -268,14 +261,11 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
 
 static bool includes(const json_t *o, const char *what)
 {
-    const json_t *one;
-    size_t i;
-    json_array_foreach(json_object_get(o, "include"), i, one)
-    {
-        if (json_is(one, what))
-            return true;
-    }
-    return false;
+    const json_t *all = json_object_get(o, "include");
+    size_t i = 0;
+    while (i < json_array_size(all) && !json_is(json_array_get(all, i), what))
+        i++;
+    return i < json_array_size(all);
 }
 
 /* What a response repeats of its request, or what that is otherwise. */
@@ -307,13 +297,11 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
     static const char *const gone[] = {"store", "n",          "prompt",   "stream_options",
                                        "tools", "max_tokens", "verbosity"};
     const json_t *o = x->json, *effort = json_object_get(json_object_get(o, "reasoning"), "effort");
-    json_t *most = json_object_get(o, "max_output_tokens");
     for (size_t i = 0; i < ARRAY_LEN(gone); i++)
         json_object_del(request, gone[i]);
-    if (most)
-        json_object_set(request, "max_completion_tokens", most);
+    json_object_set(request, "max_completion_tokens", json_object_get(o, "max_output_tokens"));
     if (json_is(effort, "none"))
-        thinking_set(x, request, false);
+        thinking_set(x->instance->template, request, false);
     else
         effort_set(request, effort);
     if (includes(o, "message.output_text.logprobs") ||
@@ -386,7 +374,6 @@ enum MHD_Result route_response(struct exchange *x)
 {
     const char *order = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, "order");
     struct oato_error err;
-    struct text t;
     json_t *kept = NULL, *told = NULL;
     oato_status status = kept_load(x, x->rest, x->method == METHOD_DELETE, &kept, &err);
     if (status)
@@ -398,8 +385,6 @@ enum MHD_Result route_response(struct exchange *x)
         told = items_told(json_object_get(kept, "items"), order && !strcmp(order, "asc"));
     else
         told = json_incref(json_object_get(kept, "response"));
-    text_init(&t);
-    value_write(&t, told);
     json_decref(kept);
-    return reply_json(x, &t);
+    return reply_value(x, told);
 }

@@ -39,23 +39,6 @@ static json_t *id_of(const struct job *j, const struct form *f, size_t index)
     return json_sprintf("%s_%s_%zu", f->id, job_digits(j), index);
 }
 
-/* Of n tokens from `first` on: a list. */
-static json_t *logprobs_of(const struct choice *c, size_t first, size_t n)
-{
-    struct text t;
-    if (!c->job->ask.sampling.logprobs || !n)
-        return json_array();
-    text_init(&t);
-    json_open(&t, NULL, '{');
-    probs_add(&t, "l", c, first, n);
-    json_close(&t, '}');
-    json_t *o = json_loadb(or_empty(t.data), t.len, JSON_ALLOW_NUL, NULL);
-    json_t *list = json_incref(json_object_get(o, "l"));
-    json_decref(o);
-    text_free(&t);
-    return list;
-}
-
 /* A part's whole text; the input of a custom tool is a member of its arguments. */
 static json_t *text_of(const struct form *f, const struct part_view *p, bool all)
 {
@@ -73,7 +56,7 @@ static json_t *content_of(const struct choice *c, const struct form *f, const st
     json_t *content = json_pack("{s:s, s:o}", "type", f->text, "text", text_of(f, p, all));
     if (p->kind == PART_SAYS)
         json_object_update_new(content, json_pack("{s:[], s:o}", "annotations", "logprobs",
-                                                  logprobs_of(c, 0, all ? c->n_tokens : 0)));
+                                                  probs_value(c, 0, all ? c->n_tokens : 0)));
     return content;
 }
 
@@ -84,8 +67,8 @@ static json_t *item_of(const struct job *j, size_t index, bool all)
     const struct part_view p = part_at(c, index);
     const struct form *f = form_of(j, &p);
     const enum ending e = choice_ending(c);
-    const bool cut =
-        c->ended && index + 1 == c->n_parts && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
+    const bool last = c->ended && index + 1 == c->n_parts && p.kind != PART_CALL;
+    const bool cut = !p.whole || (last && (e == ENDING_LIMIT || e == ENDING_CONTEXT));
     const char *status = !all ? "in_progress" : cut ? "incomplete" : "completed";
     json_t *item =
         json_pack("{s:o, s:s, s:s}", "id", id_of(j, f, index), "type", f->item, "status", status);
@@ -230,7 +213,7 @@ static void piece_events(const struct job *j, struct choice *c, const struct par
                                    late ? text_of(f, &p->part, true) : text_value(p->text, p->n));
         if (p->part.kind == PART_SAYS) {
             json_object_set_new(delta, "logprobs",
-                                logprobs_of(c, c->sent_tokens, c->n_tokens - c->sent_tokens));
+                                probs_value(c, c->sent_tokens, c->n_tokens - c->sent_tokens));
             c->sent_tokens = c->n_tokens;
         }
         event(c, out, f->event, ".delta", delta);
@@ -239,7 +222,7 @@ static void piece_events(const struct job *j, struct choice *c, const struct par
         return;
     json_t *done = place_with(j, f, i, f->whole, text_of(f, &p->part, true));
     if (p->part.kind == PART_SAYS)
-        json_object_set_new(done, "logprobs", logprobs_of(c, 0, c->n_tokens));
+        json_object_set_new(done, "logprobs", probs_value(c, 0, c->n_tokens));
     if (p->part.kind == PART_CALL)
         json_object_set_new(done, "name", json_string(p->part.name));
     event(c, out, f->event, ".done", done);

@@ -17,6 +17,25 @@ static enum MHD_Result health(struct exchange *x)
     return reply(x, MHD_HTTP_OK, JSON_TYPE, ok, sizeof ok - 1);
 }
 
+enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts)
+{
+    struct oato_error err;
+    ask->client = x->client;
+    ask->dialect = x->route->dialect;
+    ask->kept = json_incref(x->kept);
+    struct job *j = job_create(x->instance, ask);
+    if (!j) {
+        ask_free(ask);
+        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    }
+    if (ask->kind == ASK_CHAT ? chat_add(j, x->json, &err) : prompts_add(j, prompts, &err)) {
+        x->n_prompt = j->n_unfit;
+        job_release(j);
+        return reply_failure(x, &err);
+    }
+    return job_begin(x, j);
+}
+
 /* What is where, and what is predicted: nothing of it changes while the model is loaded. */
 static enum MHD_Result plan(struct exchange *x)
 {
@@ -37,21 +56,7 @@ enum MHD_Result route_complete(struct exchange *x)
     if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
         ask_read(x->instance, x->json, x->kind, &x->budget, &ask, &err))
         return reply_failure(x, &err);
-    ask.client = x->client;
-    ask.dialect = d;
-    ask.kept = json_incref(x->kept);
-    struct job *j = job_create(x->instance, &ask);
-    if (!j) {
-        ask_free(&ask);
-        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    }
-    if (x->kind == ASK_CHAT ? chat_add(j, x->json, &err)
-                            : prompts_add(j, json_object_get(x->json, "prompt"), &err)) {
-        x->n_prompt = j->n_unfit;
-        job_release(j);
-        return reply_failure(x, &err);
-    }
-    return job_begin(x, j);
+    return answers_begin(x, &ask, json_object_get(x->json, "prompt"));
 }
 
 /* The first one that fits a request answers it. */

@@ -78,6 +78,16 @@ struct utf8_stream {
 void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t n, struct text *out);
 void utf8_stream_flush(struct utf8_stream *s, struct text *out);
 
+/* Where the next piece of a text begins: behind so many characters and the first bytes of another.
+ */
+struct utf8_place {
+    size_t chars, n_begun;
+    char begun[4];
+};
+/* Goes on behind a piece, and returns where it began, in characters; one that begins inside a
+ * character is there where that is. */
+size_t utf8_place_take(struct utf8_place *at, const char *bytes, size_t n);
+
 /* ----------------------------------------------------------------------- chat templates --- */
 
 struct chat_message {

@@ -57,3 +57,36 @@ void utf8_stream_flush(struct utf8_stream *s, struct text *out)
     text_add(out, s->held, (size_t)s->n_held);
     s->n_held = 0;
 }
+
+size_t utf8_place_take(struct utf8_place *at, const char *bytes, size_t n)
+{
+    char head[sizeof at->begun + 4];
+    const size_t begun = at->n_begun, more = n < 4 ? n : 4;
+    size_t i = 0, offset;
+    memcpy(head, at->begun, begun);
+    memcpy(head + begun, bytes, more);
+    while (i < begun) { /* the character that was begun, or what turns out to be none */
+        const int length = utf8_char(head + i, begun + more - i);
+        if (length > 0 && i + (size_t)length > begun)
+            break;
+        if (!length)
+            break;
+        i += length > 0 ? (size_t)length : 1;
+        at->chars++;
+    }
+    offset = at->chars;
+    at->n_begun = 0;
+    while (i < begun + n) {
+        const char *s = i < begun ? head + i : bytes + (i - begun);
+        const size_t left = i < begun ? begun + more - i : begun + n - i;
+        const int length = utf8_char(s, left);
+        if (!length) {
+            memmove(at->begun, s, left);
+            at->n_begun = left;
+            break;
+        }
+        i += length > 0 ? (size_t)length : 1;
+        at->chars++;
+    }
+    return offset;
+}

@@ -2,8 +2,8 @@
  * test_scheduler.c - the scheduler's decisions: order, victims and ways by policy; nobody starves;
  * clients that keep asking get the same; what a log tells is decided again.
  */
-#include "scheduler_world.h"
 #include "executor/scheduler.h"
+#include "scheduler_world.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -312,6 +312,14 @@ def halves(s):
         got = [a for a in answers(read_all(c)) if a[0] != 100]
         check(len(got) == 1 and got[0][0] == 200, "a client that sends no more gets its answer", got)
         c.close()
+    many = [s.connect() for _ in range(40)]  # whose ends arrive at any moment of the work on the request
+    for c in many:
+        c.sendall(completion(2))
+        c.shutdown(socket.SHUT_WR)
+    got = [[a[0] for a in answers(read_all(c)) if a[0] != 100] for c in many]
+    check(got == [[200]] * len(many), "and so do many of them at a time", got)
+    for c in many:
+        c.close()
     for linger in (b"", struct.pack("ii", 1, 0)):  # by FIN, by RST
         c = s.connect()
         c.sendall(completion(100000))

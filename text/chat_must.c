@@ -1,9 +1,12 @@
 /*
- * calls.c - answers that must call a function: a grammar of the tools' schemas, in the form in
+ * chat_must.c - answers that must call a function: a grammar of the tools' schemas, in the form in
  * which the model calls.
  */
-#include "server/server_internal.h"
+#include "text/chat_prompt.h"
+#include "text/chat_tools.h"
+#include "text/json_values.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,15 +29,18 @@ static bool piece_make(struct grammar_piece *p, const struct chat_call_form *f,
     return !before.failed && p->schema;
 }
 
-oato_status calls_constrain(struct job *j, const json_t *tools, const char *only, bool several,
-                            enum chat_form form, const struct text *prompt, struct oato_error *err)
+oato_status chat_calls_grammar(const struct chat_request *r, enum chat_form form,
+                               const struct text *prompt, struct grammar **out,
+                               struct oato_error *err)
 {
+    const json_t *tools = json_object_get(r->json, "tools"), *tool;
+    const bool several = json_is_true(json_object_get(r->json, "parallel_tool_calls"));
     const struct chat_call_form *f;
-    if (chat_call_form_find(j->instance->template, form, or_empty(prompt->data), prompt->len, &f,
-                            err))
+    const char *only;
+    chat_must_call(r->json, &only);
+    if (chat_call_form_find(r->template, form, or_empty(prompt->data), prompt->len, &f, err))
         return err->status;
     struct grammar_piece *pieces = calloc(json_array_size(tools) + 1, sizeof *pieces);
-    const json_t *tool;
     size_t i, n = 0;
     bool good = pieces != NULL;
     oato_status status = OATO_OK;
@@ -55,14 +61,8 @@ oato_status calls_constrain(struct job *j, const json_t *tools, const char *only
         status = oato_fail_memory(err, 1 << 16, "the tools");
     if (!status && !n)
         status = oato_fail(err, OATO_EUSAGE, "tool_choice names a function that tools has not");
-    if (!status && j->ask.grammar)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "give either a tool_choice that must be kept or a grammar, not both");
-    if (!status && j->ask.ignore_end)
-        status = oato_fail(err, OATO_EUSAGE,
-                           "ignore_eos goes on after the call that is asked for; leave it out");
     if (!status)
-        status = grammar_of_pieces(pieces, n, several, &j->ask.budget, &j->ask.grammar, err);
+        status = grammar_of_pieces(pieces, n, several, r->budget, out, err);
     for (i = 0; i < n; i++) {
         free((char *)pieces[i].before);
         free((char *)pieces[i].schema);
