@@ -1,5 +1,5 @@
 /*
- * http.c - libmicrohttpd underneath: connections, bodies within their limit, keys, and answers that
+ * http.c - libmicrohttpd underneath: connections, bodies within their limit, and answers that
  * arrive later. While an answer is being made its connection is suspended and costs no thread;
  * job_wake lets it go on.
  */

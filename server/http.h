@@ -1,7 +1,6 @@
 /*
- * http.h - HTTP on libmicrohttpd: requests and their answers (http.c,
- * routes.c, info.c, page.c), and the threads between them and the engine (prepare.c), so that
- * nobody waits for a long request.
+ * http.h - HTTP on libmicrohttpd: requests and their answers (http.c, routes.c, info.c, page.c),
+ * and the threads between them and the engine (prepare.c), so that nobody waits for a long request.
  */
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H

@@ -1,7 +1,7 @@
 /*
  * models.h - the models that are served: one that is loaded at the start, or several of which those
- * are loaded that requests ask for, within budgets of memory. Who goes for whom is
- * model_room.h's.
+ * are loaded that requests ask for, within budgets of memory. model_room.h decides which of them go
+ * for others.
  */
 #ifndef OATO_SERVER_MODELS_H
 #define OATO_SERVER_MODELS_H

@@ -1,9 +1,10 @@
 /*
- * routes.c - what each address answers.
+ * routes.c - what each address answers, and whom: requests find their route here, and show a key.
  */
 #include "server/server_internal.h"
 
 #include <string.h>
+#include <strings.h>
 
 static enum MHD_Result health(struct exchange *x)
 {
