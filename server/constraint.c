@@ -14,18 +14,17 @@ static oato_status schema_find(const json_t *o, const json_t **schema, bool *any
 {
     const json_t *format = json_object_get(o, "response_format");
     const json_t *type = json_object_get(format, "type");
-    const char *name = json_is_string(type) ? json_string_value(type) : "";
     *schema = json_object_get(o, "json_schema");
     *any = false;
-    if (!format || json_is_null(format) || !strcmp(name, "text"))
+    if (!format || json_is_null(format) || json_is(type, "text"))
         return OATO_OK;
-    if (!strcmp(name, "json_object")) {
+    if (json_is(type, "json_object")) {
         *schema = json_object_get(format, "schema");
         *any = !*schema;
         return OATO_OK;
     }
     *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
-    if (strcmp(name, "json_schema") != 0 || !*schema)
+    if (!json_is(type, "json_schema") || !*schema)
         return oato_fail(err, OATO_EUSAGE,
                          "response_format wants the type text, json_object, or json_schema with a "
                          "json_schema.schema");
@@ -40,9 +39,7 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
     oato_status status = schema_find(o, &schema, &any, err);
     if (json_is_null(schema))
         schema = NULL;
-    const bool has_gbnf = json_is_string(gbnf) && json_string_length(gbnf);
-    if (!status && gbnf && !json_is_null(gbnf) && !json_is_string(gbnf))
-        status = oato_fail(err, OATO_EUSAGE, "grammar wants a text in GBNF");
+    const bool has_gbnf = json_string_length(gbnf) > 0;
     if (!status && has_gbnf && (schema || any))
         status = oato_fail(err, OATO_EUSAGE, "give either a grammar or a JSON schema, not both");
     if (!status && (has_gbnf || schema || any) && ask->ignore_end)

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 const char *const pooling_names[] = {"last", "mean", "none", NULL};
 
@@ -83,37 +82,39 @@ int64_t inputs_tokens(const struct job *j)
     return tokens;
 }
 
-static void embeddings_whole(struct job *j, struct text *t)
+static void embeddings_native(struct job *j, struct text *t)
 {
-    const bool openai = j->ask.dialect == &dialect_embeddings;
-    const int64_t tokens = inputs_tokens(j);
-    if (openai) {
-        json_open(t, NULL, '{');
-        json_add(t, JSON("object", "list"), JSON("model", (const char *)j->instance->name));
-    }
-    json_open(t, openai ? "data" : NULL, '[');
+    json_open(t, NULL, '[');
     for (int32_t i = 0; i < j->n_choices; i++) {
         json_open(t, NULL, '{');
-        if (openai)
-            json_add(t, JSON("object", "embedding"));
         json_add(t, JSON("index", i));
-        if (openai)
-            embedding_add(t, "embedding", j->choices[i]);
-        else
-            native_add(t, j->choices[i]);
+        native_add(t, j->choices[i]);
         json_close(t, '}');
     }
     json_close(t, ']');
-    if (!openai)
-        return;
+}
+
+static void embeddings_openai(struct job *j, struct text *t)
+{
+    const int64_t tokens = inputs_tokens(j);
+    json_open(t, NULL, '{');
+    json_add(t, JSON("object", "list"), JSON("model", (const char *)j->instance->name));
+    json_open(t, "data", '[');
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        json_open(t, NULL, '{');
+        json_add(t, JSON("object", "embedding"), JSON("index", i));
+        embedding_add(t, "embedding", j->choices[i]);
+        json_close(t, '}');
+    }
+    json_close(t, ']');
     json_add_object(t, "usage", JSON("prompt_tokens", tokens), JSON("total_tokens", tokens));
     json_close(t, '}');
 }
 
 const struct dialect dialect_embeddings = {
-    .kind = ASK_EMBED, .whole = embeddings_whole, .error = error_json};
+    .kind = ASK_EMBED, .whole = embeddings_openai, .error = error_json};
 const struct dialect dialect_embeddings_native = {
-    .kind = ASK_EMBED, .whole = embeddings_whole, .error = error_json};
+    .kind = ASK_EMBED, .whole = embeddings_native, .error = error_json};
 
 enum MHD_Result route_embeddings(struct exchange *x)
 {
@@ -128,12 +129,11 @@ enum MHD_Result route_embeddings(struct exchange *x)
     if (!body_json(x, &err) || (d->request && d->request(x, &err)) ||
         request_members(x->json, ASK_EMBED, m->session.model->shape.width, &ask, &err))
         return reply_failure(x, &err);
-    const json_t *o = x->json, *encoding = json_object_get(o, "encoding_format");
-    const char *format = json_is_string(encoding) ? json_string_value(encoding) : "";
+    const json_t *o = x->json, *encoding = json_given(o, "encoding_format");
     const json_t *input = json_object_get(o, json_object_get(o, "input") ? "input" : "content");
-    ask.base64 = !strcmp(format, "base64");
+    ask.base64 = json_is(encoding, "base64");
     ask.budget = x->budget;
-    if (encoding && !json_is_null(encoding) && !ask.base64 && strcmp(format, "float") != 0)
+    if (encoding && !json_is_one(encoding, "float base64"))
         return reply_error(x, MHD_HTTP_BAD_REQUEST, "encoding_format can be float or base64");
     if (m->pooling == POOLING_NONE && (d != &dialect_embeddings_native || ask.dimensions))
         return reply_error(x, MHD_HTTP_BAD_REQUEST,

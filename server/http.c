@@ -95,7 +95,7 @@ enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
     if (status == MHD_HTTP_UNAUTHORIZED)
         header(r, "WWW-Authenticate", "Bearer");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        header(r, "Allow", strcat(x->allow, "OPTIONS"));
+        header(r, "Allow", x->allow);
     x->status = status;
     x->response = r;
     return x->preparing == PREPARING ? MHD_YES : response_queue(x);

@@ -56,7 +56,7 @@ struct exchange {
     int32_t client;   /* number of its key */
     char id[24];      /* told as dialect.id_header says; "": not made yet */
     char started[24]; /* of /metrics: the header Process-Start-Time-Unix; "": none */
-    char allow[40];   /* of a path that lacks the method: the field Allow, but for OPTIONS */
+    char allow[40];   /* of a path that lacks the method: the field Allow */
     char etag[24];    /* of a file of the page; "": the answer is none */
     struct job *job;
     json_t *json;         /* the body, where it was parsed, until the request is prepared */

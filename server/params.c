@@ -87,16 +87,13 @@ static oato_status probs_read(const json_t *o, struct ask *ask, struct oato_erro
 {
     struct sampler_options *to = &ask->sampling;
     const json_t *wanted = json_given(o, "logprobs");
-    int64_t top = 0, probs = 0;
-    if (json_int(o, "top_logprobs", 0, PROBS_MAX, &top, err) ||
-        json_int(o, "n_probs", 0, PROBS_MAX, &probs, err))
-        return err->status;
-    if (wanted && json_is_number(wanted) && json_int(o, "logprobs", 0, PROBS_MAX, &probs, err))
-        return err->status;
+    const json_t *most = json_is_number(wanted) ? wanted : json_object_get(o, "n_probs");
+    const int32_t top = (int32_t)json_number_value(json_object_get(o, "top_logprobs")),
+                  probs = (int32_t)json_number_value(most); /* members.c has their bounds */
     if (top && !probs && (!wanted || json_is_false(wanted)))
         return oato_fail(err, OATO_EUSAGE, "top_logprobs needs logprobs; set it to true, too");
     to->logprobs = probs > 0 || (wanted && !json_is_false(wanted));
-    to->top_logprobs = to->logprobs ? (int32_t)max_i64(probs, top) : 0;
+    to->top_logprobs = !to->logprobs ? 0 : probs > top ? probs : top;
     return OATO_OK;
 }
 

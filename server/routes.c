@@ -195,14 +195,15 @@ static enum MHD_Result reply_wrong_method(struct exchange *x, const char *method
                                           unsigned methods)
 {
     char names[40] = "";
-    size_t n = 0;
+    size_t n = 0, m = 0;
     for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
         if (methods >> i & 1) {
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
                                   method_names[i]);
-            snprintf(x->allow + strlen(x->allow), sizeof x->allow - strlen(x->allow), "%s%s, ",
-                     method_names[i], i ? "" : ", HEAD");
+            m += (size_t)snprintf(x->allow + m, sizeof x->allow - m, "%s%s, ", method_names[i],
+                                  i ? "" : ", HEAD");
         }
+    snprintf(x->allow + m, sizeof x->allow - m, "OPTIONS");
     return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s, not %.32s", path, names,
                        method);
 }

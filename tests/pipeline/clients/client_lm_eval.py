@@ -28,7 +28,7 @@ def harness(c, kind, task, url, *more):
         folder = pathlib.Path(folder)
         (folder / "written.yaml").write_text(WRITTEN.format(questions=TASKS / "questions.jsonl"))
         r = subprocess.run([c.kept.lm_eval, "-m", "lm_eval", "--model", kind, "--include_path", str(TASKS if task == "oato_ten" else folder), "--tasks", task, "--log_samples", "--output_path", str(folder / "out"),
-                            "--model_args", f"model=any,base_url={c.url}{url},num_concurrent=2", *more], capture_output=True, text=True, cwd=TASKS, timeout=300)
+                            "--model_args", f"model=any,base_url={c.url}{url},num_concurrent=2", *more], capture_output=True, text=True, cwd=TASKS, timeout=900)
         samples = [json.loads(line) for f in (folder / "out").rglob("samples_*.jsonl") for line in f.open()]
         return samples or f"status {r.returncode}: {r.stderr[-800:]}"
 
