@@ -11,17 +11,17 @@
 
 extern const struct embedded_file page_files[]; /* made by cmake/embed.cmake */
 
-#define POLICY                                                                                     \
-    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self'; " \
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "            \
-    "require-trusted-types-for 'script'; trusted-types dompurify oato-worker"
+static const char policy[] =
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types dompurify oato-worker";
 
 /* Nothing but what lies beside the page may run or load, and markup only becomes elements through
  * DOMPurify's policy. Links' names are not even looked up: a name can carry a message, too. A file
  * is asked for again each time, and sent only if its contents are others. */
 const char *const page_headers[] = {
     "Content-Security-Policy",
-    POLICY,
+    policy,
     "X-Content-Type-Options",
     "nosniff",
     "X-DNS-Prefetch-Control",
