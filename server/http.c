@@ -1,5 +1,5 @@
 /*
- * http.c - libmicrohttpd underneath: connections, bodies within their limit, keys, and answers that
+ * http.c - libmicrohttpd underneath: connections, bodies within their limit, and answers that
  * arrive later. While an answer is being made its connection is suspended and costs no thread;
  * job_wake lets it go on.
  */
@@ -16,6 +16,18 @@ enum {
     HELD_BYTES = 32 << 20,    /* of all bodies, or four of the largest */
     PART_BYTES = 64 << 10     /* of a body, which may take --idle */
 };
+
+static struct peer *peer_of(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+bool client_went(struct MHD_Connection *c)
+{
+    return peer_went(peer_of(c));
+}
 
 /* --------------------------------------------------------------------------------- replies --- */
 
@@ -60,7 +72,7 @@ static void headers_add(struct exchange *x, struct MHD_Response *r)
 /* By the connection's own thread. */
 static enum MHD_Result response_queue(struct exchange *x)
 {
-    peer_answers(x);
+    peer_answers(peer_of(x->connection));
     const enum MHD_Result result = MHD_queue_response(x->connection, x->status, x->response);
     MHD_destroy_response(x->response);
     x->response = NULL;
@@ -96,13 +108,21 @@ enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, con
                    MHD_create_response_from_buffer(n, (void *)text, MHD_RESPMEM_MUST_COPY));
 }
 
-enum MHD_Result reply_json(struct exchange *x, struct text *t)
+/* t is freed; MHD_NO: memory is short. */
+static enum MHD_Result reply_text(struct exchange *x, unsigned status, struct text *t)
 {
-    enum MHD_Result result =
-        t->failed ? reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short")
-                  : reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", t->data, t->len);
+    const enum MHD_Result result =
+        t->failed ? MHD_NO : reply(x, status, JSON_TYPE, t->data, t->len);
     text_free(t);
     return result;
+}
+
+enum MHD_Result reply_json(struct exchange *x, struct text *t)
+{
+    if (!t->failed)
+        return reply_text(x, MHD_HTTP_OK, t);
+    text_free(t);
+    return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
 }
 
 const char *error_type(unsigned status)
@@ -140,10 +160,7 @@ enum MHD_Result reply_error(struct exchange *x, unsigned status, const char *fmt
         json_add(&t, JSON("request_id", request_id(x)));
         json_close(&t, '}');
     }
-    const enum MHD_Result result =
-        t.failed ? MHD_NO : reply(x, status, "application/json; charset=utf-8", t.data, t.len);
-    text_free(&t);
-    return result;
+    return reply_text(x, status, &t);
 }
 
 static unsigned failure_status(const struct oato_error *err)
@@ -163,11 +180,7 @@ static enum MHD_Result reply_unfit(struct exchange *x, const struct oato_error *
                     JSON("type", "exceed_context_size_error"), JSON("n_prompt_tokens", x->n_prompt),
                     JSON("n_ctx", x->instance->context));
     json_close(&t, '}');
-    const enum MHD_Result result =
-        t.failed ? MHD_NO
-                 : reply(x, MHD_HTTP_BAD_REQUEST, "application/json; charset=utf-8", t.data, t.len);
-    text_free(&t);
-    return result;
+    return reply_text(x, MHD_HTTP_BAD_REQUEST, &t);
 }
 
 enum MHD_Result reply_ending(struct exchange *x)
@@ -291,127 +304,6 @@ enum MHD_Result job_begin(struct exchange *x, struct job *j)
 
 /* -------------------------------------------------------------------------------- requests --- */
 
-/* Takes the same time whatever the key, up to its length. */
-static bool same_key(const char *given, const char *key)
-{
-    const size_t n = strlen(key), m = strlen(given);
-    unsigned differs = n != m;
-    for (size_t i = 0; i < m; i++)
-        differs |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n ? i % n : 0]);
-    return !differs;
-}
-
-static bool may_ask(struct exchange *x)
-{
-    const char *const *key = x->server->keys.item;
-    const char *bearer =
-        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
-    const char *other = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
-    const char *given = bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : other;
-    bool good = !key || (x->route && x->route->open);
-    for (int32_t i = 0; key && given && key[i]; i++) {
-        const bool same = same_key(given, key[i]);
-        good |= same;
-        x->client = same ? i : x->client;
-    }
-    return good;
-}
-
-/* Whether a path is one of the pattern, in which a * stands for any text but an empty one: *rest
- * and *n are it. */
-static bool path_matches(const char *pattern, const char *path, const char **rest, size_t *n)
-{
-    const size_t before = strcspn(pattern, "*"), length = strlen(path);
-    const size_t after = pattern[before] ? strlen(pattern + before + 1) : 0;
-    *rest = path + before;
-    *n = length - before - after;
-    return pattern[before] ? length > before + after && !strncmp(path, pattern, before) &&
-                                 !strcmp(path + length - after, pattern + before + 1)
-                           : !strcmp(path, pattern);
-}
-
-/* The first one of the path and method, and the methods of all that have the path. */
-static const struct route *route_find(struct exchange *x, const char *path, unsigned *methods)
-{
-    const char *rest;
-    size_t n;
-    *methods = 0;
-    for (const struct route *r = routes; r->path; r++) {
-        if (!path_matches(r->path, path, &rest, &n))
-            continue;
-        *methods |= r->methods;
-        if (!(r->methods & x->method))
-            continue;
-        x->rest = strchr(r->path, '*') ? strndup(rest, n) : NULL;
-        return r;
-    }
-    return NULL;
-}
-
-static const char *const method_names[] = {"GET", "POST", "DELETE"};
-
-static unsigned method_of(const char *name)
-{
-    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
-        if (!strcmp(name, method_names[i]))
-            return 1u << i;
-    return strcmp(name, "HEAD") != 0 ? 0 : METHOD_GET;
-}
-
-/* All methods of a path, as the field Allow and a sentence have them. */
-static enum MHD_Result reply_wrong_method(struct exchange *x, const char *method, const char *path,
-                                          unsigned methods)
-{
-    char names[40] = "";
-    size_t n = 0, m = 0;
-    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
-        if (methods >> i & 1) {
-            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
-                                  method_names[i]);
-            m += (size_t)snprintf(x->allow + m, sizeof x->allow - m, "%s%s, ", method_names[i],
-                                  i ? "" : ", HEAD");
-        }
-    snprintf(x->allow + m, sizeof x->allow - m, "OPTIONS");
-    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s, not %.32s", path, names,
-                       method);
-}
-
-static enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
-{
-    const int state = atomic_load(&x->instance->state);
-    unsigned methods;
-    if (!strcmp(method, "OPTIONS"))
-        return preflight(x);
-    x->method = method_of(method);
-    x->route = route_find(x, path, &methods);
-    if (!may_ask(x))
-        return reply_error(x, MHD_HTTP_UNAUTHORIZED,
-                           "Invalid API Key: send a valid one as \"Authorization: Bearer KEY\"");
-    if (!methods)
-        return reply_error(x, MHD_HTTP_NOT_FOUND,
-                           "there is no %.80s here; /health, /v1/models, "
-                           "/v1/completions, /v1/chat/completions and others are",
-                           path);
-    if (!x->route)
-        return reply_wrong_method(x, method, path, methods);
-    if (x->too_large)
-        return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
-                           "the request is larger than %d KiB; --body-limit KIB allows more",
-                           x->server->options->body_kib);
-    if (x->crowded)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
-                           "other large requests wait; try again later");
-    if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
-        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
-    const bool alone = x->server->models.alone, needs = !x->route->loading;
-    if (needs && (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY)))
-        return reply_ending(x);
-    if (needs && alone && state < INSTANCE_READY)
-        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    const bool at_once = x->method == METHOD_GET && !x->route->dialect && (alone || !needs);
-    return at_once ? x->route->answer(x) : prepare_later(x);
-}
-
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **context)
 {
     struct exchange *x = calloc(1, sizeof *x);
@@ -423,7 +315,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *c, void **
     x->connection = c;
     text_init(&x->body);
     atomic_fetch_add(&s->exchanges, 1);
-    peer_await(x, true);
+    peer_await(peer_of(x->connection), true);
     return MHD_YES;
 }
 
@@ -433,7 +325,7 @@ static void body_take(struct exchange *x, const char *data, size_t n)
     const size_t limit = (size_t)s->options->body_kib << 10;
     const size_t all = limit > HELD_BYTES / 4 ? 4 * limit : HELD_BYTES;
     if (x->body.len / PART_BYTES != (x->body.len + n) / PART_BYTES)
-        peer_await(x, true);
+        peer_await(peer_of(x->connection), true);
     x->too_large = x->too_large || x->body.len + n > limit;
     x->crowded = x->crowded || (!x->too_large && atomic_load(&s->held_bytes) + n > all);
     if (x->too_large || x->crowded) {
@@ -462,7 +354,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (x->job)
         return job_answer(x);
     if (!*n) {
-        peer_await(x, false);
+        peer_await(peer_of(x->connection), false);
         return dispatch(x, method, path);
     }
     body_take(x, data, *n);
@@ -487,8 +379,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
         job_release(x->job);
     }
     models_leave(x);
-    peer_await(x, true); /* the next request */
-    peer_answered(x);
+    peer_await(peer_of(x->connection), true); /* the next request */
+    peer_answered(peer_of(x->connection));
     if (x->response)
         MHD_destroy_response(x->response);
     body_release(x);
@@ -503,25 +395,74 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
 
 /* ----------------------------------------------------------------------------- the daemon --- */
 
+/* In place of the system's, for libmicrohttpd. */
+ssize_t recv(int fd, void *to, size_t n, int flags)
+{
+    return peers_recv(fd, to, n, flags);
+}
+
+/* Of peers_open: no exchange has been made for it. */
+static void refuse(const struct head *h, struct text *out)
+{
+    struct text body;
+    char date[40] = "";
+    const time_t now = time(NULL);
+    struct tm day;
+    text_init(&body);
+    error_json(&body, h->status, h->why);
+    if (gmtime_r(&now, &day))
+        strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &day);
+    text_printf(out,
+                "HTTP/1.1 %u %s\r\nDate: %s\r\nServer: oato-serve\r\n"
+                "Content-Type: application/json; charset=utf-8\r\nContent-Length: %zu\r\n"
+                "Connection: close\r\n\r\n",
+                h->status, MHD_get_reason_phrase_for(h->status), date, body.len);
+    text_add(out, or_empty(body.data), body.len);
+    text_free_part(&body, out);
+}
+
+static bool on_accept(void *user, int fd, const struct sockaddr *from, socklen_t n)
+{
+    struct server *s = user;
+    return MHD_add_connection(s->http, fd, from, n) == MHD_YES;
+}
+
 static void on_connection(void *cls, struct MHD_Connection *c, void **context,
                           enum MHD_ConnectionNotificationCode what)
 {
     struct server *s = cls;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         *context = /* NULL: it has been shut down */
-            peer_add(s, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+            peer_add(MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
         return;
     }
-    peer_remove(s, *context);
+    peer_remove(*context);
     *context = NULL;
-    atomic_fetch_sub(&s->connections, 1);
+    atomic_fetch_sub(&s->listeners.open, 1);
+}
+
+/* To be read by whoever started the server. */
+static void tell_address(const struct server *s, const char *host, const char *port)
+{
+    const bool v6 = strchr(host, ':') != NULL;
+    text_tell("oato-serve: listening at http://%s%s%s:%s, ", v6 ? "[" : "", host, v6 ? "]" : "",
+              port);
+    if (s->models.alone)
+        text_tell("loading %s\n", s->models.of[0]->name);
+    else
+        text_tell("serving %d model%s\n", s->models.n, s->models.n == 1 ? "" : "s");
 }
 
 oato_status http_open(struct server *s, struct oato_error *err)
 {
     const struct server_options *o = s->options;
     char port[16];
-    oato_status status = listeners_open(s, port, err);
+    s->listeners = (struct listeners){
+        .most = o->connections, .idle_s = o->idle_s, .take = on_accept, .user = s};
+    snprintf(port, sizeof port, "%d", o->port);
+    oato_status status = listeners_open(&s->listeners, s->hosts.item, port, err);
+    if (!status)
+        status = peers_open(o->idle_s, refuse, err);
     if (!status)
         s->http = MHD_start_daemon(
             MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
@@ -537,7 +478,9 @@ oato_status http_open(struct server *s, struct oato_error *err)
                            "cannot start the HTTP threads; allow more open files "
                            "(ulimit -n) or fewer --connections");
     if (!status)
-        status = listeners_start(s, port, err);
+        status = listeners_start(&s->listeners, err);
+    for (int32_t i = 0; s->hosts.item[i] && !status; i++)
+        tell_address(s, s->hosts.item[i], port);
     if (status)
         http_close(s);
     return status;
@@ -545,7 +488,7 @@ oato_status http_open(struct server *s, struct oato_error *err)
 
 void http_close(struct server *s)
 {
-    listeners_close(s);
+    listeners_close(&s->listeners);
     if (s->http)
         MHD_stop_daemon(s->http);
     s->http = NULL;

@@ -1,44 +1,13 @@
 /*
- * http.h - HTTP on libmicrohttpd: connections (listen.c), requests and their answers (http.c,
- * routes.c, info.c, page.c), and the threads between them and the engine (prepare.c), so that
- * nobody waits for a long request.
+ * http.h - HTTP on libmicrohttpd: requests and their answers (http.c, routes.c, info.c, page.c),
+ * and the threads between them and the engine (prepare.c), so that nobody waits for a long request.
  */
 #ifndef OATO_SERVER_HTTP_H
 #define OATO_SERVER_HTTP_H
 
-#include "net/head.h"
+#include "base/json_cost.h"
+#include "net/connections.h"
 #include "server/models.h"
-
-enum { HOSTS_MAX = 8 };
-
-/* Of each host: listen.c. */
-struct listeners {
-    int fd[HOSTS_MAX];
-    int32_t n;
-    bool accepting; /* the thread runs */
-    atomic_bool closing;
-    pthread_t thread;
-};
-
-/* A connection: peers.c. */
-struct peer {
-    int fd;
-    _Atomic uint64_t until_ns; /* when what it is to send must be there; 0: nothing is */
-    struct head head;          /* what it has sent */
-    struct text passed;        /* what of it goes on, from `sent` on */
-    size_t sent;
-    int32_t answered; /* of head.requests */
-    bool told;        /* what is wrong in the head */
-    bool answers;     /* an answer has begun */
-    uint64_t half_ns; /* when its client was first seen to send no more; 0: not yet */
-    bool asked;       /* whether it is still there */
-    struct peer *next, **at;
-};
-
-struct peers {
-    pthread_mutex_t lock;
-    struct peer *first;
-};
 
 enum { LANES = 3, LANE_THREADS = 4 };
 
@@ -49,7 +18,11 @@ struct preparation {
         pthread_cond_t wake;
     } lane[LANES];
     pthread_mutex_t lock;
-    pthread_t thread[LANE_THREADS];
+    struct lane_thread {
+        struct preparation *of;
+        int32_t lane;
+        pthread_t id;
+    } thread[LANE_THREADS];
     int32_t n_threads;
     bool stop;
 };
@@ -65,14 +38,8 @@ struct server {
     atomic_size_t held_bytes; /* of bodies */
     struct preparation preparation;
     struct listeners listeners;
-    struct peers peers;
-    atomic_int connections;  /* that are open */
     struct MHD_Daemon *http; /* NULL: not started */
 };
-/* server.c: makes a list of text, which may be NULL; `name` is the option's. */
-oato_status list_read(struct list *l, const char *text, const char *name, struct oato_error *err);
-void list_free(struct list *l);
-
 /* One request and its answer. */
 struct exchange {
     struct server *server;
@@ -109,8 +76,6 @@ struct exchange {
     bool crowded;      /* other bodies left no room for this one */
 };
 
-/* prepare.c: takes from a budget what it costs to read n bytes of JSON. */
-oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err);
 /* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
@@ -122,17 +87,6 @@ void prepare_again(struct exchange *x);
 void prepare_close(struct server *s);
 /* The body is not needed any more. */
 void body_release(struct exchange *x);
-/* peers.c: before the first connection. */
-oato_status peers_open(struct oato_error *err);
-/* A connection begins; NULL when it is to be refused. */
-struct peer *peer_add(struct server *s, int fd);
-void peer_remove(struct server *s, struct peer *p);
-/* A request arrives (more of it), or has arrived; its answer begins; it is answered. */
-void peer_await(struct exchange *x, bool more);
-void peer_answers(struct exchange *x);
-void peer_answered(struct exchange *x);
-/* Closes connections that take too long. */
-void peers_sweep(struct server *s);
 /* Whether the client of a suspended connection, which libmicrohttpd does not watch, is gone. One
  * that only sends no more waits for its answer. */
 bool client_went(struct MHD_Connection *c);
@@ -150,17 +104,7 @@ enum MHD_Result respond(struct exchange *x, unsigned status, const char *type,
 oato_status http_open(struct server *s, struct oato_error *err);
 void http_close(struct server *s);
 
-/* Sleeps; a signal ends it (server.c). */
-void pause_ns(int64_t ns);
-
-/* Listens at every address of --host; nothing is accepted yet. Port 0 becomes the one that was
- * found. */
-oato_status listeners_open(struct server *s, char port[16], struct oato_error *err);
-/* Accepts connections, which go to s->http, and tells the addresses. */
-oato_status listeners_start(struct server *s, const char *port, struct oato_error *err);
-/* Takes no more connections; those that are open stay. */
-void listeners_close(struct server *s);
-
+#define JSON_TYPE "application/json; charset=utf-8"
 enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, const char *text,
                       size_t n);
 /* t is freed. */
@@ -194,8 +138,8 @@ struct route {
     const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's, and a GET, which
                                       takes no time, is answered by an HTTP thread */
 };
-/* NULL-terminated by path; the first one that fits a request answers it. */
-extern const struct route routes[];
+/* Answers a request that is there, or has it prepared: of a route, or with an error. */
+enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path);
 /* info.c: what is told about the server, and its tokens. */
 enum MHD_Result route_props(struct exchange *x);
 enum MHD_Result route_page(struct exchange *x);

@@ -157,7 +157,7 @@ oato_status instance_free(struct instance *m, struct oato_error *err)
     const oato_status status = policy_close(m, err);
     list_free(&m->aliases);
     list_free(&m->tags);
-    slots_close(m);
+    text_slots_free(m->slots);
     pthread_cond_destroy(&m->turned);
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);

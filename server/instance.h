@@ -5,20 +5,16 @@
 #ifndef OATO_SERVER_INSTANCE_H
 #define OATO_SERVER_INSTANCE_H
 
+#include "base/list.h"
 #include "executor/restore.h"
 #include "executor/scheduler.h"
+#include "executor/text_slots.h"
 #include "server/job.h"
 #include "server/server.h"
 
 #include <stdatomic.h>
 
 struct server;
-
-/* A list of the command line. */
-struct list {
-    struct text text;
-    const char **item; /* NULL-terminated; NULL: there is none */
-};
 
 /* ---------------------------------------------------------------- what happened in it so far ---
  */
@@ -49,12 +45,6 @@ struct seen {
     int32_t pages, pages_free, pages_cached;
 };
 
-/* The text of an answer that has ended, as /slots/{id} knows it: slots.c. */
-struct slot {
-    int32_t *ids, n;
-    uint64_t number; /* of the answer, counted over all slots; 0: none */
-};
-
 /* Work for the engine thread between two steps. */
 struct turn {
     void (*work)(void *arg);
@@ -77,11 +67,12 @@ struct instance {
         session; /* of the engine thread; model, tokenizer and sampling are only read by others */
     struct chat_template *template; /* NULL: no_template says why */
     char no_template[512];
-    int32_t context;     /* most positions of one request */
-    bool states;         /* it gives hidden states, and so embeddings */
-    uint64_t away_bytes; /* of memory on devices that are not the host */
-    struct text plan;    /* what /plan tells; written when the model is loaded */
-    char name[128];      /* in answers */
+    struct text_slots *slots; /* a slot for each answer at a time; NULL: nothing is remembered */
+    int32_t context;          /* most positions of one request */
+    bool states;              /* it gives hidden states, and so embeddings */
+    uint64_t away_bytes;      /* of memory on devices that are not the host */
+    struct text plan;         /* what /plan tells; written when the model is loaded */
+    char name[128];           /* in answers */
     struct list aliases, tags;
     atomic_int state;      /* enum instance_state */
     atomic_bool stop, now; /* the engine thread ends: when nothing is left, or at once */
@@ -103,9 +94,7 @@ struct instance {
     struct turn *turns, **turns_end;
     bool no_turns;         /* the engine thread takes none any more */
     pthread_cond_t turned; /* one is done */
-    struct slot *slots;    /* as many as there are answers at a time; NULL: nothing is remembered */
-    uint64_t n_slot_texts;
-    int32_t n_live; /* places of the queue that answers have which have not ended */
+    int32_t n_live;        /* places of the queue that answers have which have not ended */
     struct server_counts counts;
     struct seen seen;
     /* of the engine thread */
@@ -157,7 +146,6 @@ bool loop_turn(void *instance, void (*work)(void *arg), void *arg);
 /* slots.c: a choice has ended; its text is remembered. */
 void slot_note(struct choice *c);
 oato_status slots_open(struct instance *m, struct oato_error *err);
-void slots_close(struct instance *m);
 
 /* Takes a new copy now and then, and when other requests wait or run. */
 void seen_take(struct instance *m, struct batch_view *v, int32_t n);

@@ -262,9 +262,9 @@ void *loop_run(void *instance)
     }
     while (!status && loop_wait(m)) {
         struct oato_error err;
-        turn_take(m->server);
+        turn_take(&m->server->models.turns);
         const oato_status step = batch_step(m->session.batch, &err);
-        turn_give(m->server);
+        turn_give(&m->server->models.turns);
         if (!step)
             continue;
         jobs_fail(m, &err);

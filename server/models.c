@@ -37,9 +37,8 @@ oato_status models_open(struct server *s, struct oato_error *err)
     const struct server_options *o = s->options;
     oato_status status = OATO_OK;
     pthread_mutex_init(&all->lock, NULL);
-    pthread_mutex_init(&all->turn_lock, NULL);
     pthread_cond_init(&all->wake, NULL);
-    pthread_cond_init(&all->turn, NULL);
+    turns_init(&all->turns);
     all->waiting_end = &all->waiting;
     all->alone = !o->models;
     budgets_set(s);
@@ -437,34 +436,8 @@ oato_status models_close(struct server *s, struct oato_error *err)
     oato_status status = OATO_OK;
     for (int32_t i = 0; i < all->n; i++)
         status = instance_free(all->of[i], err) ? err->status : status;
-    pthread_cond_destroy(&all->turn);
+    turns_destroy(&all->turns);
     pthread_cond_destroy(&all->wake);
-    pthread_mutex_destroy(&all->turn_lock);
     pthread_mutex_destroy(&all->lock);
     return status;
-}
-
-/* ---------------------------------------------------------------------------------- turns --- */
-
-void turn_take(struct server *s)
-{
-    struct models *all = &s->models;
-    if (all->alone)
-        return;
-    pthread_mutex_lock(&all->turn_lock);
-    const uint64_t own = all->turn_next++;
-    while (own != all->turn_now)
-        pthread_cond_wait(&all->turn, &all->turn_lock);
-    pthread_mutex_unlock(&all->turn_lock);
-}
-
-void turn_give(struct server *s)
-{
-    struct models *all = &s->models;
-    if (all->alone)
-        return;
-    pthread_mutex_lock(&all->turn_lock);
-    all->turn_now++;
-    pthread_cond_broadcast(&all->turn);
-    pthread_mutex_unlock(&all->turn_lock);
 }

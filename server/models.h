@@ -1,11 +1,12 @@
 /*
  * models.h - the models that are served: one that is loaded at the start, or several of which those
- * are loaded that requests ask for, within budgets of memory. Who goes for whom is
- * model_room.h's.
+ * are loaded that requests ask for, within budgets of memory. model_room.h decides which of them go
+ * for others.
  */
 #ifndef OATO_SERVER_MODELS_H
 #define OATO_SERVER_MODELS_H
 
+#include "executor/turns.h"
 #include "server/instance.h"
 
 struct exchange;
@@ -24,10 +25,7 @@ struct models {
     struct exchange *waiting, **waiting_end; /* for a model, in order */
     int32_t n_waiting;
     uint64_t budget[MODELS_DEVICES];
-    /* Turns of engine threads, one step each: two steps at a time would share the cores. */
-    pthread_mutex_t turn_lock;
-    pthread_cond_t turn;
-    uint64_t turn_next, turn_now;
+    struct turns turns; /* of engine threads, a step each */
 };
 
 /* Makes the instances of the server's options, and starts what loads them; the list is never empty
@@ -60,9 +58,6 @@ enum models_take models_take(struct exchange *x, enum MHD_Result *result);
 void models_leave(struct exchange *x);
 /* Something has changed: the engine thread of a model has loaded it, ended, or knows its size. */
 void models_wake(struct server *s);
-/* Around each step of an engine thread. */
-void turn_take(struct server *s);
-void turn_give(struct server *s);
 
 enum MHD_Result route_models(struct exchange *x);
 enum MHD_Result route_model(struct exchange *x);

@@ -141,10 +141,9 @@ static enum MHD_Result command(struct exchange *x, bool load)
         pthread_cond_signal(&all->wake);
     }
     pthread_mutex_unlock(&all->lock);
-    return there == load
-               ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s",
-                             load ? "already running" : "not running")
-               : reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", "{\"success\":true}", 16);
+    return there == load ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s",
+                                       load ? "already running" : "not running")
+                         : reply(x, MHD_HTTP_OK, JSON_TYPE, "{\"success\":true}", 16);
 }
 
 enum MHD_Result route_load(struct exchange *x)

@@ -89,29 +89,12 @@ oato_status policy_costs(struct instance *m, struct oato_error *err)
     return status;
 }
 
-/* Of names, NULL at the end. */
-static oato_status name_find(const char *option, const char *name, const char *const *names,
-                             int *out, struct oato_error *err)
-{
-    struct text all;
-    for (*out = 0; names[*out]; ++*out)
-        if (!strcmp(name, names[*out]))
-            return OATO_OK;
-    text_init(&all);
-    for (int i = 0; names[i]; i++)
-        text_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    oato_fail(err, OATO_EUSAGE, "unknown --%s %.40s; choose one of %.200s", option, name,
-              or_empty(all.data));
-    text_free(&all);
-    return err->status;
-}
-
 oato_status policy_open(struct instance *m, struct oato_error *err)
 {
     const struct server_options *o = m->options;
     int policy, pooling;
-    if (name_find("policy", o->policy, scheduler_policy_names, &policy, err) ||
-        name_find("pooling", o->pooling, pooling_names, &pooling, err))
+    if (list_find("policy", o->policy, scheduler_policy_names, &policy, err) ||
+        list_find("pooling", o->pooling, pooling_names, &pooling, err))
         return err->status;
     m->pooling = (enum pooling)pooling;
     struct scheduler_options options = {.client = client_of,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { SHORT, LONG, VAST };
+static const int32_t lanes[LANE_THREADS] = {VAST, LONG, SHORT, SHORT}; /* of the threads */
 
 enum {
     SHORT_BYTES = 32 << 10, /* of a body */
@@ -34,41 +35,6 @@ static bool nobody_waits(void *user)
         return false;
     x->looked_ns = now;
     return (x->taken && atomic_load(&x->instance->now)) || client_went(x->connection);
-}
-
-/* ------------------------------------------------------------------------------- JSON --------- */
-
-/* What values take in jansson, with malloc's share. */
-enum {
-    LIST_BYTES = 128,
-    OBJECT_BYTES = 224,
-    MEMBER_BYTES = 112,
-    VALUE_BYTES = 48,
-    QUOTE_BYTES = 24
-};
-
-oato_status json_afford(struct budget *b, const char *json, size_t n, struct oato_error *err)
-{
-    size_t bytes = 2 * n; /* as it is, and the texts in it */
-    bool text = false;
-    for (size_t i = 0; i < n; i++) {
-        const char c = json[i];
-        if (c == '"') {
-            text = !text;
-            bytes += QUOTE_BYTES;
-        } else if (text) {
-            i += c == '\\';
-        } else if (c == '[') {
-            bytes += LIST_BYTES;
-        } else if (c == '{') {
-            bytes += OBJECT_BYTES;
-        } else if (c == ':') {
-            bytes += MEMBER_BYTES;
-        } else if (c == ',') {
-            bytes += VALUE_BYTES;
-        }
-    }
-    return budget_spend(b, n, bytes, "the JSON of the request", err);
 }
 
 /* ------------------------------------------------------------------------------- threads ------ */
@@ -135,9 +101,11 @@ static void give_way(int32_t which)
         (void)!nice(which == SHORT ? SHORT_NICE : LONG_NICE);
 }
 
-static void *lane_run(struct server *s, int32_t which)
+static void *lane_run(void *thread)
 {
-    struct preparation *p = &s->preparation;
+    const struct lane_thread *own = thread;
+    struct preparation *p = own->of;
+    const int32_t which = own->lane;
     struct lane *l = &p->lane[which];
     give_way(which);
     pthread_mutex_lock(&p->lock);
@@ -156,21 +124,6 @@ static void *lane_run(struct server *s, int32_t which)
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
-}
-
-static void *short_run(void *server)
-{
-    return lane_run(server, SHORT);
-}
-
-static void *long_run(void *server)
-{
-    return lane_run(server, LONG);
-}
-
-static void *vast_run(void *server)
-{
-    return lane_run(server, VAST);
 }
 
 /* With the lock. */
@@ -221,13 +174,11 @@ oato_status prepare_open(struct server *s, struct oato_error *err)
     pthread_mutex_init(&p->lock, NULL);
     for (int32_t i = 0; i < LANES; i++)
         pthread_cond_init(&p->lane[i].wake, NULL);
-    while (p->n_threads < LANE_THREADS) {
-        void *(*const run)(void *) = p->n_threads >= 2 ? short_run
-                                     : p->n_threads    ? long_run
-                                                       : vast_run;
-        if (pthread_create(&p->thread[p->n_threads], NULL, run, s))
+    for (; p->n_threads < LANE_THREADS; p->n_threads++) {
+        struct lane_thread *t = &p->thread[p->n_threads];
+        *t = (struct lane_thread){.of = p, .lane = lanes[p->n_threads]};
+        if (pthread_create(&t->id, NULL, lane_run, t))
             return oato_fail(err, OATO_EIO, "cannot start the threads that prepare requests");
-        p->n_threads++;
     }
     return OATO_OK;
 }
@@ -243,5 +194,5 @@ void prepare_close(struct server *s)
         pthread_cond_broadcast(&p->lane[i].wake);
     pthread_mutex_unlock(&p->lock);
     while (p->n_threads)
-        pthread_join(p->thread[--p->n_threads], NULL);
+        pthread_join(p->thread[--p->n_threads].id, NULL);
 }

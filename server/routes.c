@@ -1,9 +1,10 @@
 /*
- * routes.c - what each address answers.
+ * routes.c - what each address answers, and whom: requests find their route here, and show a key.
  */
 #include "server/server_internal.h"
 
 #include <string.h>
+#include <strings.h>
 
 static enum MHD_Result health(struct exchange *x)
 {
@@ -14,7 +15,7 @@ static enum MHD_Result health(struct exchange *x)
         return reply_ending(x);
     if (alone && state < INSTANCE_READY)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
-    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", ok, sizeof ok - 1);
+    return reply(x, MHD_HTTP_OK, JSON_TYPE, ok, sizeof ok - 1);
 }
 
 enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts)
@@ -40,7 +41,7 @@ enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t 
 static enum MHD_Result plan(struct exchange *x)
 {
     const struct text *t = &x->instance->plan;
-    return reply(x, MHD_HTTP_OK, "application/json; charset=utf-8", t->data, t->len);
+    return reply(x, MHD_HTTP_OK, JSON_TYPE, t->data, t->len);
 }
 
 enum MHD_Result route_complete(struct exchange *x)
@@ -59,7 +60,8 @@ enum MHD_Result route_complete(struct exchange *x)
     return answers_begin(x, &ask, json_object_get(x->json, "prompt"));
 }
 
-const struct route routes[] = {
+/* The first one that fits a request answers it. */
+static const struct route routes[] = {
     {"/", METHOD_GET, true, true, route_page, NULL},
     {"/page/*", METHOD_GET, true, true, route_page, NULL},
     {"/openapi.json", METHOD_GET, true, true, route_openapi, NULL},
@@ -118,3 +120,126 @@ const struct route routes[] = {
     {"/metrics", METHOD_GET, false, false, route_metrics, NULL},
     {0},
 };
+
+/* -------------------------------------------------------------------------------- requests --- */
+
+/* Takes the same time whatever the key, up to its length. */
+static bool same_key(const char *given, const char *key)
+{
+    const size_t n = strlen(key), m = strlen(given);
+    unsigned differs = n != m;
+    for (size_t i = 0; i < m; i++)
+        differs |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n ? i % n : 0]);
+    return !differs;
+}
+
+static bool may_ask(struct exchange *x)
+{
+    const char *const *key = x->server->keys.item;
+    const char *bearer =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    const char *other = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "X-Api-Key");
+    const char *given = bearer && !strncasecmp(bearer, "Bearer ", 7) ? bearer + 7 : other;
+    bool good = !key || (x->route && x->route->open);
+    for (int32_t i = 0; key && given && key[i]; i++) {
+        const bool same = same_key(given, key[i]);
+        good |= same;
+        x->client = same ? i : x->client;
+    }
+    return good;
+}
+
+/* Whether a path is one of the pattern, in which a * stands for any text but an empty one: *rest
+ * and *n are it. */
+static bool path_matches(const char *pattern, const char *path, const char **rest, size_t *n)
+{
+    const size_t before = strcspn(pattern, "*"), length = strlen(path);
+    const size_t after = pattern[before] ? strlen(pattern + before + 1) : 0;
+    *rest = path + before;
+    *n = length - before - after;
+    return pattern[before] ? length > before + after && !strncmp(path, pattern, before) &&
+                                 !strcmp(path + length - after, pattern + before + 1)
+                           : !strcmp(path, pattern);
+}
+
+/* The first one of the path and method, and the methods of all that have the path. */
+static const struct route *route_find(struct exchange *x, const char *path, unsigned *methods)
+{
+    const char *rest;
+    size_t n;
+    *methods = 0;
+    for (const struct route *r = routes; r->path; r++) {
+        if (!path_matches(r->path, path, &rest, &n))
+            continue;
+        *methods |= r->methods;
+        if (!(r->methods & x->method))
+            continue;
+        x->rest = strchr(r->path, '*') ? strndup(rest, n) : NULL;
+        return r;
+    }
+    return NULL;
+}
+
+static const char *const method_names[] = {"GET", "POST", "DELETE"};
+
+static unsigned method_of(const char *name)
+{
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (!strcmp(name, method_names[i]))
+            return 1u << i;
+    return strcmp(name, "HEAD") != 0 ? 0 : METHOD_GET;
+}
+
+/* All methods of a path, as the field Allow and a sentence have them. */
+static enum MHD_Result reply_wrong_method(struct exchange *x, const char *method, const char *path,
+                                          unsigned methods)
+{
+    char names[40] = "";
+    size_t n = 0, m = 0;
+    for (unsigned i = 0; i < ARRAY_LEN(method_names); i++)
+        if (methods >> i & 1) {
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? " or " : "",
+                                  method_names[i]);
+            m += (size_t)snprintf(x->allow + m, sizeof x->allow - m, "%s%s, ", method_names[i],
+                                  i ? "" : ", HEAD");
+        }
+    snprintf(x->allow + m, sizeof x->allow - m, "OPTIONS");
+    return reply_error(x, MHD_HTTP_METHOD_NOT_ALLOWED, "%.80s wants %s, not %.32s", path, names,
+                       method);
+}
+
+enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
+{
+    const int state = atomic_load(&x->instance->state);
+    unsigned methods;
+    if (!strcmp(method, "OPTIONS"))
+        return preflight(x);
+    x->method = method_of(method);
+    x->route = route_find(x, path, &methods);
+    if (!may_ask(x))
+        return reply_error(x, MHD_HTTP_UNAUTHORIZED,
+                           "Invalid API Key: send a valid one as \"Authorization: Bearer KEY\"");
+    if (!methods)
+        return reply_error(x, MHD_HTTP_NOT_FOUND,
+                           "there is no %.80s here; /health, /v1/models, "
+                           "/v1/completions, /v1/chat/completions and others are",
+                           path);
+    if (!x->route)
+        return reply_wrong_method(x, method, path, methods);
+    if (x->too_large)
+        return reply_error(x, MHD_HTTP_CONTENT_TOO_LARGE,
+                           "the request is larger than %d KiB; --body-limit KIB allows more",
+                           x->server->options->body_kib);
+    if (x->crowded)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
+                           "other large requests wait; try again later");
+    if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
+        return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    const bool alone = x->server->models.alone, needs = !x->route->loading;
+    if (needs && (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY)))
+        return reply_ending(x);
+    if (needs && alone && state < INSTANCE_READY)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "Loading model");
+    const bool at_once = x->method == METHOD_GET && !x->route->dialect && (alone || !needs);
+    return at_once ? x->route->answer(x) : prepare_later(x);
+}

@@ -18,42 +18,6 @@ enum { CANDIDATES = 64 };
  * the memory of the answers' rows only. */
 enum { PROMPT_ROWS = 32 };
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
-
-/* Cuts the list's text in place. */
-static oato_status list_cut(struct list *l, const char *at_any, const char *name,
-                            struct oato_error *err)
-{
-    size_t n = 0;
-    l->item = l->text.failed ? NULL : calloc(l->text.len + 1, sizeof *l->item);
-    if (!l->item)
-        return oato_fail_memory(err, l->text.len, name);
-    for (char *at = l->text.data; *(at += strspn(at, at_any));) {
-        const size_t length = strcspn(at, at_any);
-        char *const next = at + length + (at[length] != 0), *end = at + length;
-        while (at < end && is_blank(*at)) /* around an item they are none of it */
-            at++;
-        while (at < end && is_blank(end[-1]))
-            end--;
-        *end = 0;
-        if (at < end)
-            l->item[n++] = at;
-        at = next;
-    }
-    return n ? OATO_OK : oato_fail(err, OATO_EUSAGE, "%s has nothing in it; name something", name);
-}
-
-oato_status list_read(struct list *l, const char *text, const char *name, struct oato_error *err)
-{
-    if (!text)
-        return OATO_OK;
-    text_printf(&l->text, "%s\n", text);
-    return list_cut(l, ", \n", name, err);
-}
-
 /* Keys of the command line and of a file. */
 static oato_status keys_read(struct server *s, struct oato_error *err)
 {
@@ -85,18 +49,6 @@ static oato_status lists_read(struct server *s, struct oato_error *err)
     return status;
 }
 
-void list_free(struct list *l)
-{
-    free(l->item);
-    text_free(&l->text);
-}
-
-void pause_ns(int64_t ns)
-{
-    const struct timespec t = {ns / 1000000000, ns % 1000000000};
-    nanosleep(&t, NULL);
-}
-
 /* Until a signal or the end of the engine thread; then until the running answers are sent, or no
  * longer than --drain. */
 static void wait_and_drain(struct server *s)
@@ -104,7 +56,7 @@ static void wait_and_drain(struct server *s)
     while (!oato_interrupted && !models_ended(s))
         pause_ns(POLL_NS);
     atomic_store(&s->ending, true);
-    listeners_close(s);
+    listeners_close(&s->listeners);
     models_stop(s, false);
     const uint64_t begin = now_ns(), most = (uint64_t)s->options->drain_s * 1000000000;
     while (!models_idle(s) && now_ns() - begin < most)
@@ -116,7 +68,6 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
 {
     struct server s = {.options = o, .started = time(NULL)};
     struct oato_error log;
-    pthread_mutex_init(&s.peers.lock, NULL);
     oato_status status = lists_read(&s, err);
     s.responses = response_store_create();
     if (!status && !s.responses)
@@ -155,7 +106,6 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
     list_free(&s.keys);
     list_free(&s.hosts);
     list_free(&s.origins);
-    pthread_mutex_destroy(&s.peers.lock);
     return status;
 }
 

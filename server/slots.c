@@ -15,29 +15,9 @@ oato_status slots_open(struct instance *m, struct oato_error *err)
 {
     if (!m->options->slot_save_path)
         return OATO_OK;
-    const size_t n = (size_t)m->options->session.engine.seqs;
     folder_make(m->options->slot_save_path);
-    m->slots = calloc(n, sizeof *m->slots);
-    return m->slots ? OATO_OK : oato_fail_memory(err, n * sizeof *m->slots, "slots");
-}
-
-void slots_close(struct instance *m)
-{
-    for (int32_t i = 0; i < m->options->session.engine.seqs && m->slots; i++)
-        free(m->slots[i].ids);
-    free(m->slots);
-}
-
-/* The ids are taken over. */
-static void slot_set(struct instance *m, int32_t slot, int32_t *ids, int32_t n)
-{
-    pthread_mutex_lock(&m->lock);
-    struct slot *s = &m->slots[slot];
-    for (int32_t i = 0; slot < 0 && i < m->options->session.engine.seqs; i++)
-        s = i == 0 || m->slots[i].number < s->number ? &m->slots[i] : s;
-    free(s->ids);
-    *s = (struct slot){ids, n, ids ? ++m->n_slot_texts : 0};
-    pthread_mutex_unlock(&m->lock);
+    m->slots = text_slots_create(m->options->session.engine.seqs);
+    return m->slots ? OATO_OK : oato_fail_memory(err, 1 << 10, "slots");
 }
 
 void slot_note(struct choice *c)
@@ -51,20 +31,7 @@ void slot_note(struct choice *c)
     memcpy(ids, c->ids, (size_t)c->n_ids * sizeof *ids);
     if (c->n_tokens)
         memcpy(ids + c->n_ids, c->tokens, c->n_tokens * sizeof *ids);
-    slot_set(m, slot < m->options->session.engine.seqs ? slot : -1, ids, (int32_t)n);
-}
-
-/* A copy of a slot's text. NULL: it has none, or memory is short. */
-static int32_t *slot_get(struct instance *m, int32_t slot, int32_t *n)
-{
-    pthread_mutex_lock(&m->lock);
-    const struct slot *s = &m->slots[slot];
-    int32_t *ids = s->n ? malloc((size_t)s->n * sizeof *ids) : NULL;
-    *n = ids ? s->n : 0;
-    if (ids)
-        memcpy(ids, s->ids, (size_t)s->n * sizeof *ids);
-    pthread_mutex_unlock(&m->lock);
-    return ids;
+    text_slots_set(m->slots, slot < m->options->session.engine.seqs ? slot : -1, ids, (int32_t)n);
 }
 
 /* A name of a file in the folder, and nothing else. */
@@ -109,14 +76,14 @@ static enum MHD_Result file_pass(struct exchange *x, int32_t slot, bool saves)
     uint64_t bytes = 0;
     text_init(&path);
     oato_status status = path_of(x, &path, &name, &err);
-    if (!status && saves && !(ids = slot_get(m, slot, &n)))
+    if (!status && saves && !(ids = text_slots_get(m->slots, slot, &n)))
         status = oato_fail(&err, OATO_EUSAGE, "slot %d has no prompt yet", slot);
     if (!status)
         status = saves ? text_file_save(&file, ids, n, path.data, &tokens, &bytes, &err)
                        : text_file_load(&file, path.data, &ids, &n, &tokens, &bytes, &err);
     text_free(&path);
     if (!status && !saves) {
-        slot_set(m, slot, ids, n);
+        text_slots_set(m->slots, slot, ids, n);
         ids = NULL;
     }
     free(ids);
@@ -144,13 +111,13 @@ static enum MHD_Result erase(struct exchange *x, int32_t slot)
     struct instance *m = x->instance;
     struct erasing e = {.engine = m->session.engine};
     struct text t;
-    e.ids = slot_get(m, slot, &e.n);
+    e.ids = text_slots_get(m->slots, slot, &e.n);
     if (e.ids && !loop_turn(m, erase_turn, &e)) {
         free(e.ids);
         return reply_ending(x);
     }
     free(e.ids);
-    slot_set(m, slot, NULL, 0);
+    text_slots_set(m->slots, slot, NULL, 0);
     text_init(&t);
     json_open(&t, NULL, '{');
     json_add(&t, JSON("id_slot", slot), JSON("n_erased", e.n));

@@ -1,19 +1,17 @@
 /*
- * listen.c - where connections come from: a listener at each address of --host, and the thread that
- * hands what it accepts to libmicrohttpd. libmicrohttpd could listen itself, but its threads and
- * MHD_quiesce_daemon both take a listener out of the same epoll set, and the one that comes second
- * ends the process (0.9.75, "Failed to remove listen FD from epoll set").
+ * listen.c - where connections come from: a listener at each address, and the thread that hands on
+ * what it accepts. libmicrohttpd could listen itself, but its threads and MHD_quiesce_daemon both
+ * take a listener out of the same epoll set, and the one that comes second ends the process
+ * (0.9.75, "Failed to remove listen FD from epoll set").
  */
-#include "server/server_internal.h"
+#include "net/connections.h"
 
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -60,18 +58,6 @@ static void port_read(int listener, char port[16])
         getnameinfo((struct sockaddr *)&at, n, NULL, 0, port, 16, NI_NUMERICSERV);
 }
 
-/* To be read by whoever started the server. */
-static void tell_address(const struct server *s, const char *host, const char *port)
-{
-    const bool v6 = strchr(host, ':') != NULL;
-    text_tell("oato-serve: listening at http://%s%s%s:%s, ", v6 ? "[" : "", host, v6 ? "]" : "",
-              port);
-    if (s->models.alone)
-        text_tell("loading %s\n", s->models.of[0]->name);
-    else
-        text_tell("serving %d model%s\n", s->models.n, s->models.n == 1 ? "" : "s");
-}
-
 /* Port 0 becomes the one that was found. */
 static oato_status host_open(struct listeners *l, const char *host, char port[16],
                              struct oato_error *err)
@@ -93,11 +79,10 @@ static oato_status host_open(struct listeners *l, const char *host, char port[16
 }
 
 /* A client whose machine or network is gone says nothing any more: what it does not confirm within
- * --idle, or of looks at it while it is silent, ends its connection. */
-static void lost_are_found(const struct server *s, int fd)
+ * idle_s, or of looks at it while it is silent, ends its connection. */
+static void lost_are_found(const struct listeners *l, int fd)
 {
-    const int idle_s = s->options->idle_s, on = 1, looks = 3, every_s = (idle_s + 2) / 3,
-              most_ms = idle_s * 1000;
+    const int on = 1, looks = 3, every_s = (l->idle_s + 2) / 3, most_ms = l->idle_s * 1000;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every_s, sizeof every_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
@@ -105,22 +90,28 @@ static void lost_are_found(const struct server *s, int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof most_ms);
 }
 
-/* Whoever connects while --connections are open waits in the backlog. */
-static void connection_take(struct server *s, int listener)
+void pause_ns(int64_t ns)
+{
+    const struct timespec t = {ns / 1000000000, ns % 1000000000};
+    nanosleep(&t, NULL);
+}
+
+/* Whoever connects while all places are taken waits in the backlog. */
+static void connection_take(struct listeners *l, int listener)
 {
     struct sockaddr_storage from;
     socklen_t n = sizeof from;
-    if (atomic_load(&s->connections) >= s->options->connections) {
+    if (atomic_load(&l->open) >= l->most) {
         pause_ns(FULL_NS);
         return;
     }
     const int fd =
         RETRY(accept4(listener, (struct sockaddr *)&from, &n, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd >= 0) {
-        lost_are_found(s, fd);
-        atomic_fetch_add(&s->connections, 1);
-        if (MHD_add_connection(s->http, fd, (struct sockaddr *)&from, n) != MHD_YES)
-            atomic_fetch_sub(&s->connections, 1); /* it has closed the descriptor */
+        lost_are_found(l, fd);
+        atomic_fetch_add(&l->open, 1);
+        if (!l->take(l->user, fd, (struct sockaddr *)&from, n))
+            atomic_fetch_sub(&l->open, 1);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         pause_ns(FULL_NS); /* another connection may end meanwhile */
     }
@@ -130,8 +121,7 @@ static void connection_take(struct server *s, int listener)
 
 static void *accept_all(void *arg)
 {
-    struct server *s = arg;
-    struct listeners *l = &s->listeners;
+    struct listeners *l = arg;
     struct pollfd p[HOSTS_MAX];
     for (int32_t i = 0; i < l->n; i++)
         p[i] = (struct pollfd){.fd = l->fd[i], .events = POLLIN};
@@ -139,46 +129,41 @@ static void *accept_all(void *arg)
         const int ready = poll(p, (nfds_t)l->n, SWEEP_MS);
         for (int32_t i = 0; i < l->n && ready > 0; i++)
             if (p[i].revents)
-                connection_take(s, p[i].fd);
+                connection_take(l, p[i].fd);
         if (now_ns() - swept < SWEEP_MS * UINT64_C(1000000))
             continue;
-        peers_sweep(s);
+        peers_sweep();
         swept = now_ns();
     }
     return NULL;
 }
 
-oato_status listeners_open(struct server *s, char port[16], struct oato_error *err)
+oato_status listeners_open(struct listeners *l, const char *const *hosts, char port[16],
+                           struct oato_error *err)
 {
     int32_t n = 0;
     oato_status status = OATO_OK;
-    while (s->hosts.item[n])
+    while (hosts[n])
         n++;
     if (n > HOSTS_MAX)
         return oato_fail(err, OATO_EUSAGE, "--host has %d addresses; at most %d are allowed", n,
                          HOSTS_MAX);
-    files_allow(s->options->connections);
-    if (peers_open(err))
-        return err->status;
-    snprintf(port, 16, "%d", s->options->port);
+    files_allow(l->most);
     for (int32_t i = 0; i < n && !status; i++)
-        status = host_open(&s->listeners, s->hosts.item[i], port, err);
+        status = host_open(l, hosts[i], port, err);
     return status;
 }
 
-oato_status listeners_start(struct server *s, const char *port, struct oato_error *err)
+oato_status listeners_start(struct listeners *l, struct oato_error *err)
 {
-    if (pthread_create(&s->listeners.thread, NULL, accept_all, s))
-        return oato_fail(err, OATO_EIO, "cannot start the thread that accepts connections");
-    s->listeners.accepting = true;
-    for (int32_t i = 0; s->hosts.item[i]; i++)
-        tell_address(s, s->hosts.item[i], port);
-    return OATO_OK;
+    l->accepting = !pthread_create(&l->thread, NULL, accept_all, l);
+    return l->accepting
+               ? OATO_OK
+               : oato_fail(err, OATO_EIO, "cannot start the thread that accepts connections");
 }
 
-void listeners_close(struct server *s)
+void listeners_close(struct listeners *l)
 {
-    struct listeners *l = &s->listeners;
     atomic_store(&l->closing, true);
     for (int32_t i = 0; i < l->n; i++)
         shutdown(l->fd[i], SHUT_RDWR); /* which wakes the thread */

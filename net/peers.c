@@ -1,10 +1,9 @@
 /*
  * peers.c - connections: what each has sent, since when something is awaited from it, and whether
  * its client is still there. libmicrohttpd has no hook in front of its parser, but reads by recv:
- * the one of this file, which the linker finds first, hands it what a connection sends as head.h
- * has it. What is wrong never gets there; it is answered here, once the requests before it are.
+ * the server's, which the linker finds first, is peers_recv.
  */
-#include "server/server_internal.h"
+#include "net/connections.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -12,31 +11,47 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 enum { FILES_MOST = 1 << 20, READ_BYTES = 16 << 10 };
 #define LINGER_NS UINT64_C(2000000000) /* for a client to read what was wrong */
 #define HALF_NS   UINT64_C(100000000)  /* until a client that sends no more is asked */
 
+struct peer {
+    int fd;
+    _Atomic uint64_t until_ns; /* when what it is to send must be there; 0: nothing is */
+    struct head head;          /* what it has sent */
+    struct text passed;        /* what of it goes on, from `sent` on */
+    size_t sent;
+    int32_t answered; /* of head.requests */
+    bool told;        /* what is wrong in the head */
+    bool answers;     /* an answer has begun */
+    uint64_t half_ns; /* when its client was first seen to send no more; 0: not yet */
+    bool asked;       /* whether it is still there */
+    struct peer *next, **at;
+};
+
 /* By descriptor: recv is told no more. */
 static struct peer *_Atomic *peer_at;
 static size_t peers_most;
+static uint64_t idle_ns;
+static void (*refusal)(const struct head *h, struct text *out);
 
-oato_status peers_open(struct oato_error *err)
+static struct peer *first_peer;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+
+oato_status peers_open(int32_t idle_s, void (*refuse)(const struct head *h, struct text *out),
+                       struct oato_error *err)
 {
     struct rlimit limit = {.rlim_cur = FILES_MOST};
     getrlimit(RLIMIT_NOFILE, &limit);
+    idle_ns = (uint64_t)idle_s * 1000000000;
+    refusal = refuse;
     peers_most = limit.rlim_cur < FILES_MOST ? (size_t)limit.rlim_cur : FILES_MOST;
     peer_at = calloc(peers_most, sizeof *peer_at);
     return peer_at ? OATO_OK : oato_fail_memory(err, peers_most * sizeof *peer_at, "connections");
 }
 
-static uint64_t idle_ns(const struct server *s)
-{
-    return (uint64_t)s->options->idle_s * 1000000000;
-}
-
-struct peer *peer_add(struct server *s, int fd)
+struct peer *peer_add(int fd)
 {
     struct peer *p = (size_t)fd < peers_most ? calloc(1, sizeof *p) : NULL;
     if (!p) {
@@ -44,62 +59,54 @@ struct peer *peer_add(struct server *s, int fd)
         return NULL;
     }
     p->fd = fd;
-    p->until_ns = now_ns() + idle_ns(s);
+    p->until_ns = now_ns() + idle_ns;
     text_init(&p->head.line);
     text_init(&p->head.whole);
     text_init(&p->passed);
-    pthread_mutex_lock(&s->peers.lock);
-    p->next = s->peers.first;
-    p->at = &s->peers.first;
+    pthread_mutex_lock(&lock);
+    p->next = first_peer;
+    p->at = &first_peer;
     if (p->next)
         p->next->at = &p->next;
-    s->peers.first = p;
-    pthread_mutex_unlock(&s->peers.lock);
+    first_peer = p;
+    pthread_mutex_unlock(&lock);
     atomic_store(&peer_at[fd], p);
     return p;
 }
 
-void peer_remove(struct server *s, struct peer *p)
+void peer_remove(struct peer *p)
 {
     if (!p)
         return;
     atomic_store(&peer_at[p->fd], NULL);
-    pthread_mutex_lock(&s->peers.lock);
+    pthread_mutex_lock(&lock);
     *p->at = p->next;
     if (p->next)
         p->next->at = p->at;
-    pthread_mutex_unlock(&s->peers.lock);
+    pthread_mutex_unlock(&lock);
     head_free(&p->head);
     text_free(&p->passed);
     free(p);
 }
 
-static struct peer *peer_of(struct MHD_Connection *c)
+void peer_await(struct peer *p, bool more)
 {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-void peer_await(struct exchange *x, bool more)
-{
-    struct peer *p = peer_of(x->connection);
     if (p)
-        atomic_store(&p->until_ns, more ? now_ns() + idle_ns(x->server) : 0);
+        atomic_store(&p->until_ns, more ? now_ns() + idle_ns : 0);
 }
 
 /* libmicrohttpd closes connections that are silent. One that drips is not, so what has not sent a
  * request, or a good part of one, in the same time is closed, too. */
-void peers_sweep(struct server *s)
+void peers_sweep(void)
 {
     const uint64_t now = now_ns();
-    pthread_mutex_lock(&s->peers.lock);
-    for (struct peer *p = s->peers.first; p; p = p->next) {
+    pthread_mutex_lock(&lock);
+    for (struct peer *p = first_peer; p; p = p->next) {
         const uint64_t until = atomic_load(&p->until_ns);
         if (until && now > until)
             shutdown(p->fd, SHUT_RDWR);
     }
-    pthread_mutex_unlock(&s->peers.lock);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ------------------------------------------------------------------------ what is wrong ------ */
@@ -108,24 +115,11 @@ void peers_sweep(struct server *s)
 static void wrong_tell(struct peer *p)
 {
     const struct head *h = &p->head;
-    struct text body, whole;
-    char date[40] = "";
-    const time_t now = time(NULL);
-    struct tm day;
+    struct text whole;
     if (p->told || h->requests - h->in_body > p->answered)
         return;
-    text_init(&body);
     text_init(&whole);
-    error_json(&body, h->status, h->why);
-    if (gmtime_r(&now, &day))
-        strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &day);
-    text_printf(&whole,
-                "HTTP/1.1 %u %s\r\nDate: %s\r\nServer: oato-serve\r\n"
-                "Content-Type: application/json; charset=utf-8\r\nContent-Length: %zu\r\n"
-                "Connection: close\r\n\r\n",
-                h->status, MHD_get_reason_phrase_for(h->status), date, body.len);
-    text_add(&whole, or_empty(body.data), body.len);
-    text_free_part(&body, &whole);
+    refusal(h, &whole);
     if (!whole.failed)
         (void)!send(p->fd, whole.data, whole.len, MSG_NOSIGNAL | MSG_DONTWAIT);
     text_free(&whole);
@@ -140,16 +134,14 @@ static bool sends_no_more(const struct peer *p)
     return !recvfrom(p->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
 }
 
-void peer_answers(struct exchange *x)
+void peer_answers(struct peer *p)
 {
-    struct peer *p = peer_of(x->connection);
     if (p)
         p->answers = true;
 }
 
-void peer_answered(struct exchange *x)
+void peer_answered(struct peer *p)
 {
-    struct peer *p = peer_of(x->connection);
     if (!p)
         return;
     p->answers = false;
@@ -168,7 +160,7 @@ static bool is_owed(const struct peer *p)
 }
 
 /* As many bytes as fit: with fewer libmicrohttpd takes the socket for empty. */
-ssize_t recv(int fd, void *to, size_t n, int flags)
+ssize_t peers_recv(int fd, void *to, size_t n, int flags)
 {
     struct peer *p =
         fd >= 0 && (size_t)fd < peers_most && peer_at ? atomic_load(&peer_at[fd]) : NULL;
@@ -203,10 +195,9 @@ ssize_t recv(int fd, void *to, size_t n, int flags)
 /* A client that has closed its connection and one that only sends no more look alike until
  * something is sent, so after a moment one is: an interim answer, which a client skips. It resets
  * the connection if there is none. HTTP/1.0 has no such answers. */
-bool client_went(struct MHD_Connection *c)
+bool peer_went(struct peer *p)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    struct peer *p = peer_of(c);
     struct tcp_info info = {0};
     socklen_t bytes = sizeof info;
     if (!p || getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) ||
