@@ -328,7 +328,22 @@ oato_status ranks_tell(struct engine *e, enum plan_phase phase, const struct ste
 /* Rank 0: the others need not wait any longer. */
 void ranks_end(struct engine *e);
 
-/* results.c: room for what steps give, once all is lowered. */
+/* step.c. An input runs by its own phase's program, whatever else is in the step. */
+enum plan_phase input_phase(const struct engine_input *in);
+/* Its rows of logits or states, and those of states beside logits. */
+int32_t input_rows(const struct engine_input *in);
+int32_t input_states(const struct engine *e, const struct engine_input *in);
+/* What is the same in all steps. */
+void step_bind(struct engine *e, struct step *step);
+/* Fills the descriptor's arrays with the inputs of the phases; pages are reserved already. Rows of
+ * states come last. */
+void step_fill(struct engine *e, const struct engine_input *inputs, int32_t n, uint32_t phases,
+               struct step *step);
+/* results.c: rows of the last hidden state in place of logits or beside them. In place of them
+ * nothing is computed from the output product on; placements are by index: those of what is left
+ * hold. */
+oato_status states_choose(struct engine *e, struct oato_error *err);
+/* Room for what steps give, once all is lowered. */
 oato_status results_prepare(struct engine *e, struct oato_error *err);
 /* Notes where the rows of a sub-step are; keep: copied, because another one will overwrite them. */
 void results_take(struct engine *e, enum plan_phase phase, const struct step *step, bool keep);

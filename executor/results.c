@@ -8,6 +8,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The last hidden state: what the output product reads, or a factor before it. -1: there is none.
+ */
+static int32_t state_value(const struct graph *g)
+{
+    for (int32_t i = g->n_ops; i-- > 0;) {
+        if (strcmp(g->ops[i].name, "output") != 0)
+            continue;
+        const struct graph_op *before = &g->ops[g->values[g->ops[i].in[0]].producer];
+        return before->op.kind == OP_SCALE ? before->in[0] : g->ops[i].in[0];
+    }
+    return -1;
+}
+
+oato_status states_choose(struct engine *e, struct oato_error *err)
+{
+    struct graph *g = &e->graph;
+    const int32_t n = g->n_ops, state = state_value(g);
+    if (state <= 0 && e->embeddings)
+        return oato_fail(err, OATO_EFILE, "this model has no output product, and so no embeddings");
+    e->states = e->states && state > 0;
+    e->state = e->states ? state : 0;
+    if (!e->embeddings)
+        return OATO_OK;
+    g->logits = state;
+    g->n_ops = g->values[state].producer + 1;
+    e->spare_ops = n - g->n_ops;
+    return OATO_OK;
+}
+
 /* Floats of a row in the host's arena. */
 static size_t row_width(const struct engine *e, enum plan_phase phase, bool picks)
 {

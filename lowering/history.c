@@ -173,3 +173,28 @@ int32_t history_emit(struct lowering *l, int32_t index, int32_t device)
     record_done(l, device, r);
     return room;
 }
+
+/* Not only rooms for that of the host. */
+static bool keeps_kv(const struct lowered_device *d)
+{
+    bool keeps = false;
+    for (int32_t i = 0; i < d->n_kv; i++)
+        keeps = keeps || !d->kv_shapes[i].staged;
+    return keeps;
+}
+
+static void kv_copy_emit(struct lowering *l, int32_t device)
+{
+    struct queued *r = record_add(l, device, RECORD_RUN);
+    if (!r)
+        return;
+    r->record.op = (struct oato_op){.kind = OP_KV_COPY, .dtype = (uint16_t)l->in->kv};
+    record_done(l, device, r);
+}
+
+void kv_copies_begin(struct lowering *l)
+{
+    for (int d = 0; d < l->out->n_devices && !failed(l); d++)
+        if (keeps_kv(&l->out->device[d]))
+            kv_copy_emit(l, d);
+}

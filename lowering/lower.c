@@ -546,25 +546,6 @@ static void spare_emit(struct lowering *l, int32_t index)
 
 /* ---------------------------------------------------------------------------- the result */
 
-/* Not only rooms for that of the host. */
-static bool keeps_kv(const struct lowered_device *d)
-{
-    bool keeps = false;
-    for (int32_t i = 0; i < d->n_kv; i++)
-        keeps = keeps || !d->kv_shapes[i].staged;
-    return keeps;
-}
-
-/* Shared KV pages are copied before the step stores anything. */
-static void kv_copy_emit(struct lowering *l, int32_t device)
-{
-    struct queued *r = record_add(l, device, RECORD_RUN);
-    if (!r)
-        return;
-    r->record.op = (struct oato_op){.kind = OP_KV_COPY, .dtype = (uint16_t)l->in->kv};
-    record_done(l, device, r);
-}
-
 oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct lowered *out,
                   struct oato_error *err)
 {
@@ -578,9 +559,8 @@ oato_status lower(const struct lowering_input *in, enum plan_phase phase, struct
     if (!l.values)
         return oato_fail_memory(err, (size_t)l.graph->n_values * sizeof *l.values, "lowering");
     values_init(&l);
-    for (int d = 0; d < out->n_devices && !failed(&l); d++)
-        if (keeps_kv(&out->device[d]) && !in->n_ops)
-            kv_copy_emit(&l, d);
+    if (!in->n_ops)
+        kv_copies_begin(&l);
     if (!failed(&l))
         history_begin(&l);
     for (int32_t i = 0; i < n_ops && !failed(&l); i++) {

@@ -206,7 +206,10 @@ int32_t kv_home_of_layer(const struct lowered_device *d, const struct graph_op *
 /* Adds rooms for KV of the host to the devices that attend to it, and checks that it is there.
  * OATO_EFILE: it is not, or the device cannot copy it. */
 oato_status rooms_add(const struct lowering_input *in, struct lowered *out, struct oato_error *err);
-/* At the beginning of a phase: the history of each device's first such layer is copied. */
+/* At the beginning of a phase: KV pages that sequences share are copied, before the step stores
+ * anything. */
+void kv_copies_begin(struct lowering *l);
+/* Then: the history of each device's first such layer is copied. */
 void history_begin(struct lowering *l);
 /* Before attention over KV of the host, the operator `index` on `device`: the history of the next
  * such layer there is copied meanwhile, and the step's own rows are stored in this one's room.

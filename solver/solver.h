@@ -5,8 +5,8 @@
  *   instance  units to place, devices with capacities, values to copy: numbers only
  *   planner   fusion cover + instance + solvers -> struct plan, and reports about plans
  *
- * Nothing here opens a device. Solvers compare integer nanoseconds and break ties by index, so
- * the same inputs give the same plan on any host unless the time limit ended the search.
+ * Nothing here opens a device. Solvers compare integer nanoseconds and break ties by index: equal
+ * inputs give equal plans on any host unless the time limit ended the search.
  */
 #ifndef OATO_SOLVER_H
 #define OATO_SOLVER_H
@@ -18,8 +18,7 @@ enum { SOLVER_DEVICES = DEVICES_MAX };
 
 /* --------------------------------------------------------------------------- instance ----- */
 
-/* Prices saturate here, at 73 years: sums and products never wrap, and two of these can be added.
- */
+/* Prices saturate here, at 73 years: nothing wraps, and two of these can be added. */
 static const int64_t NS_MAX = INT64_MAX / 4;
 
 static inline int64_t ns_add(int64_t a, int64_t b)

@@ -380,6 +380,61 @@ static void pieces_make_the_same_mask(void **state)
     grammar_free(g);
 }
 
+static void what_a_schema_asks_in_vain_is_named(void **state)
+{
+    static const struct {
+        const char *schema, *says;
+    } bad[] = {
+        {"{\"type\":\"integer\",\"multipleOf\":2}", "'multipleOf' is not supported"},
+        {"{\"not\":{}}", "'not' is not supported"},
+        {"{\"items\":{\"if\":{}}}", "'if' is not supported"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "'uniqueItems' is not"},
+        {"{\"$ref\":\"http://x/y\"}", "only references within"},
+        {"{\"$ref\":\"#/$defs/a\"}", "there is nothing"},
+        {"{\"allOf\":[{\"$ref\":\"#\"}]}", "leads back to itself"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", "leaves no type"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "'pattern' differs"},
+        {"{\"allOf\":[{\"properties\":{\"a\":{}},\"additionalProperties\":false},{\"properties\":{"
+         "\"b"
+         "\":{}}}]}",
+         "'additionalProperties' forbids"},
+        {"{\"pattern\":\"(?=a)\"}", "only (...) and (?:...)"},
+        {"{\"pattern\":\"a\\\\b\"}", "an escape that is not supported"},
+        {"{\"pattern\":\"a^b\"}", "at the ends only"},
+        {"{\"pattern\":\"a\",\"minLength\":1}", "beside another limit"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "leave no number"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "must be whole"},
+        {"{\"minLength\":3,\"maxLength\":2}", "is above maxLength"},
+        {"{\"minItems\":3,\"maxItems\":2}", "minItems"},
+        {"{\"minLength\":-1}", "whole number"},
+        {"{\"enum\":[1],\"type\":\"string\"}", "no value"},
+        {"{\"enum\":[1],\"maximum\":0}", "'maximum' beside enum"},
+        {"{\"type\":\"strin\"}", "'strin' is no type"},
+        {"{\"properties\":{\"a\":1}}", "no schema"},
+        {"{\"required\":[\"a\"],\"additionalProperties\":false}", "'a' is required, but"},
+        {"{\"type\":\"object\"", "JSON schema line 1"},
+        {"{\"a\":1,\"a\":2}", "duplicate"},
+        {"false", "allows nothing"},
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct grammar *g = NULL;
+        struct oato_error err = {.text = ""};
+        if (grammar_of_schema(bad[i].schema, strlen(bad[i].schema), NULL, &g, &err) != OATO_EUSAGE)
+            fail_msg("%s: accepted", bad[i].schema);
+        assert_null(g);
+        if (!strstr(err.text, bad[i].says) || strchr(err.text, '\n'))
+            fail_msg("%s: %s", bad[i].schema, err.text);
+    }
+    struct oato_error err;
+    struct grammar *g;
+    struct grammar_state *s;
+    assert_int_equal(grammar_of_schema("{\"$ref\":\"#\"}", 12, NULL, &g, &err), OATO_OK);
+    assert_int_equal(grammar_state_create(g, NULL, NULL, &s, &err), OATO_EUSAGE);
+    assert_non_null(strstr(err.text, "no text at all"));
+    grammar_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_class_of_20000_ranges_takes_few_steps),
         cmocka_unit_test(typical_masks_take_less_than_a_token_gives_back),
         cmocka_unit_test(pieces_make_the_same_mask),
+        cmocka_unit_test(what_a_schema_asks_in_vain_is_named),
     };
     return cmocka_run_group_tests_name("grammar limits", tests, setup, teardown);
 }
