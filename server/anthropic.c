@@ -221,7 +221,7 @@ static json_t *block_of(const struct job *j, size_t index, bool all)
 static bool is_cut(const struct choice *c, const struct part_view *p)
 {
     const enum ending e = choice_ending(c);
-    return !p->whole && (e == ENDING_LIMIT || e == ENDING_CONTEXT);
+    return !p->whole && (e == ENDING_LIMIT || e == ENDING_CONTEXT || e == ENDING_WORD);
 }
 
 /* The message, or what is known of it when it begins. */

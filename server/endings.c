@@ -34,7 +34,8 @@ enum ending choice_ending(const struct choice *c)
                                                       : ENDING_CANCELLED;
     if (end == ENDING_CANCELLED) /* or any reason that is not listed: no answer */
         return end;
-    if (end == ENDING_STOP && c->n_calls)
+    /* A call that a stop word cuts is not one to carry out. */
+    if (end == ENDING_STOP && c->n_calls && !(c->stop.hit && !c->calls[c->n_calls - 1].whole))
         return ENDING_CALLS;
     return c->stop.hit ? ENDING_WORD : end;
 }

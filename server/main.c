@@ -169,7 +169,7 @@ static const struct option_row answers[] = {
 static void help(const struct option_row *rows)
 {
     printf("Usage: oato-serve MODEL.gguf [OPTIONS], or oato-serve --models DIR [OPTIONS]\n"
-           "Answers clients of OpenAI's and llama.cpp's HTTP interfaces. Options:\n");
+           "Answers clients of OpenAI's, Anthropic's, Ollama's and llama.cpp's HTTP interfaces. Options:\n");
     options_help(rows, stdout);
     printf("Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, "
            "4 does "

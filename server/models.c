@@ -216,9 +216,11 @@ static void models_reap(struct models *all)
         instance_join(m, &err);
         instance_unload(m);
         malloc_trim(0);
-        text_tell("oato-serve: %s is unloaded\n", m->name);
+        const bool failed = err.status && err.status != OATO_NEGATIVE;
+        text_tell("oato-serve: %s is unloaded%s%s\n", m->name, failed ? ": " : "",
+                  failed ? err.text : "");
         pthread_mutex_lock(&all->lock);
-        if (err.status && err.status != OATO_NEGATIVE)
+        if (failed)
             fail(m, &err);
         m->leaves = m->closed = false;
         atomic_store(&m->state, INSTANCE_UNLOADED);

@@ -115,7 +115,7 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
     json_array_foreach(*tools, i, tool)
     {
         const json_t *function = json_object_get(tool, "function");
-        if (!json_is_string(json_object_get(function, "name")))
+        if (!json_string_length(json_object_get(function, "name")))
             return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
     }
     if (choice && !json_is_null(choice) && !must && !json_is(choice, "none") &&
