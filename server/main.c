@@ -26,7 +26,8 @@ static oato_status take_model(const struct options *o, void *to, struct oato_err
 {
     struct serve_args *a = to;
     if (a->server.session.model)
-        return oato_fail(err, OATO_EUSAGE, "more than one model: '%s' and '%s'; one server has one",
+        return oato_fail(err, OATO_EUSAGE,
+                         "more than one model: '%s' and '%s'; --models serves several",
                          a->server.session.model, o->value);
     a->server.session.model = o->value;
     return OATO_OK;
@@ -169,7 +170,8 @@ static const struct option_row answers[] = {
 static void help(const struct option_row *rows)
 {
     printf("Usage: oato-serve MODEL.gguf [OPTIONS], or oato-serve --models DIR [OPTIONS]\n"
-           "Answers clients of OpenAI's, Anthropic's, Ollama's and llama.cpp's HTTP interfaces. Options:\n");
+           "Answers clients of OpenAI's, Anthropic's, Ollama's and llama.cpp's HTTP interfaces. "
+           "Options:\n");
     options_help(rows, stdout);
     printf("Exit status: 0 ended by a signal, 1 --replay found a difference, 2 usage, 3 bad file, "
            "4 does "

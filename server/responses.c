@@ -54,7 +54,7 @@ static oato_status reference_load(struct exchange *x, const json_t *reference, j
     int64_t at = -1;
     if (digits && index > digits && index - digits < 40 && parse_i64(index + 1, 0, 1 << 20, &at))
         strncat(id, digits + 1, (size_t)(index - digits - 1));
-    oato_status status = kept_load(x, id, false, &kept, err);
+    oato_status status = at >= 0 ? kept_load(x, id, false, &kept, err) : OATO_OK;
     *item = json_array_get(output_of(kept), (size_t)at);
     if (!status && !json_is(json_object_get(*item, "id"), name))
         status = oato_fail(err, OATO_EUSAGE, "item_reference: there is no item %.80s", name);
