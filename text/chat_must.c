@@ -12,19 +12,33 @@
 
 #define NAME_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
-/* The call of one tool. Texts are of malloc. */
-static bool piece_make(struct grammar_piece *p, const struct chat_call_form *f,
-                       const json_t *function)
+/* Arguments are an object, whatever else the schema would let through: a new reference to what it
+ * has of objects. NULL: nothing. */
+static json_t *objects_of(const json_t *schema)
 {
-    const json_t *schema = json_object_get(function, "parameters");
+    const json_t *type = json_object_get(schema, "type"), *one;
+    bool is = !type || json_is(type, "object");
+    size_t i;
+    json_array_foreach(type, i, one) is = is || json_is(one, "object");
+    if (!schema || json_is_null(schema))
+        return json_pack("{s:s, s:b}", "type", "object", "additionalProperties", 0);
+    if (!json_is_object(schema) || !is || json_object_get(schema, "enum") ||
+        json_object_get(schema, "const"))
+        return NULL;
+    json_t *only = json_copy((json_t *)schema);
+    json_object_set_new(only, "type", json_string("object"));
+    return only;
+}
+
+/* The call of one tool. Texts are of malloc. */
+static bool piece_make(struct grammar_piece *p, const struct chat_call_form *f, const char *name,
+                       const json_t *schema)
+{
     struct text before;
     text_init(&before);
-    text_printf(&before, "%s%s%s", f->before, json_string_value(json_object_get(function, "name")),
-                f->between);
+    text_printf(&before, "%s%s%s", f->before, name, f->between);
     p->before = before.data;
-    p->schema = schema && !json_is_null(schema)
-                    ? json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY)
-                    : strdup("{\"type\":\"object\",\"additionalProperties\":false}");
+    p->schema = json_dumps(schema, JSON_COMPACT);
     p->after = f->after;
     return !before.failed && p->schema;
 }
@@ -54,8 +68,15 @@ oato_status chat_calls_grammar(const struct chat_request *r, enum chat_form form
                           "a function that must be called has a name of letters, digits, _ and "
                           "-, not \"%.80s\"",
                           name);
-        if (!status && good && (!only || !strcmp(name, only)))
-            good = piece_make(&pieces[n++], f, function);
+        const bool meant = !status && good && (!only || !strcmp(name, only));
+        const json_t *parameters = json_object_get(function, "parameters");
+        json_t *objects = meant ? objects_of(parameters) : NULL;
+        if (meant && !objects)
+            status = oato_fail(err, OATO_EUSAGE, "the parameters of %s want a schema of an object",
+                               name);
+        else if (meant)
+            good = piece_make(&pieces[n++], f, name, objects);
+        json_decref(objects);
     }
     if (!status && !good)
         status = oato_fail_memory(err, 1 << 16, "the tools");

@@ -119,6 +119,13 @@ def calls(s, name):
     check(n > 20 and cut and cut[0][1], f"{name}: some are cut within the arguments")
     several = s.chat({**ask, "tool_choice": "required", "parallel_tool_calls": True, "seed": 1})
     check(all(valid([c["function"]["name"], c["function"]["arguments"]]) for c in several["message"]["tool_calls"][:-1]), f"{name}: several: {several}")
+    # arguments are an object, whatever else a schema would let through
+    odd = lambda parameters: {**ask, "tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}], "tool_choice": "required"}
+    a = s.chat(odd({"type": ["null", "object"], "properties": {}}))
+    check([c["function"] for c in a["message"].get("tool_calls", [])] == [{"name": "f", "arguments": "{}"}], f"{name}: an object or nothing: {a}")
+    for parameters in ({"type": "string"}, {"enum": [1]}, {"type": ["string", "null"]}):
+        told = json.loads(s.ask("/v1/chat/completions", odd(parameters))).get("error", {})
+        check(told.get("code") == 400 and "an object" in told["message"], f"{name}: {parameters}: {told}")
     # what is called without being forced to is read, and is one call where that is asked for
     both = "".join(f'<tool_call>\n{{"name": "{f}", "arguments": {{"a": [1]}}}}\n</tool_call>' for f in "fg")
     free = {**ask, "grammar": "root ::= " + json.dumps("So. " + both), "max_tokens": 400}
