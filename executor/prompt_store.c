@@ -4,6 +4,7 @@
  */
 #include "executor/prompt_store_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #define PAUSE_NS     60000000000u          /* after a write failed */
 #define CLOSE_NS     10000000000u
 #define TIMES_NS     10000000000u /* how often files are told when they were used */
+#define LOOK_NS      2000000000u  /* how often the folder is looked at when nothing is written */
 #define SCAN_NS      30000000000u /* and how often others' files are looked for at least */
 
 enum { WRITER_NICE = 10 };
@@ -306,12 +308,10 @@ static void *writer_run(void *store)
         others.seen = st.st_mtim;
     store_lock(s);
     for (;;) {
-        while (!s->first && !s->stop && !(s->touched && now_ns() - times_ns >= TIMES_NS)) {
-            const struct timespec until = time_after(TIMES_NS);
-            if (s->touched)
-                pthread_cond_timedwait(&s->write, s->lock, &until);
-            else
-                pthread_cond_wait(&s->write, s->lock);
+        bool idle = false;
+        while (!s->first && !s->stop && !idle) {
+            const struct timespec until = time_after(LOOK_NS);
+            idle = pthread_cond_timedwait(&s->write, s->lock, &until) == ETIMEDOUT;
         }
         if (s->paused_ns > now_ns() || (s->stop && now_ns() > s->stop_ns))
             waiting_forget(s);
@@ -331,6 +331,8 @@ static void *writer_run(void *store)
             }
             prompt_store_drop(s, w->part, w->data);
             free(w);
+        } else if (!over) { /* prompts that others keep can be read, too */
+            others_look(s, &others);
         }
         if (over || (!w && now_ns() - times_ns >= TIMES_NS)) {
             times_write(s);

@@ -200,6 +200,19 @@ def slots(model, folder):
     s.end()
 
 
+def share(model, folder):
+    """Two servers: what one has kept the other reads, without having written anything."""
+    one, other = (Server(model, "--prompt-cache", folder) for _ in range(2))
+    text, cached = one.answer(prompt(0))
+    one.written()
+    known = one.figures()["bytes"]
+    end = time.monotonic() + 20
+    while other.figures()["bytes"] < known and time.monotonic() < end:
+        time.sleep(0.1)
+    check(not cached and other.answer(prompt(0)) == (text, (N - 1) // PAGE * PAGE), "two servers share a folder")
+    check(one.end() == [] and other.end() == [], "without a word")
+
+
 with tempfile.TemporaryDirectory() as home:
     models = {}
     for name, options in MODELS.items():
@@ -207,5 +220,6 @@ with tempfile.TemporaryDirectory() as home:
         subprocess.run([make, *options, "--context", "2048", "-o", models[name]], check=True)
         lasts(name, models[name], os.path.join(home, name + "-cache"))
         slots(models[name], os.path.join(home, name + "-slots"))
+    share(models["llama"], os.path.join(home, "shared"))
     refuses(models["llama"], models["qwen35"], os.path.join(home, "llama-cache"))
 sys.exit(failures > 0)
