@@ -31,7 +31,11 @@ struct response_store *response_store_create(void)
 static void put(struct response_store *s, const char *key, json_t *text)
 {
     const size_t n = json_string_length(text);
-    if (!n || n > STORE_BYTES || json_object_set_new(s->texts, key, text))
+    if (!n || n > STORE_BYTES) {
+        json_decref(text);
+        return;
+    }
+    if (json_object_set_new(s->texts, key, text))
         return;
     s->bytes += n;
     while (s->bytes > STORE_BYTES || json_object_size(s->texts) > STORE_NUMBER) {
@@ -76,7 +80,9 @@ bool response_store_get(struct response_store *s, int32_t client, const char *id
 
 void response_store_free(struct response_store *s)
 {
-    if (s)
-        json_decref(s->texts);
+    if (!s)
+        return;
+    json_decref(s->texts);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }
