@@ -153,10 +153,10 @@ void chat_message_rename(const struct chat_template *c, json_t *message)
     const char *role = json_string_value(json_object_get(message, "role"));
     json_t *old = json_object_get(message, "function_call");
     const json_t *calls = json_object_get(message, "tool_calls");
-    if (!strcmp(role, "developer") && !chat_template_mentions(c, "developer"))
-        json_object_set_new(message, "role", json_string("system"));
-    if (!strcmp(role, "function"))
-        json_object_set_new(message, "role", json_string("tool"));
+    const bool developer = !strcmp(role, "developer") && !chat_template_mentions(c, "developer");
+    const char *other = developer ? "system" : !strcmp(role, "function") ? "tool" : NULL;
+    if (other) /* role is gone then */
+        json_object_set_new(message, "role", json_string(other));
     if (json_is_object(old) && !json_array_size(calls))
         json_object_set_new(
             message, "tool_calls",
