@@ -47,7 +47,7 @@ enum MHD_Result preflight(struct exchange *x)
     if (!r)
         return MHD_NO;
     MHD_add_response_header(r, "Access-Control-Allow-Credentials", "true");
-    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
+    MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     MHD_add_response_header(r, "Access-Control-Allow-Headers",
                             asked && *asked ? asked : "Authorization, Content-Type, X-Api-Key");
     MHD_add_response_header(r, "Access-Control-Max-Age", "7200");
