@@ -184,7 +184,10 @@ def slots(model, folder):
     s = Server(model, "--slot-save-path", folder, "--parallel", "2")
     status, a = s.ask("/slots/0?action=restore", {"filename": "one"})
     check(status == 200 and a["n_restored"] == whole and a["id_slot"] == 0 and a["n_read"] == os.path.getsize(os.path.join(folder, "one")), f"restored: {a}")
-    check(s.answer(prompt(0)) == (text, (N - 1) // PAGE * PAGE), "and used")
+    got, cached = s.answer(prompt(0))
+    # a state is saved at the end alone, which is behind the prompt where the answer's first page was saved, too
+    behind = whole > N and "qwen35" in os.path.basename(model)
+    check(got == text and cached == (0 if behind else (N - 1) // PAGE * PAGE), f"and used: {cached}")
     for path, body, wants in (("/slots/2?action=save", {"filename": "x"}, 400), ("/slots/0?action=dance", {}, 400), ("/slots/0", {}, 400),
                               ("/slots/0?action=save", {"filename": "../x"}, 400), ("/slots/0?action=save", {"filename": ".x"}, 400), ("/slots/0?action=save", {}, 400),
                               ("/slots/0?action=restore", {"filename": "none"}, 400), ("/slots/x?action=erase", {}, 400)):
