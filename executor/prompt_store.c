@@ -318,10 +318,11 @@ static void *writer_run(void *store)
         struct waiting *w = s->first;
         if (w && !(s->first = w->next))
             s->last = &s->first;
-        const bool over = s->stop && !w;
+        const bool over = s->stop && !w, touched = s->touched;
         store_unlock(s);
-        if (w) {
+        if (!over) /* also when nothing is written: prompts that others keep can be read, too */
             others_look(s, &others);
+        if (w) {
             waiting_write(s, w);
             if (!stat(s->o.folder, &st))
                 others.seen = st.st_mtim;
@@ -331,10 +332,8 @@ static void *writer_run(void *store)
             }
             prompt_store_drop(s, w->part, w->data);
             free(w);
-        } else if (!over) { /* prompts that others keep can be read, too */
-            others_look(s, &others);
         }
-        if (over || (!w && now_ns() - times_ns >= TIMES_NS)) {
+        if (over || (!w && touched && now_ns() - times_ns >= TIMES_NS)) {
             times_write(s);
             times_ns = now_ns();
         }
