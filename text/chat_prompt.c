@@ -116,7 +116,7 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
     {
         const json_t *function = json_object_get(tool, "function");
         if (!json_string_length(json_object_get(function, "name")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
+            return oato_fail(err, OATO_EUSAGE, "tools[%zu] wants a function with a name", i);
     }
     if (choice && !json_is_null(choice) && !must && !json_is(choice, "none") &&
         !json_is(choice, "auto"))
