@@ -150,6 +150,8 @@ static char *variables_dump(const struct talk *t, json_t *messages, const json_t
     json_object_set(all, "messages", messages);
     if (tools)
         json_object_set(all, "tools", (json_t *)tools);
+    if (!json_object_get(all, "functions")) /* firefunction puts it behind a text */
+        json_object_set_new(all, "functions", json_string(""));
     char *dump = json_dumps(all, JSON_COMPACT);
     json_decref(ours);
     json_decref(all);

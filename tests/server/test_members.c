@@ -258,8 +258,8 @@ static json_t *schema_of(const json_t *api, enum ask_kind kind)
     json_t *schema = json_object_get(json_object_get(json_object_get(api, "components"), "schemas"),
                                      names[kind]);
     if (*names[kind] == '/')
-        json_unpack(json_object_get(paths, names[kind]), "{s{s{s{s{so}}}}}",
-                    "post", "requestBody", "content", "application/json", "schema", &schema);
+        json_unpack(json_object_get(paths, names[kind]), "{s{s{s{s{so}}}}}", "post", "requestBody",
+                    "content", "application/json", "schema", &schema);
     return json_incref(json_object_get(schema, "properties"));
 }
 
@@ -302,19 +302,24 @@ static void list_add(struct text *t, unsigned bits, const char *const *names, si
 
 static void table_print(struct text *t)
 {
-    static const char *const at[] = {
-        [ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
-        [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
-        [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
-        [ASK_MESSAGES] = "messages",  [ASK_RESPONSES] = "responses",
-        [ASK_OLLAMA] = "Ollama",      [ASK_OPTIONS] = "Ollama's options",
-        [ASK_INFILL] = "/infill",     [ASK_RERANK] = "rerank",
-        [ASK_QUERY] = "any address, behind ?",
-        [ASK_QUERY_MODELS] = "/v1/models?",
-        [ASK_QUERY_RESPONSE] = "/v1/responses/{id}?",
-        [ASK_QUERY_ITEMS] = "/v1/responses/{id}/input_items?",
-        [ASK_QUERY_SLOTS] = "/slots?",
-        [ASK_QUERY_SLOT] = "/slots/{id}?"};
+    static const char *const at[] = {[ASK_NATIVE] = "/completion",
+                                     [ASK_TEXT] = "/v1/completions",
+                                     [ASK_CHAT] = "chat",
+                                     [ASK_EMBED] = "embeddings",
+                                     [ASK_TOKENIZE] = "/tokenize",
+                                     [ASK_DETOKENIZE] = "/detokenize",
+                                     [ASK_MESSAGES] = "messages",
+                                     [ASK_RESPONSES] = "responses",
+                                     [ASK_OLLAMA] = "Ollama",
+                                     [ASK_OPTIONS] = "Ollama's options",
+                                     [ASK_INFILL] = "/infill",
+                                     [ASK_RERANK] = "rerank",
+                                     [ASK_QUERY] = "any address, behind ?",
+                                     [ASK_QUERY_MODELS] = "/v1/models?",
+                                     [ASK_QUERY_RESPONSE] = "/v1/responses/{id}?",
+                                     [ASK_QUERY_ITEMS] = "/v1/responses/{id}/input_items?",
+                                     [ASK_QUERY_SLOTS] = "/slots?",
+                                     [ASK_QUERY_SLOT] = "/slots/{id}?"};
     static const char *const types[] = {"flag", "whole number", "number", "text", "list", "object"};
     const unsigned answers = MEMBER_ON(ASK_NATIVE) | MEMBER_ON(ASK_TEXT) | MEMBER_ON(ASK_CHAT);
     text_printf(t, "| member | at | wants | here |\n|---|---|---|---|\n");
