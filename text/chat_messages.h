@@ -31,6 +31,7 @@ void thinking_set(const struct chat_template *c, struct json_t *request, bool on
  */
 void choice_set(struct json_t *request, const struct json_t *name);
 void effort_set(struct json_t *request, const struct json_t *effort);
-oato_status format_set(struct json_t *request, const struct json_t *format, struct oato_error *err);
+oato_status format_set(struct json_t *request, const char *name, const struct json_t *format,
+                       struct oato_error *err);
 
 #endif

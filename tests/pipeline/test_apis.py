@@ -106,6 +106,8 @@ CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user"
                       "tool_calls": [{"id": "toolu_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
                      {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"}, {"role": "user", "content": "And?"}],
         "tools": [{"type": "function", "function": FUNCTION}]}
+OTHERS = [{"type": "function", "function": {"name": "other", "parameters": SCHEMA}},
+          {"type": "function", "function": {"name": "broken", "parameters": {"type": "object", "properties": {"a": {"pattern": "("}}}}}]
 INPUT = {"instructions": "Be brief.",
          "input": [{"role": "user", "content": "Hot?"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "In Rome"}]},
                    {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hmm"}]},
@@ -192,6 +194,18 @@ def kept(s):
     items = s.good("/v1/responses/" + goes_on["id"] + "/input_items?order=asc")
     check(texts_of(items["data"]) == ["Hello", "first", "Go on"] and items["first_id"] == items["data"][0]["id"], "its items are told", items)
     check(s.good("/v1/responses/" + goes_on["id"] + "/input_items")["data"] == items["data"][::-1], "the last ones first")
+    listed = "/v1/responses/" + goes_on["id"] + "/input_items?"
+    names = [i["id"] for i in items["data"]]
+    for query, wanted, more in (("order=asc&limit=2", names[:2], True), (f"order=asc&after={names[0]}&limit=2", names[1:], False), (f"limit=1&after={names[2]}", names[1:2], True),
+                                (f"order=asc&before={names[2]}&limit=1", names[1:2], True), (f"order=asc&after={names[2]}", [], False)):
+        page = s.good(listed + query)
+        check([i["id"] for i in page["data"]] == wanted and page["has_more"] == more and page["last_id"] == (wanted[-1] if wanted else None), f"a page: {query}", page)
+    for query, word in ("limit=0", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=none", "after"), ("include[]=x", "include"):
+        status, said = s.ask(listed + query)
+        check(status == 400 and said["error"]["message"].startswith(word), f"{query} is refused by name", said)
+    for query in "stream=true", "starting_after=3", "include=x":
+        status, said = s.ask(at + "?" + query)
+        check(status == 400 and said["error"]["message"].startswith(query.split("=")[0]), f"{query} is refused by name", said)
     for status, said in s.ask(at, headers=KEY["two"]), s.ask("/v1/responses", {"input": "x", "previous_response_id": first["id"]}, KEY["two"]):
         check(status in (400, 404) and "not found" in said["error"]["message"], "another key does not find it", said)
     check(s.ask(at, method="DELETE", headers=KEY["two"])[0] == 404, "nor deletes it")
@@ -248,6 +262,9 @@ REFUSED = [
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "auto"}, 400, "truncation"),
     ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
+    ("/v1/chat/completions", {"messages": HELLO, "tools": OTHERS, "tool_choice": "required"}, 400, "the parameters of broken: "),
+    ("/v1/completions", {"prompt": [None]}, 400, "prompt "), ("/v1/embeddings", {"input": [None]}, 400, "input "), ("/embeddings", {"content": [["a", None]]}, 400, "content "),
+    ("/v1/embeddings", {"model": 3, "input": "x"}, 400, "model wants a text"),
 ]
 
 

@@ -103,7 +103,7 @@ REFUSED = [
     (400, "chunks in HTTP/1.0", head(CHUNKED, line=b"POST /tokenize HTTP/1.0") + CHUNKS + b"\r\n"),
     (400, "chunked twice", post(CHUNKED, CHUNKED, body=CHUNKS + b"\r\n")),
     (400, "chunked, chunked", post(b"Transfer-Encoding: chunked, chunked", body=CHUNKS + b"\r\n")),
-    (400, "gzip, chunked", post(b"Transfer-Encoding: gzip, chunked", body=CHUNKS + b"\r\n")),
+    (501, "gzip, chunked", post(b"Transfer-Encoding: gzip, chunked", body=CHUNKS + b"\r\n")),
     (501, "gzip", post(b"Transfer-Encoding: gzip")),
     (501, "xchunked", post(b"Transfer-Encoding: xchunked", body=CHUNKS + b"\r\n")),
     (400, "a blank before the colon", post(b"Content-Length : 15")),

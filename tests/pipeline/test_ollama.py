@@ -115,8 +115,11 @@ def refuses(s):
     for path, body, word in (("/infill", {"input_prefix": "a", "input_suffix": "b"}, "filling in"), ("/v1/completions", {"prompt": "a", "suffix": "b"}, "filling in")):
         status, a = s.ask(path, body)
         check(status == 501 and word in a["error"]["message"], f"{path}: {status} {a['error']['message']}")
-    for body in ({"query": "x"}, {"query": "", "documents": ["a"]}, {"query": "x", "documents": [1]}, {"query": "x", "documents": ["a"], "top_n": 0}):
-        check(s.ask("/v1/rerank", body)[0] == 400, f"400: rerank {body}")
+    for body, word in (({"query": "x"}, "documents"), ({"query": "", "documents": ["a"]}, "query"), ({"query": "x", "documents": [1]}, "documents[0]"), ({"query": "x", "texts": ["a", None]}, "texts[1]"),
+                       ({"query": "x", "texts": []}, "texts wants"), ({"query": "x", "texts": ["a"], "documents": ["a"]}, "texts or documents"), ({"query": "x", "documents": ["a"], "top_n": 0}, "top_n")):
+        status, a = s.ask("/v1/rerank", body)
+        check(status == 400 and word in a["error"]["message"], f"400: rerank {body}: {a['error']['message']}")
+    check(len(s.ask("/api/embed", {"input": "x", "dimensions": 0})[1]["embeddings"][0]) == 64, "dimensions 0 are all of them")
 
 
 HERMES = ("{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
