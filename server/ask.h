@@ -63,6 +63,7 @@ struct ask {
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */
     int32_t n;                     /* answers to each prompt */
+    int32_t most_ms;               /* from the first token to the end of a line; 0 or less: any */
     int32_t slot;                  /* that remembers the text; -1: any */
     bool one_call;                 /* no second one */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;

@@ -159,7 +159,9 @@ extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
-enum MHD_Result route_response(struct exchange *x); /* responses.c */
+/* responses.c */
+enum MHD_Result route_response(struct exchange *x);
+enum MHD_Result route_response_refuse(struct exchange *x);
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
 enum MHD_Result route_embeddings(struct exchange *x);

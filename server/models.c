@@ -107,8 +107,9 @@ static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
             *result = reply_failure(x, &err);
             return NULL;
         }
-        const char *said = json_string_value(json_object_get(o, "model"));
-        name = said ? said : name;
+        const bool ollama = x->route->dialect == &dialect_ollama;
+        const json_t *said = json_given(o, ollama && !json_given(o, "model") ? "name" : "model");
+        name = json_is_string(said) ? json_string_value(said) : name;
     }
     struct models *all = &x->server->models;
     struct instance *m = name ? models_named(x->server, name) : all->n == 1 ? all->of[0] : NULL;

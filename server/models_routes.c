@@ -53,6 +53,7 @@ static void openai_add(struct text *t, const struct instance *m, int state)
     }
     if (state == INSTANCE_READY) {
         const struct model_shape *shape = &m->session.model->shape;
+        json_add(t, JSON("max_model_len", m->context), JSON("context_length", m->context));
         json_add_object(t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
                         JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
     }
@@ -137,6 +138,26 @@ enum MHD_Result models_props(struct exchange *x)
     return reply_json(x, &t);
 }
 
+/* With the lock. */
+static void want(struct instance *m, bool load)
+{
+    if (load)
+        m->failed_ns = 0;
+    m->asked_ns = load ? now_ns() : 0;
+    m->leaves = m->leaves || (!load && atomic_load(&m->state) != INSTANCE_UNLOADED);
+    pthread_cond_signal(&m->server->models.wake);
+}
+
+void models_unload(struct instance *m)
+{
+    struct models *all = &m->server->models;
+    if (all->alone)
+        return;
+    pthread_mutex_lock(&all->lock);
+    want(m, false);
+    pthread_mutex_unlock(&all->lock);
+}
+
 static enum MHD_Result command(struct exchange *x, bool load)
 {
     struct models *all = &x->server->models;
@@ -158,13 +179,8 @@ static enum MHD_Result command(struct exchange *x, bool load)
     const int state = atomic_load(&m->state);
     const bool there = (state == INSTANCE_READY && !m->leaves) || state == INSTANCE_LOADING ||
                        (state == INSTANCE_UNLOADED && m->asked_ns);
-    if (there != load) {
-        if (load)
-            m->failed_ns = 0;
-        m->asked_ns = load ? now_ns() : 0;
-        m->leaves = m->leaves || (!load && state != INSTANCE_UNLOADED);
-        pthread_cond_signal(&all->wake);
-    }
+    if (there != load)
+        want(m, load);
     pthread_mutex_unlock(&all->lock);
     return there == load ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s",
                                        load ? "already running" : "not running")

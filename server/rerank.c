@@ -89,8 +89,10 @@ static oato_status rerank_request(struct exchange *x, struct oato_error *err)
                         json_object_get(o, "top_n"), "returns",
                         json_object_get(o, texts ? "return_text" : "return_documents"), "documents",
                         documents);
+    json_t *truncate = head ? NULL : json_object_get(o, "truncate"); /* a pair has an end to keep */
+    json_t *request = json_pack("{s:o, s:O*}", "input", inputs, "truncate", truncate);
     json_decref(x->json);
-    x->json = json_pack("{s:o}", "input", inputs);
+    x->json = request;
     return status;
 }
 

@@ -117,6 +117,7 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
     const json_t *type = json_object_get(item, "type"), *role = json_object_get(item, "role");
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     const bool custom = json_is(type, "custom_tool_call");
+    const bool shell = json_is(type, "local_shell_call");
     if (json_is(type, "message") || (!type && json_is_string(role))) {
         if (!json_is_one(role, "user assistant system developer"))
             return oato_fail(err, OATO_EUSAGE,
@@ -125,8 +126,9 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
         const char *as = json_is(role, "developer") ? "system" : json_string_value(role);
         return parts_take(message_of(messages, as), json_object_get(item, "content"), err);
     }
-    if (json_is_one(type, "function_call_output custom_tool_call_output"))
-        return parts_take(message_of_result(messages, id), json_object_get(item, "output"), err);
+    if (json_is_one(type, "function_call_output custom_tool_call_output local_shell_call_output"))
+        return parts_take(message_of_result(messages, id ? id : json_object_get(item, "id")),
+                          json_object_get(item, "output"), err);
     if (json_is(type, "reasoning")) {
         reasoning_take(message_of(messages, "assistant"), item);
     } else if ((custom || json_is(type, "function_call")) && json_is_string(name)) {
@@ -136,6 +138,10 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
         message_calls(message_of(messages, "assistant"), id, as, arguments);
         json_decref(arguments);
         json_decref(as);
+    } else if (shell) { /* of another server, as all of them know it */
+        json_t *as = json_string("local_shell");
+        message_calls(message_of(messages, "assistant"), id, as, json_object_get(item, "action"));
+        json_decref(as);
     } else if (json_is(type, "item_reference")) {
         json_t *found;
         oato_status status = reference_load(x, item, &found, err);
@@ -143,7 +149,7 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
             status = item_take(x, messages, found, err);
         json_decref(found);
         return status;
-    } else {
+    } else if (!json_is(type, "web_search_call")) { /* has no results */
         return unsupported("an item of input", item, err);
     }
     return OATO_OK;
@@ -159,11 +165,12 @@ static void items_mend(json_t *items)
     {
         const json_t *content = json_object_get(item, "content");
         const bool ours = json_is(json_object_get(item, "role"), "assistant");
+        const bool names = json_object_size(item) == 1 && json_object_get(item, "id");
         if (!json_object_get(item, "id"))
             json_object_set_new(item, "id",
                                 json_sprintf("in_%llx_%zu", (unsigned long long)now, i));
         if (!json_object_get(item, "type"))
-            json_object_set_new(item, "type", json_string("message"));
+            json_object_set_new(item, "type", json_string(names ? "item_reference" : "message"));
         if (json_is_string(content))
             json_object_set_new(item, "content",
                                 json_pack("[{s:s, s:O}]", "type",
@@ -302,8 +309,8 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
     json_object_set(request, "max_completion_tokens", json_object_get(o, "max_output_tokens"));
     if (json_is(effort, "none"))
         thinking_set(x->instance->template, request, false);
-    else
-        effort_set(request, effort);
+    else if (effort_set(request, "effort", effort, err))
+        return err->status;
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
@@ -326,7 +333,10 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
                      json_object_get(x->json, "instructions"));
     json_array_foreach(items, i, item)
     {
-        if (!status)
+        const bool offers = json_is(json_object_get(item, "type"), "additional_tools");
+        if (!status && offers)
+            status = tools_take(tools, names, json_object_get(item, "tools"), NULL, err);
+        else if (!status)
             status = item_take(x, messages, item, err);
     }
     if (!status)
@@ -399,6 +409,14 @@ static json_t *items_told(const struct exchange *x, const json_t *items, struct 
         return told;
     json_decref(told);
     return NULL;
+}
+
+enum MHD_Result route_response_refuse(struct exchange *x)
+{
+    return reply_error(x, MHD_HTTP_BAD_REQUEST,
+                       "%s is not supported here: no answer is made in the background, and no "
+                       "conversation is compacted",
+                       x->route->path);
 }
 
 enum MHD_Result route_response(struct exchange *x)

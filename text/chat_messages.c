@@ -66,14 +66,23 @@ void choice_set(json_t *request, const json_t *name)
                         json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
-void effort_set(json_t *request, const json_t *effort)
+oato_status effort_set(json_t *request, const char *member, const json_t *effort,
+                       struct oato_error *err)
 {
     static const char *const efforts[][2] = {{"minimal", "low"},   {"low", "low"},
                                              {"medium", "medium"}, {"high", "high"},
                                              {"xhigh", "high"},    {"max", "high"}};
-    for (size_t i = 0; i < ARRAY_LEN(efforts); i++)
-        if (json_is(effort, efforts[i][0]))
-            json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+    size_t i = 0;
+    if (!effort || json_is_null(effort))
+        return OATO_OK;
+    while (i < ARRAY_LEN(efforts) && !json_is(effort, efforts[i][0]))
+        i++;
+    if (i == ARRAY_LEN(efforts))
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "%s can be \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"", member);
+    json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+    return OATO_OK;
 }
 
 oato_status format_set(json_t *request, const char *name, const json_t *format,

@@ -76,6 +76,10 @@ def messages(s):
     check(said[0]["thinking"] == THINKS and said[1]["text"] == SAYS and json.loads(said[2]["partial_json"]) == {"city": "Rome"}, "with the same texts", said)
     check(events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None, "a message begins empty", events[0])
     check(events[-2]["delta"]["stop_reason"] == "tool_use" and events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"], "and ends with its reason", events[-2])
+    twice = {**ALL, "thinking": None, "grammar": grammar(CALL + "\n" + CALL)}
+    for alone, n in (None, 2), (False, 2), (True, 1):
+        said = s.good("/v1/messages", {**twice, "tool_choice": {"type": "auto", "disable_parallel_tool_use": alone}})
+        check([b["type"] for b in said["content"]] == ["tool_use"] * n and said["stop_reason"] == "tool_use", f"{n} calls where disable_parallel_tool_use is {alone}", said)
     used = whole["usage"]
     again = s.good("/v1/messages", ALL)["usage"]
     check(again["cache_read_input_tokens"] >= 64 and again["cache_read_input_tokens"] + again["input_tokens"] == used["cache_read_input_tokens"] + used["input_tokens"],
@@ -125,6 +129,17 @@ def conversations(s):
     for path, body in ("/v1/messages/count_tokens", CONVERSATION), ("/v1/responses/input_tokens", INPUT):
         got = s.good(path, body)["input_tokens"]
         check(got == wanted, f"{path} counts what the chat has", [got, wanted])
+    tokens = lambda path, body: s.good(path, body)["input_tokens"]
+    result = lambda **more: {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "weather", "input": {}}]},
+                                          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", **more}]}]}
+    for a, b in ({"content": "no", "is_error": True}, {"content": "Error:\nno"}), ({"content": [{"type": "tool_reference", "tool_name": "weather"}]}, {"content": "weather"}):
+        check(tokens("/v1/messages/count_tokens", result(**a)) == tokens("/v1/messages/count_tokens", result(**b)), f"a result that is {a}")
+    function = {"type": "function", **FUNCTION}
+    for a, b in (([HELLO[0], {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}], {}), (HELLO, {})), \
+            (([*HELLO, {"type": "additional_tools", "role": "developer", "tools": [function]}], {}), (HELLO, {"tools": [function]})), \
+            (([*HELLO, {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}, {"type": "local_shell_call_output", "id": "c", "output": "a"}], {}),
+             ([*HELLO, {"type": "function_call", "call_id": "c", "name": "local_shell", "arguments": '{"command": ["ls"]}'}, {"type": "function_call_output", "call_id": "c", "output": "a"}], {})):
+        check(tokens("/v1/responses/input_tokens", {"input": a[0], **a[1]}) == tokens("/v1/responses/input_tokens", {"input": b[0], **b[1]}), f"items {[i.get('type') for i in a[0]]}")
     chat = s.good("/v1/chat/completions", {**CHAT, "max_tokens": 12})["choices"][0]["message"]["content"]
     check(s.good("/v1/messages", {**CONVERSATION, "max_tokens": 12})["content"][0]["text"] == chat, "a message is what the chat says", chat)
     said = s.good("/v1/responses", {**INPUT, "max_output_tokens": 12})
@@ -189,8 +204,9 @@ def kept(s):
     goes_on = s.good("/v1/responses", {"input": "Go on", "previous_response_id": first["id"], "max_output_tokens": 4})
     alone = {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "first"}, {"role": "user", "content": "Go on"}], "max_output_tokens": 4}
     check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "and gone on with", goes_on)
-    alone["input"][1] = {"type": "item_reference", "id": first["output"][0]["id"]}
-    check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "also by an item's name")
+    for reference in {"id": first["output"][0]["id"]}, {"type": "item_reference", "id": first["output"][0]["id"]}:
+        alone["input"][1] = reference
+        check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "also by an item's name")
     items = s.good("/v1/responses/" + goes_on["id"] + "/input_items?order=asc")
     check(texts_of(items["data"]) == ["Hello", "first", "Go on"] and items["first_id"] == items["data"][0]["id"], "its items are told", items)
     check(s.good("/v1/responses/" + goes_on["id"] + "/input_items")["data"] == items["data"][::-1], "the last ones first")
@@ -255,6 +271,8 @@ REFUSED = [
     ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "mcp_servers": [{"url": "x"}]}, 400, "mcp_servers"),
     ("/v1/messages", {"messages": [{"role": "user", "content": "word " * 4000}], "max_tokens": 4}, 400, "prompt is too long: "),
     ("/v1/messages", MANY_THOUGHTS, 400, "prompt is too long: "),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "output_config": {"effort": "much"}}, 400, "effort"), ("/v1/responses", {"input": "x", "reasoning": {"effort": "much"}}, 400, "effort"),
+    ("/v1/responses/resp_1/cancel", {}, 400, "cancel"), ("/v1/responses/compact", {"input": "x"}, 400, "compact"),
     ("/v1/responses", {}, 400, "input"), ("/v1/responses", {"input": [{"type": "computer_call"}]}, 400, "computer_call"),
     ("/v1/responses", {"input": [{"role": "user"}]}, 400, "content"), ("/v1/responses", {"input": [3]}, 400, "input"),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),

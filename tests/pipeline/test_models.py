@@ -88,7 +88,10 @@ def names_and_failures(folder, text):
     check(s.ask("/props?model=one")[0] == 400, "who only looks loads nothing")
     check(s.ask("/models/unload", {"model": "one"})[0] == 400 and s.ask("/models/load", {"model": "x"})[0] == 404, "what cannot be done is refused")
     check(s.ask("/models/load", {"model": "one"})[0] == 200 and s.wait_for("one", "loaded"), "/models/load")
-    s.ask("/models/unload", {"model": "one"})
+    check(s.ask("/api/show", {"name": "one"})[0] == 200 and s.ask("/api/generate", {"model": "one", "keep_alive": "0s"})[1]["done_reason"] == "unload"
+          and s.wait_for("one", "unloaded"), "as Ollama's clients ask")
+    tags = s.ask("/api/tags")[1]["models"]
+    check(all(isinstance(t["details"][k], str) and t["digest"] for t in tags for k in ("format", "family", "parameter_size", "quantization_level")), f"what is not loaded has every member: {tags}")
     check(s.say("one") == (200, text["one"]), "an answer waits for a model that has just gone")
     check(s.end() == 0, "and it ends")
 

@@ -92,12 +92,12 @@ def tells(s):
           and model["name"] == model["model"] and len(model["digest"]) >= 12, "the list of models")
     check(ps["models"][0]["name"] == model["name"] and ps["models"][0]["context_length"] == 1024 and ps["models"][0]["size_vram"] == 0, "what runs")
     check(show["model_info"]["general.architecture"] == "llama" and show["model_info"]["general.parameter_count"] > 1000
-          and show["model_info"]["tokenizer.ggml.tokens"] is None and {"completion", "embedding"} <= set(show["capabilities"]), "a model's keys and abilities")
+          and show["model_info"]["tokenizer.ggml.tokens"] is None and show["parameters"].split() == ["num_ctx", "1024"] and {"completion", "tools", "embedding"} <= set(show["capabilities"]), "a model's keys and abilities")
 
 
 def refuses(s):
     chat = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    cases = [("/api/chat", {**chat, "options": {"num_ctx": 4096}}, 400, "num_ctx"), ("/api/chat", {**chat, "options": {"temperature": "hot"}}, 400, "temperature"),
+    cases = [("/api/chat", {**chat, "options": {"temperature": "hot"}}, 400, "temperature"),
              ("/api/chat", {**chat, "options": {"tfs_z": 0.5}}, 400, "tfs_z"), ("/api/chat", {**chat, "options": []}, 400, "options"),
              ("/api/chat", {**chat, "format": "xml"}, 400, "format"), ("/api/chat", {**chat, "messages": [{"role": "user", "content": "x", "images": ["a"]}]}, 400, "images"),
              ("/api/chat", {**chat, "messages": 1}, 400, "messages"), ("/api/chat", {**chat, "think": True}, 400, "thinking"),
@@ -109,7 +109,7 @@ def refuses(s):
         status, a = s.ask(path, body)
         check(status == expected and list(a) == ["error"] and word in a["error"], f"{status} {a['error'] if isinstance(a.get('error'), str) else a}")
     check(s.ask("/api/delete", {"model": "m"}, method="DELETE")[0] == 501 and s.ask("/api/blobs/sha256:1", method="HEAD")[0] == 501, "models are not changed over HTTP")
-    fine = {"num_ctx": 512, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "tfs_z": 1, "penalize_newline": True, "num_predict": 1, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
+    fine = {"num_ctx": 131072, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "tfs_z": 1, "penalize_newline": True, "num_predict": 1, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
             "seed": 3, "repeat_penalty": 1.1, "repeat_last_n": 8, "mirostat": 0, "stop": ["q"]}
     check(s.ask("/api/chat", {**chat, "stream": False, "keep_alive": "5m", "think": False, "format": "", "tools": [], "options": fine})[0] == 200, "options that clients set pass")
     for path, body, word in (("/infill", {"input_prefix": "a", "input_suffix": "b"}, "filling in"), ("/v1/completions", {"prompt": "a", "suffix": "b"}, "filling in")):
@@ -217,6 +217,13 @@ def fills(model, folder):
             check(s.ask("/infill", {**body, "prompt": "go", "input_extra": extra})[1]["content"]
                   == answer(bos + files + [300] + ids("before <s>") + ids("go") + [301] + ids("after") + [302]), "other files, and a middle that has begun")
             status, a = s.ask("/infill", {**body, "input_extra": [{"text": "word " * 3000}]})
+            vim = {**body, "prompt": "", "input_extra": [{"text": "x", "time": [1, 2], "filename": "f"}], "stop": [], "n_indent": 4, "samplers": ["top_k", "top_p", "infill"],
+                   "cache_prompt": True, "t_max_prompt_ms": 500, "t_max_predict_ms": 250, "response_fields": ["content", "stop_type", "timings/prompt_n", "tokens_cached"]}
+            lines = s.ask("/infill", {**vim, "n_predict": 40, "grammar": r'root ::= "a\n    b\n  c"'})[1]
+            check((lines["content"], lines["stop_type"]) == ("a\n    b", "limit") and set(lines) == set(vim["response_fields"]), f"what llama.vim asks for: {lines}")
+            late = s.ask("/infill", {**vim, "n_indent": 0, "t_max_predict_ms": 1, "n_predict": 900, "grammar": r'root ::= "' + r"ab\n" * 300 + '"'})[1]
+            check(late["stop_type"] == "limit" and late["content"].endswith("b\n") and len(late["content"]) < 2000, f"time ends an answer with its line, after {len(late['content'])} bytes")
+            check(s.ask("/infill", {**vim, "n_predict": 0, "response_fields": [""]})[0] == 200, "it warms the cache up")
             check(status == 200 and a["tokens_evaluated"] == 1024 - 1 - 8, f"other files are cut, so that an answer has room: {a.get('tokens_evaluated')} tokens")
         check(s.ask("/infill", {**body, "input_extra": [1]})[0] == 400 and s.ask("/infill", {"input_prefix": 1})[0] == 400, "400: /infill")
         check(s.end() == 0, "the server ends", s.said)
