@@ -133,7 +133,7 @@ enum MHD_Result models_props(struct exchange *x)
     json_open(&t, NULL, '{');
     json_add(&t, JSON("role", "router"), JSON("max_instances", o->models_max),
              json_bool("models_autoload", !o->no_autoload), JSON("memory_bytes", o->memory_bytes),
-             JSON("build_info", "oato-" OATO_VERSION));
+             JSON("build_info", SERVER_BUILD));
     json_close(&t, '}');
     return reply_json(x, &t);
 }
