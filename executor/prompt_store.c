@@ -137,7 +137,6 @@ struct prompt_record record_of(const struct prompt_store *s, enum prompt_part pa
     return (struct prompt_record){.part = part, .n = n, .ids = ids, .bytes = s->o.bytes[part]};
 }
 
-/* A file that others may not read: it tells what somebody asked. */
 static oato_status piece_write(const struct prompt_store *s, const struct waiting *w,
                                struct oato_error *err)
 {
@@ -148,12 +147,11 @@ static oato_status piece_write(const struct prompt_store *s, const struct waitin
     struct text path;
     text_init(&path);
     prompt_index_path(&s->index, w->key, w->part, &path);
-    oato_status status =
-        path.failed ? oato_fail_memory(err, 64, "a file name") : outfile_open(&f, path.data, err);
+    oato_status status = path.failed ? oato_fail_memory(err, 64, "a file name")
+                                     : prompt_file_open(&f, path.data, err);
     text_free(&path);
     if (status)
         return status;
-    fchmod(stream_fd(f.stream), S_IRUSR | S_IWUSR);
     status = prompt_record_write(&f, &s->o.who, &record, w->data, err);
     if (status)
         return status; /* it has been abandoned */
@@ -215,12 +213,19 @@ static void others_look(struct prompt_store *s, struct others *o)
         o->changed_ns = now;
     }
     o->unsettled = o->listed_ns < o->changed_ns + TICK_NS;
-    if (!o->unsettled || now < o->next_ns || !prompt_scan_make(s->o.folder, false, &scan))
+    if (!o->unsettled || now < o->next_ns)
         return;
     store_lock(s);
-    const bool others = prompt_index_merge(&s->index, &scan);
+    const uint64_t removed = s->removed;
     store_unlock(s);
-    o->listed_ns = now;
+    if (!prompt_scan_make(s->o.folder, false, &scan))
+        return;
+    store_lock(s);
+    const bool stale = s->removed != removed; /* a file that is listed may be gone */
+    const bool others = !stale && prompt_index_merge(&s->index, &scan);
+    store_unlock(s);
+    free(scan.found);
+    o->listed_ns = stale ? o->listed_ns : now;
     o->next_ns = now + (now_ns() - now) * LIST_SHARE;
     if (others)
         room_make(s, 0, INT64_MAX);

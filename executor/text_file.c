@@ -152,9 +152,8 @@ oato_status text_file_save(const struct text_file *t, const int32_t *ids, int32_
     void *data = malloc(data_bytes_most(t->engine));
     if (!data)
         return oato_fail_memory(err, data_bytes_most(t->engine), "a saved prompt");
-    oato_status status = outfile_open(&f, path, err);
+    oato_status status = prompt_file_open(&f, path, err);
     if (!status) {
-        fchmod(stream_fd(f.stream), S_IRUSR | S_IWUSR); /* it tells what somebody asked */
         status = pieces_write(t, ids, n, &f, data, tokens, bytes, err);
         if (!status && !*tokens)
             status = oato_fail(err, OATO_NEGATIVE,
