@@ -167,6 +167,9 @@ enum MHD_Result route_slots(struct exchange *x)
     pthread_mutex_lock(&m->lock);
     const struct seen seen = m->seen;
     pthread_mutex_unlock(&m->lock);
+    if (json_is_true(json_object_get(x->query, "fail_on_no_slot")) &&
+        seen.n_running >= m->options->session.engine.seqs)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "no slot available");
     text_init(&t);
     json_open(&t, NULL, '[');
     for (int32_t i = 0; i < m->options->session.engine.seqs; i++) {
