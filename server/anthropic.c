@@ -32,8 +32,9 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
     const json_t *block;
     size_t i;
     if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
-        return oato_fail(err, OATO_EUSAGE,
-                         "system and tool_result want a text or a list of blocks");
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "the content of system and of tool_result wants a text or a list of blocks");
     message_part(message, "content", content);
     json_array_foreach(content, i, block)
     {
@@ -114,11 +115,11 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
         const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name");
         if (type && !json_is_null(type) && !json_is(type, "custom"))
             return oato_fail(err, OATO_EUSAGE,
-                             "tool %zu has the type \"%.80s\", which is not supported here; give "
+                             "tools[%zu] has the type \"%.80s\", which is not supported here; give "
                              "it an input_schema and no type",
-                             i + 1, or_empty(json_string_value(type)));
+                             i, or_empty(json_string_value(type)));
         if (!json_is_string(name) || !json_is_object(json_object_get(tool, "input_schema")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a name and an input_schema", i + 1);
+            return oato_fail(err, OATO_EUSAGE, "tools[%zu] wants a name and an input_schema", i);
         tool_add(tools, name, json_object_get(tool, "description"),
                  json_object_get(tool, "input_schema"));
     }
@@ -162,8 +163,8 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
 {
     const json_t *o = x->json, *config = json_object_get(o, "output_config");
     if (thinking_take(x, request, err) ||
-        format_set(request, json_object_get(o, "output_format"), err) ||
-        format_set(request, json_object_get(config, "format"), err) ||
+        format_set(request, "output_format", json_object_get(o, "output_format"), err) ||
+        format_set(request, "output_config.format", json_object_get(config, "format"), err) ||
         effort_set(request, "effort", json_object_get(config, "effort"), err))
         return err->status;
     json_object_set(request, "stop", json_object_get(o, "stop_sequences"));

@@ -35,7 +35,14 @@ enum ask_kind {
     ASK_OLLAMA,  /* they become chats, texts or embeddings, */
     ASK_OPTIONS, /* with the members of their "options" */
     ASK_INFILL,  /* it becomes /completion */
-    ASK_RERANK   /* it becomes embeddings */
+    ASK_RERANK,  /* it becomes embeddings */
+    /* what stands behind the ? of an address: of any, and of some */
+    ASK_QUERY,
+    ASK_QUERY_MODELS,
+    ASK_QUERY_RESPONSE,
+    ASK_QUERY_ITEMS,
+    ASK_QUERY_SLOTS,
+    ASK_QUERY_SLOT
 };
 
 /* What a request asks for besides its prompts. */
@@ -51,6 +58,7 @@ struct ask {
     struct dry_breakers *breakers; /* of sampling */
     struct budget budget;          /* of what its text makes us do */
     struct grammar *grammar;       /* that answers follow; NULL: none */
+    const char *prompts;           /* the member that has them, for messages */
     const char *gbnf;              /* its text, if the request has one: borrowed from that */
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */

@@ -54,7 +54,8 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
     if (any)
         return grammar_of_schema(object, strlen(object), &ask->budget, &ask->grammar, err);
     if (schema && !json_is_object(schema) && !json_is_boolean(schema))
-        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
+        return oato_fail(err, OATO_EUSAGE,
+                         "json_schema, or the schema of response_format, wants an object");
     return schema ? grammar_of_json(schema, &ask->budget, &ask->grammar, err) : OATO_OK;
 }
 

@@ -149,6 +149,9 @@ int64_t inputs_tokens(const struct job *j); /* of all inputs together */
 
 /* ------------------------------------------------------------------------ answers (answers.c) */
 
+/* The build's name in answers and /props; llama.cpp's begin with b, which its tests look for. */
+#define SERVER_BUILD "b-oato-" OATO_VERSION
+
 /* What a stream has not sent yet, or all. */
 struct delta {
     const char *says, *thinks;

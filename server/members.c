@@ -6,6 +6,8 @@
  */
 #include "server/server_internal.h"
 
+#include <string.h>
+
 enum {
     FLAG = MEMBER_FLAG,
     WHOLE = MEMBER_WHOLE,
@@ -26,6 +28,12 @@ enum {
     OPTIONS = MEMBER_ON(ASK_OPTIONS),
     INFILL = MEMBER_ON(ASK_INFILL),
     RERANK = MEMBER_ON(ASK_RERANK),
+    QUERY = MEMBER_ON(ASK_QUERY),
+    QUERY_MODELS = MEMBER_ON(ASK_QUERY_MODELS),
+    QUERY_RESPONSE = MEMBER_ON(ASK_QUERY_RESPONSE),
+    QUERY_ITEMS = MEMBER_ON(ASK_QUERY_ITEMS),
+    QUERY_SLOTS = MEMBER_ON(ASK_QUERY_SLOTS),
+    QUERY_SLOT = MEMBER_ON(ASK_QUERY_SLOT),
     ANSWERS = NATIVE | COMPLETION | CHAT,
     ELSEWHERE = 0, /* read elsewhere */
     MOST = INT32_MAX
@@ -85,7 +93,9 @@ const struct member members[] = {
     {"input", OLLAMA | RESPONSES, TEXT | LIST, .at = ELSEWHERE},
     {"content", EMBED, TEXT | LIST, .at = ELSEWHERE},
     {"encoding_format", EMBED, TEXT, .at = ELSEWHERE},
-    {"dimensions", EMBED | OLLAMA, WHOLE, .at = AT(dimensions), .least = 1, .most = MOST,
+    {"dimensions", EMBED, WHOLE, .at = AT(dimensions), .least = 1, .most = MOST,
+     .most_width = true},
+    {"dimensions", OLLAMA, WHOLE, .at = AT(dimensions), .least = 0, .most = MOST,
      .most_width = true},
     {"truncate", EMBED | OLLAMA | RERANK, FLAG, .at = AT(truncate)},
     {"suffix", COMPLETION | OLLAMA, TEXT, .at = ELSEWHERE},
@@ -275,6 +285,24 @@ const struct member members[] = {
     {"conversation", RESPONSES, TEXT | OBJECT, .refused = "use previous_response_id"},
     {"prompt", RESPONSES, OBJECT, .refused = "send its text as input"},
     {"moderation", RESPONSES, OBJECT, .refused = "this server moderates nothing"},
+    /* behind the ? of an address */
+    {"autoload", QUERY, FLAG, .at = ELSEWHERE},
+    {"limit", QUERY_MODELS, WHOLE, .least = 1, .most = 1000},
+    {"after_id", QUERY_MODELS, TEXT, .at = ELSEWHERE},
+    {"before_id", QUERY_MODELS, TEXT, .at = ELSEWHERE},
+    {"reload", QUERY_MODELS, FLAG, .refused = "the list is read when the server starts"},
+    {"limit", QUERY_ITEMS, WHOLE, .least = 1, .most = 100},
+    {"after", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"before", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"order", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"include", QUERY_RESPONSE | QUERY_ITEMS, TEXT,
+     .refused = "it goes into the request that makes the response"},
+    {"stream", QUERY_RESPONSE, FLAG, .refused = "the response is complete; leave it out"},
+    {"starting_after", QUERY_RESPONSE, WHOLE, .refused = "no events are kept; leave it out",
+     .strict = true},
+    {"include_obfuscation", QUERY_RESPONSE, FLAG, .idle = true},
+    {"fail_on_no_slot", QUERY_SLOTS, FLAG, .at = ELSEWHERE},
+    {"action", QUERY_SLOT, TEXT, .at = ELSEWHERE},
     {0},
 };
 
@@ -282,4 +310,37 @@ oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, 
                             struct oato_error *err)
 {
     return json_members_read(members, o, MEMBER_ON(kind), width, ask, err);
+}
+
+/* What is behind the ? is text; what is not of the row's type stays one, and is refused then. */
+static json_t *query_value(const struct member *m, const char *text)
+{
+    int64_t number;
+    const bool yes = !strcmp(text, "true") || !strcmp(text, "1");
+    if (m->types & FLAG && (yes || !strcmp(text, "false") || !strcmp(text, "0")))
+        return json_boolean(yes);
+    if (m->types & (WHOLE | NUMBER) && parse_i64(text, INT64_MIN, INT64_MAX, &number))
+        return json_integer(number);
+    return text_value(text, strlen(text));
+}
+
+oato_status query_members(struct exchange *x, enum ask_kind kind, struct oato_error *err)
+{
+    const unsigned on = QUERY | MEMBER_ON(kind);
+    char list[40];
+    if (!MHD_get_connection_values(x->connection, MHD_GET_ARGUMENT_KIND, NULL, NULL))
+        return OATO_OK;
+    x->query = json_object();
+    for (const struct member *m = members; m->name; m++) {
+        if (!(m->on & on))
+            continue;
+        const char *text =
+            MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, m->name);
+        snprintf(list, sizeof list, "%s[]", m->name); /* as OpenAI's clients send one */
+        text =
+            text ? text : MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, list);
+        if (text && *text)
+            json_object_set_new(x->query, m->name, query_value(m, text));
+    }
+    return json_members_read(members, x->query, on, 0, NULL, err);
 }

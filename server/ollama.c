@@ -143,13 +143,15 @@ static oato_status embed_request(struct exchange *x, struct oato_error *err)
 {
     json_t *o = x->json, *prompt = json_object_get(o, "prompt");
     const json_t *truncate = json_object_get(o, "truncate");
-    const oato_status status = request_members(o, ASK_OLLAMA, INT32_MAX, NULL, err);
+    const int32_t width = x->instance->session.model->shape.width;
+    const oato_status status = request_members(o, ASK_OLLAMA, width, NULL, err);
+    json_t *dimensions = json_object_get(o, "dimensions"); /* 0: all of them */
     x->kept = json_pack("{s:O?, s:b}", "model", json_object_get(o, "model"), "old",
-                        prompt && !json_object_get(o, "input"));
-    x->json =
-        json_pack("{s:O*, s:O*, s:b}", "input",
-                  json_object_get(o, "input") ? json_object_get(o, "input") : prompt, "dimensions",
-                  json_object_get(o, "dimensions"), "truncate", !json_is_false(truncate));
+                        prompt && !json_given(o, "input"));
+    x->json = json_pack("{s:O*, s:O*, s:b}", "input",
+                        json_given(o, "input") ? json_object_get(o, "input") : prompt, "dimensions",
+                        json_number_value(dimensions) > 0 ? dimensions : NULL, "truncate",
+                        !json_is_false(truncate));
     json_decref(o);
     return status;
 }

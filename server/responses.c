@@ -314,7 +314,8 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
-    return format_set(request, json_object_get(json_object_get(o, "text"), "format"), err)
+    return format_set(request, "text.format", json_object_get(json_object_get(o, "text"), "format"),
+                      err)
                ? err->status
                : choice_take(request, json_object_get(o, "tool_choice"), err);
 }
@@ -367,17 +368,47 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------------- routes --- */
 
-/* All of them at once, the last one first unless it is asked otherwise. */
-static json_t *items_told(const json_t *items, bool up)
+/* The number of the item whose id is the member `key` of the query; -1: none is asked for. */
+static oato_status item_find(const struct exchange *x, const json_t *items, const char *key,
+                             int64_t *at, struct oato_error *err)
 {
+    const char *id = json_string_value(json_object_get(x->query, key));
+    const int64_t n = (int64_t)json_array_size(items);
+    *at = id ? 0 : -1;
+    while (id && *at < n && !json_is(json_object_get(json_array_get(items, (size_t)*at), "id"), id))
+        ++*at;
+    return *at < n ? OATO_OK
+                   : oato_fail(err, OATO_EUSAGE, "%s: the response has no item %.80s", key, id);
+}
+
+/* The last one first, unless it is asked otherwise. NULL, and err says why. */
+static json_t *items_told(const struct exchange *x, const json_t *items, struct oato_error *err)
+{
+    enum { ITEMS = 20 };
+    const json_t *order = json_object_get(x->query, "order");
     const size_t n = json_array_size(items);
-    json_t *data = json_array();
+    int64_t after, before;
+    if (order && !json_is_one(order, "asc desc")) {
+        oato_fail(err, OATO_EUSAGE, "order wants asc or desc");
+        return NULL;
+    }
+    json_t *all = json_array(), *data = json_array();
     for (size_t i = 0; i < n; i++)
-        json_array_append(data, json_array_get(items, up ? i : n - 1 - i));
-    return json_pack("{s:s, s:O*, s:O*, s:b, s:o}", "object", "list", "first_id",
-                     json_object_get(json_array_get(data, 0), "id"), "last_id",
-                     json_object_get(json_array_get(data, n - 1), "id"), "has_more", 0, "data",
-                     data);
+        json_array_append(all, json_array_get(items, json_is(order, "asc") ? i : n - 1 - i));
+    const bool good =
+        !item_find(x, all, "after", &after, err) && !item_find(x, all, "before", &before, err);
+    const struct page p = page_of(x, (int64_t)n, good ? after : -1, good ? before : -1, ITEMS);
+    for (int64_t i = p.from; i < p.end; i++)
+        json_array_append(data, json_array_get(all, (size_t)i));
+    json_decref(all);
+    json_t *told = json_pack("{s:s, s:O?, s:O?, s:b, s:o}", "object", "list", "first_id",
+                             json_object_get(json_array_get(data, 0), "id"), "last_id",
+                             json_object_get(json_array_get(data, json_array_size(data) - 1), "id"),
+                             "has_more", p.more, "data", data);
+    if (good)
+        return told;
+    json_decref(told);
+    return NULL;
 }
 
 enum MHD_Result route_response_refuse(struct exchange *x)
@@ -390,7 +421,6 @@ enum MHD_Result route_response_refuse(struct exchange *x)
 
 enum MHD_Result route_response(struct exchange *x)
 {
-    const char *order = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, "order");
     struct oato_error err;
     json_t *kept = NULL, *told = NULL;
     oato_status status = kept_load(x, x->rest, x->method == METHOD_DELETE, &kept, &err);
@@ -400,9 +430,9 @@ enum MHD_Result route_response(struct exchange *x)
     if (x->method == METHOD_DELETE)
         told = json_pack("{s:s, s:s, s:b}", "id", x->rest, "object", "response", "deleted", 1);
     else if (strstr(x->route->path, "/input_items"))
-        told = items_told(json_object_get(kept, "items"), order && !strcmp(order, "asc"));
+        told = items_told(x, json_object_get(kept, "items"), &err);
     else
         told = json_incref(json_object_get(kept, "response"));
     json_decref(kept);
-    return reply_value(x, told);
+    return told ? reply_value(x, told) : reply_failure(x, &err);
 }

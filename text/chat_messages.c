@@ -85,14 +85,15 @@ oato_status effort_set(json_t *request, const char *member, const json_t *effort
     return OATO_OK;
 }
 
-oato_status format_set(json_t *request, const json_t *format, struct oato_error *err)
+oato_status format_set(json_t *request, const char *name, const json_t *format,
+                       struct oato_error *err)
 {
     const json_t *type = json_object_get(format, "type");
     if (!format || json_is_null(format) || json_is(type, "text"))
         return OATO_OK;
     if (!json_is_one(type, "json_object json_schema"))
-        return oato_fail(err, OATO_EUSAGE,
-                         "a format wants the type text, json_object or json_schema");
+        return oato_fail(err, OATO_EUSAGE, "%s wants the type text, json_object or json_schema",
+                         name);
     json_object_set_new(request, "response_format",
                         json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
                                   json_object_get(format, "schema")));

@@ -33,6 +33,7 @@ void thinking_set(const struct chat_template *c, struct json_t *request, bool on
 void choice_set(struct json_t *request, const struct json_t *name);
 oato_status effort_set(struct json_t *request, const char *member, const struct json_t *effort,
                        struct oato_error *err);
-oato_status format_set(struct json_t *request, const struct json_t *format, struct oato_error *err);
+oato_status format_set(struct json_t *request, const char *name, const struct json_t *format,
+                       struct oato_error *err);
 
 #endif

@@ -116,7 +116,7 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
     {
         const json_t *function = json_object_get(tool, "function");
         if (!json_string_length(json_object_get(function, "name")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
+            return oato_fail(err, OATO_EUSAGE, "tools[%zu] wants a function with a name", i);
     }
     if (choice && !json_is_null(choice) && !must && !json_is(choice, "none") &&
         !json_is(choice, "auto"))
@@ -150,6 +150,8 @@ static char *variables_dump(const struct talk *t, json_t *messages, const json_t
     json_object_set(all, "messages", messages);
     if (tools)
         json_object_set(all, "tools", (json_t *)tools);
+    if (!json_object_get(all, "functions")) /* firefunction puts it behind a text */
+        json_object_set_new(all, "functions", json_string(""));
     char *dump = json_dumps(all, JSON_COMPACT);
     json_decref(ours);
     json_decref(all);

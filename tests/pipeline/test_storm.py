@@ -4,7 +4,6 @@ start: none becomes a file's.
 
     test_storm.py BINARY_DIR STORM_LIBRARY
 """
-import json
 import os
 import pty
 import select
@@ -16,27 +15,21 @@ import tempfile
 import time
 import urllib.request
 
+from rig import Server, check, finish, until
+
 BIN, STORM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HARDWARE = "rtx3090-ryzen5950x"
 PLAN = ["--prompt", "16", "-n", "8", "-c", "256"]
-failures = 0
-
-
-def check(good, what, more=""):
-    global failures
-    failures += not good
-    print(("ok    " if good else "WRONG ") + what + ("" if good else f": {more}"), flush=True)
 
 
 def storm_of(folder):
-    return {**os.environ, "LD_PRELOAD": STORM, "OATO_STORM": os.path.join(folder, "count"),
-            "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
+    return {"LD_PRELOAD": STORM, "OATO_STORM": os.path.join(folder, "count"), "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
 
 
 def run(folder, storm, program, *args, given=None):
     """Its exit status and output; in a folder of its own, where it leaves its files."""
     p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, input=given, capture_output=True,
-                       env=storm_of(folder) if storm else None, timeout=120)
+                       env={**os.environ, **storm_of(folder)} if storm else None, timeout=120)
     return p.returncode, p.stdout, p.stderr.decode(errors="replace")
 
 
@@ -51,30 +44,13 @@ def both(quiet, stormy, name, program, *args, given=None, same=True):
     check(good, f"{program} {name}", f"status {a[0]} and {b[0]}, {len(a[1])} and {len(b[1])} bytes: {b[2][-300:]}")
 
 
-def answer(port, path, body):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode())
-    return urllib.request.urlopen(request, timeout=60).read()
-
-
 def serve(folder, storm):
     """What a server answers, and its exit status."""
-    p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", "0", "-c", "256"], cwd=folder,
-                         stderr=subprocess.PIPE, text=True, env=storm_of(folder) if storm else None)
-    try:
-        said = p.stderr.readline()
-        port = int(said.split(":")[3].split(",")[0])
-        while "ready" not in said:
-            said = p.stderr.readline()
-        body = {"prompt": "The river", "n_predict": 12, "temperature": 0, "cache_prompt": False}
-        whole = json.loads(answer(port, "/completion", body))["content"]
-        lines = answer(port, "/completion", {**body, "stream": True}).decode().split("\n\n")
-        pieces = "".join(json.loads(line[6:])["content"] for line in lines if line.startswith("data: {"))
-        tokens = answer(port, "/tokenize", {"content": "two lines\n"})
-        p.send_signal(signal.SIGTERM)
-        p.stderr.read()
-        return whole, pieces, tokens, p.wait(60)
-    finally:
-        p.kill()
+    s = Server(os.path.join(BIN, "oato-serve"), "m.gguf", "-c", "256", cwd=folder, env=storm_of(folder) if storm else {})
+    body = {"prompt": "The river", "n_predict": 12, "cache_prompt": False}
+    whole = s.ask("/completion", body)[1]["content"]
+    pieces = "".join(e["content"] for e in s.events("/completion", body))
+    return whole, pieces, s.ask("/tokenize", {"content": "two lines\n"}), s.end()
 
 
 def typed(folder):
@@ -83,7 +59,7 @@ def typed(folder):
     if not child:
         os.chdir(folder)
         args = ["oato-run", "chat", "m.gguf", "-n", "6", "--temp", "0", "-t", "2"]
-        os.execve(os.path.join(BIN, "oato-run"), args, {**storm_of(folder), "TERM": "xterm"})
+        os.execve(os.path.join(BIN, "oato-run"), args, {**os.environ, **storm_of(folder), "TERM": "xterm"})
     seen = b""
     for keys, wanted in [("", "> "), ("Gr\u00fc\u00df Gott\r", "(cut at -n 6)"), ("\x03", "Ctrl-C again"), ("/help\r", "/clear"), ("/bye\r", "decode")]:
         time.sleep(0.3)  # the prompt is there a moment before the editor waits for keys
@@ -120,13 +96,13 @@ def closed_server(folder):
         port = s.getsockname()[1]
     p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", str(port), "-c", "256"], cwd=folder,
                          preexec_fn=lambda: [os.close(fd) for fd in range(3)])
-    said = None
-    for _ in range(600):
+
+    def health():
         try:
-            said = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
-            break
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
         except OSError:
-            time.sleep(0.1)
+            return None
+    said = until(health, 60)
     p.send_signal(signal.SIGTERM)
     return said, p.wait(60)
 
@@ -189,4 +165,4 @@ def descriptors_that_are_closed(quiet, model):
 
 with tempfile.TemporaryDirectory() as quiet, tempfile.TemporaryDirectory() as stormy:
     descriptors_that_are_closed(quiet, programs_in_a_storm(quiet, stormy))
-sys.exit(failures != 0)
+sys.exit(finish())
