@@ -151,8 +151,13 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
 {
     const json_t *thinking = json_object_get(x->json, "thinking");
     const json_t *type = json_object_get(thinking, "type");
+    int64_t most = -1;
     if (!json_is_object(thinking))
         return OATO_OK;
+    if (json_int(thinking, "budget_tokens", 1, INT32_MAX, &most, err))
+        return err->status;
+    if (most > 0 && json_is(type, "enabled"))
+        json_object_set_new(request, "reasoning_budget_tokens", json_integer(most));
     if (!json_is_one(type, "enabled disabled adaptive between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
     thinking_set(x->instance->template, request, !json_is(type, "disabled"));

@@ -62,10 +62,13 @@ struct ask {
     const char *gbnf;              /* its text, if the request has one: borrowed from that */
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */
+    int32_t thinks_most;           /* of its reasoning; -1: no limit */
+    const char *thinks_end;        /* what it is ended with, then: borrowed from the request */
     int32_t n;                     /* answers to each prompt */
     int32_t most_ms;               /* from the first token to the end of a line; 0 or less: any */
     int32_t slot;                  /* that remembers the text; -1: any */
     bool one_call;                 /* no second one */
+    bool thinks_not;               /* the template was asked for none */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;

@@ -46,6 +46,7 @@ enum {
 /* What is asked for instead. */
 #define SCHEMA "use json_schema or response_format"
 #define LEAVE  "leave it out"
+#define CHATS  "use /v1/chat/completions"
 
 const struct member members[] = {
     /* used: of several names of one thing the last one decides */
@@ -87,6 +88,10 @@ const struct member members[] = {
     {"parallel_tool_calls", CHAT | RESPONSES, FLAG, .at = ELSEWHERE},
     {"chat_template_kwargs", CHAT, OBJECT, .at = ELSEWHERE},
     {"reasoning_effort", CHAT, TEXT, .at = ELSEWHERE},
+    {"reasoning_budget_tokens", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"thinking_budget_tokens", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"thinking_token_budget", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"reasoning_budget_message", CHAT, TEXT, .at = ELSEWHERE},
     {"add_generation_prompt", CHAT, FLAG, .at = ELSEWHERE},
     {"continue_final_message", CHAT, FLAG, .at = ELSEWHERE},
     {"input", EMBED, TEXT | LIST | OBJECT, .at = ELSEWHERE},
@@ -196,9 +201,10 @@ const struct member members[] = {
      .off_text = "auto deepseek"},
     {"reasoning_in_content", ANSWERS, FLAG, .refused = "reasoning always comes apart"},
     {"thinking_forced_open", ANSWERS, FLAG, .refused = "use chat_template_kwargs"},
-    {"reasoning_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
-    {"thinking_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
-    {"reasoning_budget_message", ANSWERS, TEXT, .refused = LEAVE},
+    {"reasoning_budget_tokens", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
+    {"thinking_budget_tokens", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
+    {"reasoning_budget_message", NATIVE | COMPLETION, TEXT, .refused = CHATS},
+    {"reasoning_control", ANSWERS, FLAG, .refused = "use reasoning_budget_tokens"},
     {"embd_normalize", EMBED, WHOLE, .refused = "start the server with another --pooling",
      .off = 2},
     /* vLLM's: refused */
@@ -238,7 +244,7 @@ const struct member members[] = {
     {"chat_template", CHAT | EMBED, TEXT, .refused = "start with --chat-template-file"},
     {"mm_processor_kwargs", ANSWERS | EMBED, OBJECT, .refused = "this server reads only text"},
     {"include_reasoning", CHAT, FLAG, .refused = "reasoning always comes apart", .off_true = true},
-    {"thinking_token_budget", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
+    {"thinking_token_budget", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
     {"prompt_embeds", NATIVE | COMPLETION, ANY, .refused = "send a text or token ids"},
     {"normalize", EMBED, FLAG, .refused = "use --pooling none and /embeddings", .off_true = true},
     {"embed_dtype", EMBED, TEXT, .refused = LEAVE, .off_text = "float32"},
@@ -261,6 +267,7 @@ const struct member members[] = {
     {"reasoning", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"text", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"include", RESPONSES, LIST, .at = ELSEWHERE},
+    {"truncation", RESPONSES, TEXT, .at = ELSEWHERE},
     {"store", RESPONSES, FLAG, .at = ELSEWHERE},
     {"metadata", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"temperature", MESSAGES | RESPONSES, NUMBER, .least = 0, .most = 100},
@@ -281,7 +288,6 @@ const struct member members[] = {
     {"container", MESSAGES, TEXT | OBJECT, .refused = "this server runs no code"},
     {"mcp_servers", MESSAGES, LIST, .refused = "let the client call them as tools"},
     {"background", RESPONSES, FLAG, .refused = "wait for the answer, or stream it"},
-    {"truncation", RESPONSES, TEXT, .refused = "send less", .off_text = "disabled"},
     {"conversation", RESPONSES, TEXT | OBJECT, .refused = "use previous_response_id"},
     {"prompt", RESPONSES, OBJECT, .refused = "send its text as input"},
     {"moderation", RESPONSES, OBJECT, .refused = "this server moderates nothing"},

@@ -127,7 +127,12 @@ static void id_make(struct ask *ask)
 /* Where a request says nothing the command line decides; where the command line limits, it does. */
 static void bounds_apply(const struct instance *m, struct ask *ask)
 {
-    const int32_t most = m->options->max_tokens;
+    const struct server_options *o = m->options;
+    const int32_t most = o->max_tokens;
+    if (ask->thinks_most < 0 && ask->kind == ASK_CHAT)
+        ask->thinks_most = o->reasoning_most;
+    if (!ask->thinks_end)
+        ask->thinks_end = o->reasoning_end;
     if (most >= 0 && (ask->most < 0 || ask->most > most))
         ask->most = most;
     sampler_bound(&ask->sampling, m->context);
@@ -141,6 +146,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                         .budget = *budget,
                         .sampling = m->session.sampling,
                         .most = m->options->n_predict,
+                        .thinks_most = -1,
                         .slot = -1,
                         .n = 1,
                         .verbose = m->options->verbose,
@@ -164,6 +170,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
         status = probs_read(o, ask, err);
     if (!status)
         status = constraint_read(o, ask, err);
+    ask->thinks_end = json_string_value(json_given(o, "reasoning_budget_message"));
     bounds_apply(m, ask);
     id_make(ask);
     if (status)

@@ -303,6 +303,7 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
 {
     static const char *const gone[] = {"store", "n",          "prompt",   "stream_options",
                                        "tools", "max_tokens", "verbosity"};
+    const json_t *cut = json_given(x->json, "truncation");
     const json_t *o = x->json, *effort = json_object_get(json_object_get(o, "reasoning"), "effort");
     for (size_t i = 0; i < ARRAY_LEN(gone); i++)
         json_object_del(request, gone[i]);
@@ -314,6 +315,8 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
+    if (cut && !json_is_one(cut, "auto disabled"))
+        return oato_fail(err, OATO_EUSAGE, "truncation wants auto or disabled");
     return format_set(request, "text.format", json_object_get(json_object_get(o, "text"), "format"),
                       err)
                ? err->status

@@ -99,3 +99,25 @@ oato_status format_set(json_t *request, const char *name, const json_t *format,
                                   json_object_get(format, "schema")));
     return OATO_OK;
 }
+
+static const json_t *role_at(const json_t *messages, size_t i)
+{
+    return json_object_get(json_array_get(messages, i), "role");
+}
+
+bool conversation_cut(json_t *messages, double part)
+{
+    const size_t n = json_array_size(messages);
+    size_t first = 0, bytes = 0, gone = 0;
+    while (first < n && json_is_one(role_at(messages, first), "system developer"))
+        first++;
+    for (size_t i = first; i < n; i++)
+        bytes += json_dumpb(json_array_get(messages, i), NULL, 0, 0);
+    size_t end = first;
+    while (end + 1 < n && (!gone || (double)gone < part * (double)bytes ||
+                           json_is(role_at(messages, end), "tool")))
+        gone += json_dumpb(json_array_get(messages, end++), NULL, 0, 0);
+    for (; end > first; end--)
+        json_array_remove(messages, first);
+    return gone > 0;
+}

@@ -35,5 +35,8 @@ oato_status effort_set(struct json_t *request, const char *member, const struct 
                        struct oato_error *err);
 oato_status format_set(struct json_t *request, const char *name, const struct json_t *format,
                        struct oato_error *err);
+/* Drops the beginning of a conversation behind the messages of the system: about this part of its
+ * text, one message at least, and results with their calls. False: only one message is left. */
+bool conversation_cut(struct json_t *messages, double part);
 
 #endif

@@ -137,23 +137,41 @@ struct talk {
     bool answer; /* the opening of one stands behind them */
 };
 
-/* What the model's own template sees besides the tokens: messages, tools, and the variables of the
- * command line, then of the request. */
+/* The variables of the command line, then of the request: the caller's. */
+static json_t *variables_of(const struct chat_request *r)
+{
+    json_t *all = json_object(), *effort = json_object_get(r->json, "reasoning_effort");
+    json_t *ours = json_loads(or_empty(r->variables), JSON_ALLOW_NUL, NULL);
+    if (r->reasoning)
+        json_object_set_new(all, "enable_thinking", json_boolean(strcmp(r->reasoning, "off") != 0));
+    json_object_update(all, ours);
+    if (json_is(effort, "none"))
+        json_object_set_new(all, "enable_thinking", json_false());
+    else if (json_is_string(effort))
+        json_object_set(all, "reasoning_effort", effort);
+    json_object_update(all, json_object_get(r->json, "chat_template_kwargs"));
+    json_decref(ours);
+    return all;
+}
+
+bool chat_thinks_not(const struct chat_request *r)
+{
+    json_t *all = variables_of(r);
+    const bool not = json_is_false(json_object_get(all, "enable_thinking"));
+    json_decref(all);
+    return not ;
+}
+
+/* What the model's own template sees besides the tokens: messages, tools and the variables. */
 static char *variables_dump(const struct talk *t, json_t *messages, const json_t *tools)
 {
-    json_t *all = json_object(), *theirs = json_object_get(t->of->json, "chat_template_kwargs");
-    json_t *ours = json_loads(or_empty(t->of->variables), JSON_ALLOW_NUL, NULL);
-    json_object_update(all, ours);
-    if (json_is_string(json_object_get(t->of->json, "reasoning_effort")))
-        json_object_set(all, "reasoning_effort", json_object_get(t->of->json, "reasoning_effort"));
-    json_object_update(all, theirs);
+    json_t *all = variables_of(t->of);
     json_object_set(all, "messages", messages);
     if (tools)
         json_object_set(all, "tools", (json_t *)tools);
     if (!json_object_get(all, "functions")) /* firefunction puts it behind a text */
         json_object_set_new(all, "functions", json_string(""));
     char *dump = json_dumps(all, JSON_COMPACT);
-    json_decref(ours);
     json_decref(all);
     return dump;
 }

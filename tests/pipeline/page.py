@@ -15,7 +15,7 @@ import time
 from browser import Browser, is_there
 from page_attacks import ATTACKS, AWAY, DRAW, HEAVY, faults
 from page_upstream import CODE, Upstream
-from rig import Server, make_model
+from rig import Server, make_model, side_by_side
 
 SIZES = [("desktop", 1280, 800, False), ("phone", 390, 844, True)]
 BUSY, IDLE = "document.querySelector('#send').textContent === 'Stop'", "document.querySelector('#send').textContent === 'Send'"
@@ -456,8 +456,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(arguments[1], f"{folder}/tiny.gguf", "--layers", "2", "--context", "512")
         server = Server(arguments[0], model, "-c", "512", "--chat-template", "chatml", "--temp", "0.3", "-n", "40")
-        upstream = Upstream(server.url)
-        failed = sum(drive(upstream, *size, pictures) for size in SIZES)
+        failed = sum(side_by_side(lambda *size: drive(Upstream(server.url), *size, pictures), SIZES))
         failed += server.end() != 0
     return 1 if failed else 0
 

@@ -7,6 +7,7 @@ one test needs it adds in a subclass of Server. CMake runs tests by `python3 -Es
 import atexit
 import concurrent.futures
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -45,10 +46,15 @@ def until(holds, seconds=10, pause=0.005):
     return value
 
 
-def at_once(calls):
-    """The results of functions that are called at the same time, each by a thread of its own."""
-    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+def at_once(calls, most=None):
+    """The results of functions that are called at the same time, most of them at a time (None: all), in the order in which they stand."""
+    with concurrent.futures.ThreadPoolExecutor(most or len(calls)) as pool:
         return [f.result() for f in [pool.submit(call) for call in calls]]
+
+
+def side_by_side(call, rows, most=2):
+    """call(*row) of each row, on both of the processors that a test of ours has (CMakeLists.txt); the results, in order."""
+    return at_once([functools.partial(call, *row) for row in rows], most)
 
 
 def norm(text):
@@ -144,6 +150,10 @@ class Server:
     def busy(self):
         """How many answers it computes."""
         return sum(slot["is_processing"] for slot in self.ask("/slots")[1])
+
+    def decoded(self):
+        """How many tokens each answer that it computes has so far."""
+        return [slot["n_decoded"] for slot in self.ask("/slots")[1] if slot["is_processing"]]
 
     def memory(self, name="VmHWM"):
         """MiB that its process has (VmRSS), or had at most; 0 when it has ended."""

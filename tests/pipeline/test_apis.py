@@ -200,6 +200,27 @@ def responses(s):
     check(json.loads(texts_of(shaped["output"])[0]) == {"city": "Rome"}, "a schema is kept to", shaped)
 
 
+def limits(s):
+    """Of reasoning, and of conversations that do not fit."""
+    ask = {"input": "Hello", "chat_template_kwargs": {"enable_thinking": True}, "reasoning_budget_message": " Enough.", "ignore_eos": True, "max_output_tokens": 40}
+    for most in 0, 7:
+        said = s.good("/v1/responses", {**ask, "reasoning_budget_tokens": most})["output"]
+        check([i["type"] for i in said] == ["reasoning", "message"] and said[0]["content"][0]["text"].endswith(" Enough."[not most:]), f"reasoning ends after {most} tokens", said)
+        shaped = s.good("/v1/responses", {**ask, "ignore_eos": False, "reasoning_budget_tokens": most, "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, "max_output_tokens": 99})
+        check(json.loads(texts_of(shaped["output"])[-1]) == {"city": "Rome"}, "then a schema is kept to", shaped)
+    thought = s.good("/v1/messages", {"messages": HELLO, "max_tokens": 60, "ignore_eos": True, "thinking": {"type": "enabled", "budget_tokens": 9}})
+    check([b["type"] for b in thought["content"]] == ["thinking", "text"], "so does that of a message", thought)
+    check(s.ask("/v1/messages", {"messages": HELLO, "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": "9"}})[1]["error"]["message"].startswith("budget_tokens"), "by name")
+    effort = s.good("/apply-template", {"messages": HELLO, "reasoning_effort": "none", "chat_template_kwargs": {}})["prompt"]
+    check("<think>" not in effort, "an effort of none is no reasoning", effort)
+    long = {"instructions": "Be brief.", "max_output_tokens": 4,
+            "input": [{"role": "user", "content": "begin"}, *[{"role": ("assistant", "user")[i % 2], "content": f"{i} " + "word " * 20} for i in range(300)]]}
+    status, said = s.ask("/v1/responses", long)
+    check(status == 400 and said["error"]["type"] == "exceed_context_size_error", "a conversation does not fit", said)
+    cut = s.good("/v1/responses", {**long, "truncation": "auto"})
+    check(3000 < cut["usage"]["input_tokens"] < 4096 - 4 and cut["truncation"] == "auto", "the end of it does", cut)
+
+
 def kept(s):
     first = s.good("/v1/responses", {"input": "Hello", "grammar": grammar("first"), "max_output_tokens": 50})
     at = "/v1/responses/" + first["id"]
@@ -281,7 +302,7 @@ REFUSED = [
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": []}]}, 400, "file_search"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
-    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "auto"}, 400, "truncation"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "much"}, 400, "truncation"),
     ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
     ("/v1/chat/completions", {"messages": HELLO, "tools": OTHERS, "tool_choice": "required"}, 400, "the parameters of broken: "),
     ("/v1/completions", {"prompt": [None]}, 400, "prompt "), ("/v1/embeddings", {"input": [None]}, 400, "input "), ("/embeddings", {"content": [["a", None]]}, 400, "content "),
@@ -313,6 +334,6 @@ with tempfile.TemporaryDirectory() as folder:
     model, template = make_model(make, folder + "/tiny.gguf", "--context", "4096"), pathlib.Path(folder) / "t.jinja"
     template.write_text(TEMPLATE)
     with Server(serve, model, "--api-key", "one,two", "--chat-template-file", template) as server:
-        for test in messages, conversations, responses, kept, agents, refused:
+        for test in messages, conversations, responses, limits, kept, agents, refused:
             test(server)
 sys.exit(finish())

@@ -14,9 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 
 import rig
-from rig import at_once, check, finish, is_real, make_model
+from rig import at_once, check, finish, is_real, make_model, side_by_side
 
 serve, run, model = sys.argv[1:4]
 lm_eval = pathlib.Path(sys.argv[5]) if sys.argv[4:5] == ["--lm-eval"] else None
@@ -34,7 +35,7 @@ class Server(rig.Server):
 
 def logits(ids, folder):
     """Rows of floats, one for each token."""
-    file = folder + "/logits"
+    file = f"{folder}/{threading.get_ident()}.logits"
     subprocess.run([run, "logits", model, "--ids", ",".join(map(str, ids)), "-o", file, "-t", "1"], check=True, capture_output=True)
     with open(file, "rb") as f:
         all = array.array("f", f.read())
@@ -104,9 +105,8 @@ def questions():
 
 def harness(s, folder):
     """Requests and sums as lm-eval has them: token ids of question and choice, one token more, which is left out again."""
-    sums, worst, right = [], 0, 0
-    for q in questions():
-        context, of = s.ids(q["question"]), []
+    def one(q):
+        context, of, worst = s.ids(q["question"]), [], 0
         checked = q["choices"] if lm_eval else (q["choices"][q["answer"]], q["choices"][q["answer"] - 1])
         for choice in q["choices"]:
             ids = s.ids(q["question"] + " " + choice)
@@ -117,9 +117,10 @@ def harness(s, folder):
             rows = logits(ids, folder)
             exact = sum(logprob(rows[i - 1], ids[i]) for i in range(len(context), len(ids)))
             worst = max(worst, abs(exact - of[-1]))
-        right += of.index(max(of)) == q["answer"]
-        sums.append(of)
-    check(worst < 1e-3, f"sums of {len(sums) * len(checked)} choices differ from those of oato-run's logits by {worst:.1e} at most; {right} of {len(sums)} are right")
+        return of, worst, len(checked)
+    sums, worst, n = zip(*side_by_side(one, [(q,) for q in questions()]))
+    right = sum(of.index(max(of)) == q["answer"] for q, of in zip(questions(), sums))
+    check(max(worst) < 1e-3, f"sums of {sum(n)} choices differ from those of oato-run's logits by {max(worst):.1e} at most; {right} of {len(sums)} are right")
     if lm_eval:
         out = pathlib.Path(folder) / "out"
         url = s.url + "/v1/completions"

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 from gguf_file import ARRAY, BOOL, F32, I32, STRING, U32, U64, Gguf
-from rig import Server, check, finish, make_model
+from rig import Server, check, finish, make_model, side_by_side
 
 BIN = sys.argv[1]
 SERVE = os.path.join(BIN, "oato-serve")
@@ -25,7 +25,6 @@ def run(program, *args, stdin=b"", env=None):
 
 def lines(p):
     return [x for x in p.stderr.decode(errors="replace").splitlines() if "listening at" not in x]
-
 
 
 def wants(status, says, program, *args, **how):
@@ -43,6 +42,11 @@ def keys_of_wrong_types(tiny):
               "llama.vocab_size"}
     names = {U32: "a UINT32", F32: "a FLOAT32", BOOL: "a BOOL", STRING: "a STRING", ARRAY: "an ARRAY of STRING"}
     wrong = {F32: 1.5, BOOL: True, STRING: b"four", ARRAY: (STRING, [b"a", b"b"])}
+    rows = []
+
+    def file(key, v):
+        tiny.save(f"{len(rows)}.wrong.gguf", {key: v})
+        return f"{len(rows)}.wrong.gguf"
     for key, (kind, raw) in tiny.keys.items():
         if key in unread:
             continue
@@ -50,17 +54,16 @@ def keys_of_wrong_types(tiny):
         for other, v in wrong.items():
             if other == kind and not (kind == ARRAY and not strings):
                 continue
-            tiny.save("wrong.gguf", {key: (other, v)})
-            wants(3, f"wrong.gguf: key {key} is {names[other]}, wanted ", "oato-run", "wrong.gguf", "-p", "x", "-n", "1",
-                  *(["--chat"] if "template" in key else []))
+            rows.append((3, f"wrong.gguf: key {key} is {names[other]}, wanted ", "oato-run", file(key, (other, v)), "-p", "x", "-n", "1",
+                         *(["--chat"] if "template" in key else [])))
     for key, kind, v, says in (("llama.block_count", I32, -2, "key llama.block_count is -2; allowed: 1 to "),
                                ("llama.block_count", U64, 1 << 63, "key llama.block_count is above "),
                                ("llama.attention.head_count", ARRAY, (U32, [4]), "head_count"),
                                ("general.alignment", U64, 32, "key general.alignment is a UINT64, wanted a UINT32"),
                                ("split.tensors.count", STRING, b"1", "key split.tensors.count is a STRING")):
-        tiny.save("wrong.gguf", {key: (kind, v)})
-        wants(3, says, "oato-run", "wrong.gguf", "-p", "x", "-n", "1")
-        wants(3, says, "oato-plan", "wrong.gguf", "--hardware", "h200", "-o", "x.plan")
+        name = file(key, (kind, v))
+        rows += (3, says, "oato-run", name, "-p", "x", "-n", "1"), (3, says, "oato-plan", name, "--hardware", "h200", "-o", "x.plan")
+    side_by_side(wants, rows)
 
 
 # ---------------------------------------------------------------------------------------- texts
@@ -93,17 +96,19 @@ def texts_mean_the_same():
             run("oato-plan", "tiny.gguf", "--hardware", "h200", "--workload", f, "-o", "w.plan").returncode,
             open("w.plan", "rb").read())),
     }
-    for what, (content, made) in files.items():
-        results = {}
+
+    def same(i, what, content, made):
+        results, name = {}, f"text{i}.yaml"
         for how, data in odd(content).items():
-            open("text.yaml", "wb").write(data)
-            results[how] = made("text.yaml")
+            open(name, "wb").write(data)
+            results[how] = made(name)
         check(results["LF"][0] == 0, f"{what}: {results['LF']}")
         for how, result in results.items():
             check(result == results["LF"], f"{what} with {how}: {result}, not {results['LF']}")
-        open("text.yaml", "wb").write(b"\xff\xfe" + content.encode("utf-16-le"))
-        status, *rest = made("text.yaml")
+        open(name, "wb").write(b"\xff\xfe" + content.encode("utf-16-le"))
+        status, *rest = made(name)
         check(status == 3 and (what == "a workload" or "UTF-16" in rest[-1][0]), f"{what} in UTF-16: {status} {rest}")
+    side_by_side(same, [(i, what, *row) for i, (what, row) in enumerate(files.items())])
     # what is scored or shown token for token keeps its bytes, but for the mark
     ids = {how: run("oato-run", "tokenize", "tiny.gguf", "-f", f"{i}.txt", "--ids").stdout
            for i, (how, data) in enumerate(odd("one\ntwo\n").items()) if open(f"{i}.txt", "wb").write(data)}
@@ -283,8 +288,7 @@ def every_mistake_has_its_status():
         open(name, "w").write("hello\n")
     open("words.txt", "w").write("many words " * 60)
     open("cut.gguf", "wb").write(open("tiny.gguf", "rb").read()[:3000])
-    for status, says, command in MISTAKES:
-        wants(int(status), says, *command.split())
+    side_by_side(wants, [(int(status), says, *command.split()) for status, says, command in MISTAKES])
     for level in ("frob", "neon" if os.uname().machine == "x86_64" else "avx2"):
         wants(2, "this build has ref", "oato-run", "tiny.gguf", "-p", "x", env={"OATO_CPU_ISA": level})
     best = re.search(r"use (\S+) \(it has", " ".join(lines(run("oato-run", "tiny.gguf", "-p", "x", "-n", "1",

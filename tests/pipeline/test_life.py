@@ -42,7 +42,11 @@ def refused_first(tiny, folder):
 
 def signals(tiny):
     """An answer that runs is let end, be it SIGTERM, SIGINT or SIGHUP; one that the parent ignores changes nothing."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    ignore = {n: Server(serve, tiny, preexec_fn=lambda n=n: signal.signal(n, signal.SIG_IGN)) for n in numbers}
+    for number, s in ignore.items():
+        s.process.send_signal(number)
+    for number in numbers:
         s = Server(serve, tiny)
         got = []
         t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 500, "ignore_eos": True})))
@@ -51,9 +55,8 @@ def signals(tiny):
         status = s.end(number)
         t.join()
         check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 500, f"{number.name}: the answer that runs ends", status, got)
-        s = Server(serve, tiny, preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
-        s.process.send_signal(number)
-        time.sleep(0.2)
+    time.sleep(0.2)
+    for number, s in ignore.items():
         check(s.ask("/health")[0] == 200, f"{number.name} that was ignored stays ignored")
         s.end(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
 

@@ -6,6 +6,7 @@ from 8 clients is lost, while the memory of the process stays within --memory. W
 told to come back; what cannot be loaded says why, and harms nobody; SIGTERM ends it in the middle of loading.
 """
 import concurrent.futures
+import os
 import random
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import threading
 import time
 
 import rig
-from rig import check, finish, is_sanitized, make_model, until
+from rig import at_once, check, finish, is_sanitized, make_model, until
 
 serve, make = sys.argv[1:3]
 sanitized = is_sanitized(serve)
@@ -66,8 +67,10 @@ def two_do_not_fit(folder):
 
 
 def names_and_failures(folder, text):
-    files = f"{folder}/one.gguf,{folder}/two.gguf,{folder}/bad.gguf"
-    with open(f"{folder}/bad.gguf", "wb") as f:
+    bad = f"{folder}/other/bad.gguf" # where no other server of this test looks
+    files = f"{folder}/one.gguf,{folder}/two.gguf,{bad}"
+    os.mkdir(f"{folder}/other")
+    with open(bad, "wb") as f:
         f.write(b"no model at all")
     s = Server(serve, files, "--memory", 2 * MEMORY)
     check(s.say("three")[0] == 404 and "three" in s.say("three")[1], "a model that there is not: 404")
@@ -102,7 +105,7 @@ def busy(folder):
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         s.say("one")
         long = [clients.submit(s.say, "one", 350) for _ in range(2)]
-        time.sleep(0.2)
+        until(lambda: len([x for x in s.ask("/slots?model=one")[1] if x["is_processing"]]) == 2)
         waits = [clients.submit(s.say, "two") for _ in range(4)]
         refused = [w.result() for w in waits]
         stayed = not any(r.done() for r in long) # on this machine
@@ -147,10 +150,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(("one", "two")):
             make_model(make, f"{folder}/{name}.gguf", "--context", "512", "--seed", str(i), *MODEL)
-        text = two_do_not_fit(folder)
-        busy(folder)
-        options_and_signals(folder)
-        names_and_failures(folder, text)
+        at_once([lambda: names_and_failures(folder, two_do_not_fit(folder)), lambda: (busy(folder), options_and_signals(folder))])
     sys.exit(finish())
 
 

@@ -76,7 +76,7 @@ def company(s):
     alone = [Ordinary(s) for _ in range(4)]
     for o in alone:
         o.start()
-    time.sleep(2)
+    time.sleep(0.5)
     for o in alone:
         o.goes_on = False
     for o in alone:

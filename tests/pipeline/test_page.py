@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import rig
-from rig import check, finish, make_model
+from rig import at_once, check, finish, make_model
 
 BIN = pathlib.Path(sys.argv[1])
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent / "server/page"
@@ -97,12 +97,15 @@ def plan_with(folder, model):
           abs(p["first_token_ms"] * 1e6 / q["prefill_ns"] - 1) < 1e-3, "and predicts what that predicts")
 
 
-with tempfile.TemporaryDirectory() as place:
-    tiny = make_model(BIN / "oato-make-model", f"{place}/tiny.gguf", "--layers", "4", "--context", "512")
-    with Server(BIN / "oato-serve", tiny, "--api-key", "secret", "-c", "512") as server:
+def page_and_plan_without(model):
+    with Server(BIN / "oato-serve", model, "--api-key", "secret", "-c", "512") as server:
         files(server)
         plan_without(server)
-    with Server(BIN / "oato-serve", tiny, "--no-ui") as server:
+    with Server(BIN / "oato-serve", model, "--no-ui") as server:
         check([server.get(p)[0] for p in ("/", "/page/app.js")] == [404, 404], "--no-ui takes all of it away")
-    plan_with(place, tiny)
+
+
+with tempfile.TemporaryDirectory() as place:
+    tiny = make_model(BIN / "oato-make-model", f"{place}/tiny.gguf", "--layers", "4", "--context", "512")
+    at_once([lambda: plan_with(place, tiny), lambda: page_and_plan_without(tiny)])
 sys.exit(finish())

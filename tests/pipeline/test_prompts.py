@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import rig
-from rig import check, finish, make_model, until
+from rig import check, finish, make_model, side_by_side, until
 
 serve, make = sys.argv[1:3]
 PAGE, N = 64, 700
@@ -62,10 +62,12 @@ def prompt(seed, n=N):
 
 
 def lasts(name, model, folder):
+    def check(good, what):
+        rig.check(good, f"{name}: {what}")
     cache = ["--prompt-cache", folder]
     plain = Server(serve, model)
     texts = {seed: plain.answer(prompt(seed))[0] for seed in range(4)}
-    check(plain.warnings() == [] and plain.status == 0, f"{name}: without a cache")
+    check(plain.warnings() == [] and plain.status == 0, "without a cache")
     most = (N - 1) // PAGE * PAGE
     s = Server(serve, model, *cache)
     check(s.answer(prompt(0)) == (texts[0], 0), "a prompt is computed")
@@ -181,12 +183,9 @@ def share(model, folder):
 
 
 with tempfile.TemporaryDirectory() as home:
-    models = {}
-    for name, options in MODELS.items():
-        models[name] = os.path.join(home, name + ".gguf")
-        make_model(make, models[name], "--context", "2048", *options)
-        lasts(name, models[name], os.path.join(home, name + "-cache"))
-        slots(models[name], os.path.join(home, name + "-slots"))
-    share(models["llama"], os.path.join(home, "shared"))
+    models = {name: make_model(make, os.path.join(home, name + ".gguf"), "--context", "2048", *options) for name, options in MODELS.items()}
+    tests = [(lasts, name, models[name], os.path.join(home, name + "-cache")) for name in models]
+    tests += [(share, models["llama"], os.path.join(home, "shared"))] + [(slots, models[name], os.path.join(home, name + "-slots")) for name in models]
+    side_by_side(lambda test, *given: test(*given), tests)
     refuses(models["llama"], models["qwen35"], os.path.join(home, "llama-cache"))
 sys.exit(finish())

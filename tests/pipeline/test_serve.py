@@ -14,11 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import machines
 from gguf_file import with_keys
-from rig import Server, at_once, check, finish, make_model, norm, until
+from rig import Server, at_once, check, finish, make_model, norm, side_by_side, until
 
 serve, run, make = sys.argv[1:4]
 PROMPT = "The river was"
@@ -355,8 +354,7 @@ def cut(model, *options, asks):
 
     def end():
         begun.wait()
-        until(lambda: s.busy() >= min(2, len(asks)), 20)
-        time.sleep(0.2)
+        until(lambda: sum(n > 2 or "mbeddings" in asks[0][0] for n in s.decoded()) >= min(2, len(asks)), 20)
         check(s.end() == 0, "a server with --drain 0 ends")
     return at_once([end, *(functools.partial(one, *a) for a in asks)])[1:]
 
@@ -366,9 +364,7 @@ def cuts(model):
     long = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 60000}
     talk = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "max_tokens": 60000}
     for path, body in (("/completion", long), ("/v1/completions", long), ("/v1/chat/completions", talk), ("/v1/completions", {**long, "n": 2})):
-        options = ("--chat-template", "chatml")
-        streams = cut(model, *options, asks=[(path, {**body, "stream": True})])
-        status, events = streams[0]
+        (status, events), = cut(model, "--chat-template", "chatml", asks=[(path, {**body, "stream": True})])
         last = json.loads(events[-1])
         check(status == 200 and last.get("error", {}).get("code") == 503 and len(events) > 1, f"{path}: a stream that is cut ends with an error: {events[-1]}")
         check(not any(re.search(r'"finish_reason":"|"stop":true|^.DONE', e) for e in events), f"{path}: and nothing says that it is complete")
@@ -379,31 +375,29 @@ def cuts(model):
     check(all(status == 503 and "error" in a for status, a in got), f"503: embeddings that are cut {[(status, str(a)[:200]) for status, a in got]}")
 
 
-with tempfile.TemporaryDirectory() as folder:
-    model = make_model(make, folder + "/tiny.gguf", "--context", "65536")
-    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--no-display-prompt", "--deterministic", "-t", "1"],
-                              capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
-    expected = norm(expected)
-    server = Server(serve, model, "--deterministic", "--chat-template", "chatml", "-c", "65536")
-    check("is ready" in server.said[1], "it says when it is ready")
-    completions(server, expected)
-    chats(server)
-    bad_requests(server)
-    clients(server, expected)
-    check(server.end() == 0, "it ends")
-    tools(model, folder)
-    policies(model, folder)
-    killed(model, expected)
-    keys(model)
-    interfaces(model)
-    full(model)
-    embeds(model)
-    drains(model)
-    cuts(model)
+def ordinary(model, expected):
+    with Server(serve, model, "--deterministic", "--chat-template", "chatml", "-c", "65536") as s:
+        check("is ready" in s.said[1], "it says when it is ready")
+        completions(s, expected)
+        chats(s)
+        bad_requests(s)
+        clients(s, expected)
+
+
+def refused(model, folder):
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),
                             (["--host", "127.0.0.1,192.0.2.1", "--port", "0"], 6), (["--host", ",", "--port", "0"], 2), (["--no-kv-unified"], 2)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)
         check(r.returncode == status and r.stderr.count("\n") == 1, f"status {status}: {r.stderr.strip()}")
     r = subprocess.run([serve, folder + "/none.gguf", "--port", "0"], capture_output=True, text=True)
     check(r.returncode in (3, 6) and "none.gguf" in r.stderr.splitlines()[-1], f"status {r.returncode}: {r.stderr.splitlines()[-1]}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    model = make_model(make, folder + "/tiny.gguf", "--context", "65536")
+    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--no-display-prompt", "--deterministic", "-t", "1"],
+                              capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
+    expected = norm(expected)
+    side_by_side(lambda test, *given: test(model, *given), [
+        (policies, folder), (ordinary, expected), (cuts,), (killed, expected), (drains,), (full,), (tools, folder), (interfaces,), (keys,), (embeds,), (refused, folder)])
 sys.exit(finish())

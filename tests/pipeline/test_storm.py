@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-from rig import Server, check, finish, until
+from rig import Server, at_once, check, finish, until
 
 BIN, STORM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HARDWARE = "rtx3090-ryzen5950x"
@@ -80,12 +80,9 @@ def typed(folder):
 
 
 def closed(folder, program, *args, which):
-    """Its exit status where the descriptors of `which` are closed."""
-    def close():
-        for fd in which:
-            os.close(fd)
-    p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, preexec_fn=close, timeout=120,
-                       stdin=subprocess.PIPE if 0 in which else subprocess.DEVNULL, capture_output=True)
+    """Its exit status and what it says where the descriptors of `which` are closed."""
+    close = ["/bin/sh", "-c", 'exec "$@" ' + " ".join(("0<&-", "1>&-", "2>&-")[fd] for fd in which), "sh"]
+    p = subprocess.run([*close, os.path.join(BIN, program), *args], cwd=folder, timeout=120, stdin=subprocess.DEVNULL, capture_output=True)
     return p.returncode, p.stdout + p.stderr
 
 
@@ -134,9 +131,8 @@ def programs_in_a_storm(quiet, stormy):
     b("bench", "oato-run", "bench", *cpu, "-p", "16", "-n", "4", "-r", "1", same=False)
     b("", "oato-profile", "m.gguf", "-o", "machine.yaml", "--quick", "--devices", "cpu", same=False)
     b("plan from the profile", "oato-plan", "m.gguf", "-p", "machine.yaml", *PLAN, "-o", "own.plan", same=False)
-    one, other = serve(quiet, False), serve(stormy, True)
+    one, other, status = at_once([lambda: serve(quiet, False), lambda: serve(stormy, True), lambda: typed(stormy)])
     check(one == other and one[3] == 0, "oato-serve", f"{one} and {other}")
-    status = typed(stormy)
     check(status == 0, "oato-run chat at a terminal", status)
     counts = [line.split() for line in open(os.path.join(stormy, "count"))]
     struck = sum(int(n) for n, _ in counts), sum(int(n) for _, n in counts)
@@ -147,11 +143,11 @@ def programs_in_a_storm(quiet, stormy):
 def descriptors_that_are_closed(quiet, model):
     for which in [[0], [1], [2], [0, 1], [0, 1, 2]]:
         name = f"with {which} closed"
-        for program, args in [("oato-run", ["m.gguf", "-p", "The river", "-n", "4"]),
-                              ("oato-run", ["chat", "m.gguf", "-n", "4"]),
-                              ("oato-run", ["logits", "m.gguf", "--ids", "1,2", "-o", "closed.bin"]),
-                              ("oato-plan", ["m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "closed.plan"]),
-                              ("oato-make-model", ["--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "closed.gguf"])]:
+        for program, *args in [("oato-run", "m.gguf", "-p", "The river", "-n", "4"),
+                               ("oato-run", "chat", "m.gguf", "-n", "4"),
+                               ("oato-run", "logits", "m.gguf", "--ids", "1,2", "-o", "closed.bin"),
+                               ("oato-plan", "m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "closed.plan"),
+                               ("oato-make-model", "--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "closed.gguf")]:
             got, said = closed(quiet, program, *args, which=which)
             check(got == 0 and (args[0] != "chat" or 0 not in which or b"decode 0 tokens" in said or 2 in which),
                   f"{program} {args[0]} {name}", f"{got} {said[-300:]}")

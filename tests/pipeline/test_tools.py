@@ -10,10 +10,10 @@ import sys
 import tempfile
 
 import rig
-from rig import check, finish, make_model
+from rig import check, finish, make_model, side_by_side
 
 serve, make = sys.argv[1:3]
-n_pieces, n_calls = 0, 0  # of arguments that were streamed
+n_pieces = []  # of the arguments of each call that was streamed
 # Refuses the system, and turns that do not alternate.
 STRICT = """{%- for m in messages %}{%- if m.role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}
 {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate') }}{%- endif %}
@@ -73,7 +73,7 @@ def valid(call):
 
 
 def calls(s, name):
-    global n_pieces, n_calls
+
     ask = {"messages": HELLO, "tools": TOOLS, "temperature": 1, "max_tokens": 300}
     named = {"type": "function", "function": {"name": "add"}}
     for seed, choice in enumerate(["required", "required", named]):
@@ -84,7 +84,7 @@ def calls(s, name):
         says, streamed, pieces, finish = s.stream({**ask, "tool_choice": choice, "seed": seed})
         check(not says and streamed == got and finish == "tool_calls", f"{name}: as a stream: {says!r} {streamed} {pieces} {finish}")
         whole = got[0][1]
-        n_pieces, n_calls = n_pieces + pieces, n_calls + 1
+        n_pieces.append(pieces)
     for n in range(1, 41):
         says, cut, _, finish = s.stream({**ask, "tool_choice": named, "seed": 2, "max_tokens": n})
         check(not says and len(cut) < 2 and all(c[0] == "add" and whole.startswith(c[1]) for c in cut) and finish in ("length", "tool_calls")
@@ -149,10 +149,9 @@ def old(s):
 
 with tempfile.TemporaryDirectory() as folder:
     model = make_model(make, folder + "/tiny.gguf", "--layers", "2", "--context", "2048")
-    for name, options in (("chatml", ["--chat-template", "chatml"]), ("llama2", ["--chat-template", "llama2"]), ("gemma", ["--chat-template", "gemma"]),
-                          ("zephyr", ["--chat-template", "zephyr"]), ("strict", ["--chat-template", STRICT]), ("silent", ["--chat-template", SILENT]),
-                          ("tagged", ["--chat-template", TAGGED])):
-        with Server(serve, model, *options) as s:
+
+    def all_of(name, template):
+        with Server(serve, model, "--chat-template", template) as s:
             if name == "tagged":
                 own(s)
             else:
@@ -160,5 +159,6 @@ with tempfile.TemporaryDirectory() as folder:
                 calls(s, name) if name != "silent" else None
             if name == "chatml":
                 old(s)
-check(n_pieces > 2 * n_calls, f"arguments come in pieces: {n_pieces} of {n_calls} calls")
+    side_by_side(all_of, [*((name, name) for name in ("chatml", "llama2", "gemma", "zephyr")), ("strict", STRICT), ("silent", SILENT), ("tagged", TAGGED)])
+check(sum(n_pieces) > 2 * len(n_pieces), f"arguments come in pieces: {sum(n_pieces)} of {len(n_pieces)} calls")
 sys.exit(finish())
