@@ -15,8 +15,10 @@
 #define PAUSE_NS     60000000000u          /* after a write failed */
 #define CLOSE_NS     10000000000u
 #define TIMES_NS     10000000000u /* how often files are told when they were used */
-#define LOOK_NS      2000000000u  /* how often the folder is looked at when nothing is written */
-#define SCAN_NS      30000000000u /* and how often others' files are looked for at least */
+#define LOOK_NS      1000000000u  /* how often the folder is looked at when nothing is written, */
+#define SOON_NS      20000000u    /* and soon after it has changed */
+#define TICK_NS      1000000000u  /* changes of a folder that may get the same time */
+#define LIST_SHARE   20           /* at least as many times as listing took lie between two */
 
 enum { WRITER_NICE = 10 };
 
@@ -191,29 +193,37 @@ static bool room_make(struct prompt_store *s, uint64_t bytes, int64_t used)
 
 /* What the writer knows of other servers that use the folder. */
 struct others {
-    struct timespec seen; /* when the folder changed the last time, as far as is known */
-    uint64_t seen_ns;     /* when it was looked at */
-    uint64_t active_ns;   /* when there was something of theirs; 0: never */
+    struct timespec time; /* the folder's, when it was looked at last, */
+    uint64_t changed_ns;  /* when that was first seen, */
+    uint64_t listed_ns;   /* and when the folder was listed last */
+    uint64_t next_ns;     /* not before then again */
+    bool unsettled;       /* it is to be listed once more, soon */
 };
 
-/* Looks what they have written or removed: if the folder has changed, always while they are active,
- * and now and then, because a change of theirs may be taken for one's own. */
+/* Lists the folder if it has changed, by whomever: what others have written or removed is not told
+ * from one's own changes by the folder's time, which ticks coarsely, too. So it is listed until it
+ * was quiet for a tick, but for no more than a twentieth of the time. */
 static void others_look(struct prompt_store *s, struct others *o)
 {
     struct stat st;
     struct prompt_scan scan;
     const uint64_t now = now_ns();
-    const bool same = !stat(s->o.folder, &st) && st.st_mtim.tv_sec == o->seen.tv_sec &&
-                      st.st_mtim.tv_nsec == o->seen.tv_nsec;
-    const bool quiet =
-        now - o->seen_ns < SCAN_NS && (!o->active_ns || now - o->active_ns > SCAN_NS);
-    if ((same && quiet) || !prompt_scan_make(s->o.folder, false, &scan))
+    if (stat(s->o.folder, &st))
         return;
-    o->seen_ns = now;
+    if (st.st_mtim.tv_sec != o->time.tv_sec || st.st_mtim.tv_nsec != o->time.tv_nsec) {
+        o->time = st.st_mtim;
+        o->changed_ns = now;
+    }
+    o->unsettled = o->listed_ns < o->changed_ns + TICK_NS;
+    if (!o->unsettled || now < o->next_ns || !prompt_scan_make(s->o.folder, false, &scan))
+        return;
     store_lock(s);
-    if (prompt_index_merge(&s->index, &scan))
-        o->active_ns = now;
+    const bool others = prompt_index_merge(&s->index, &scan);
     store_unlock(s);
+    o->listed_ns = now;
+    o->next_ns = now + (now_ns() - now) * LIST_SHARE;
+    if (others)
+        room_make(s, 0, INT64_MAX);
 }
 
 static void waiting_write(struct prompt_store *s, const struct waiting *w)
@@ -300,17 +310,14 @@ struct timespec time_after(uint64_t ns)
 static void *writer_run(void *store)
 {
     struct prompt_store *s = store;
-    struct others others = {.seen_ns = now_ns()};
-    struct stat st;
+    struct others others = {.unsettled = true}; /* it was listed before this thread began */
     uint64_t times_ns = now_ns();
     (void)!nice(WRITER_NICE);
-    if (!stat(s->o.folder, &st))
-        others.seen = st.st_mtim;
     store_lock(s);
     for (;;) {
         bool idle = false;
         while (!s->first && !s->stop && !idle) {
-            const struct timespec until = time_after(LOOK_NS);
+            const struct timespec until = time_after(others.unsettled ? SOON_NS : LOOK_NS);
             idle = pthread_cond_timedwait(&s->write, s->lock, &until) == ETIMEDOUT;
         }
         if (s->paused_ns > now_ns() || (s->stop && now_ns() > s->stop_ns))
@@ -320,16 +327,11 @@ static void *writer_run(void *store)
             s->last = &s->first;
         const bool over = s->stop && !w, touched = s->touched;
         store_unlock(s);
-        if (!over) /* also when nothing is written: prompts that others keep can be read, too */
+        if (w)
+            waiting_write(s, w);
+        if (!over)
             others_look(s, &others);
         if (w) {
-            waiting_write(s, w);
-            if (!stat(s->o.folder, &st))
-                others.seen = st.st_mtim;
-            if (others.active_ns) { /* what they wrote meanwhile counts, too */
-                others_look(s, &others);
-                room_make(s, 0, INT64_MAX);
-            }
             prompt_store_drop(s, w->part, w->data);
             free(w);
         }

@@ -71,6 +71,7 @@ struct choice {
     size_t n_parts, parts_cap, n_thought; /* n_thought: tokens of reasoning */
     bool ended, failed;                   /* failed: memory was short */
     bool beyond;                          /* a call that is arriving is one too many */
+    bool late;                            /* it took longer than it may */
     enum batch_end why;
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */
