@@ -124,17 +124,21 @@ static oato_status make_values(struct schema_maker *m, const json_t *schema, str
         return m->err->status;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = values ? json_array_get(values, i) : one;
+        struct text dump;
         bool equal = true;
         if (values && one && schema_equal(m, v, one, &equal))
             return m->err->status;
         if (!equal || (types && !(allowed & schema_type(type_of(v)))))
             continue;
-        char *dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (!dump)
+        text_init(&dump);
+        value_add(&dump, v, false);
+        if (dump.failed) {
+            text_free(&dump);
             return schema_fail_memory(m);
+        }
         text_printf(e, "%s", join);
-        gbnf_literal(e, dump, strlen(dump));
-        free(dump);
+        gbnf_literal(e, dump.data, dump.len);
+        text_free(&dump);
         join = " | ";
     }
     return *join ? OATO_OK
