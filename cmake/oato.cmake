@@ -176,3 +176,9 @@ function(oato_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}"
     ENVIRONMENT "${T_ENV}")
 endfunction()
+
+# Tests whose programs take both cores of a small machine: their threads spin while they wait for each
+# other. They begin first, and tests of one core fill up what they leave.
+function(oato_both_cores) # TEST...
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS 2 COST 50)
+endfunction()

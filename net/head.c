@@ -141,8 +141,9 @@ static bool length_take(struct head *h, const char *s, size_t n)
 
 static bool coding_take(struct head *h, const char *s, size_t n)
 {
-    if (h->codings++ || count(s, n, ','))
-        return wrong(h, 400, "more than one Transfer-Encoding");
+    const char *last = memrchr(s, ',', n);
+    if (h->codings++ || (last && has_word(s, (size_t)(last - s), "chunked")))
+        return wrong(h, 400, "chunked is not the last Transfer-Encoding, or is there twice");
     return (n == 7 && !strncasecmp(s, "chunked", n)) ||
            wrong(h, 501, "the only Transfer-Encoding here is chunked");
 }

@@ -150,7 +150,7 @@ static void head_add(struct text *t, const struct job *j, bool chunk)
     json_add(t, JSON("id", (const char *)j->ask.id), JSON("object", objects[j->ask.kind][chunk]),
              JSON("created", (uint64_t)j->ask.created),
              JSON("model", (const char *)j->instance->name),
-             JSON("system_fingerprint", "b-oato-" OATO_VERSION));
+             JSON("system_fingerprint", SERVER_BUILD));
 }
 
 static void finish_add(struct text *t, const struct choice *c, bool last)

@@ -32,18 +32,30 @@ static oato_status texts_take(json_t *message, const json_t *content, struct oat
     const json_t *block;
     size_t i;
     if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
-        return oato_fail(err, OATO_EUSAGE,
-                         "system and tool_result want a text or a list of blocks");
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "the content of system and of tool_result wants a text or a list of blocks");
     message_part(message, "content", content);
     json_array_foreach(content, i, block)
     {
-        const json_t *text = json_object_get(block, "text");
-        if (!json_is(json_object_get(block, "type"), "text") || !json_is_string(text))
+        const json_t *type = json_object_get(block, "type");
+        const bool tool = json_is(type, "tool_reference"); /* found: all tools are told anyway */
+        const json_t *text = json_object_get(block, tool ? "tool_name" : "text");
+        if ((!tool && !json_is(type, "text")) || !json_is_string(text))
             return unread(block, err);
         if (!is_noise(text))
             message_part(message, "content", text);
     }
     return OATO_OK;
+}
+
+static oato_status result_take(json_t *messages, const json_t *block, struct oato_error *err)
+{
+    json_t *message = message_of_result(messages, json_object_get(block, "tool_use_id"));
+    json_t *error = json_is_true(json_object_get(block, "is_error")) ? json_string("Error:") : NULL;
+    message_part(message, "content", error);
+    json_decref(error);
+    return texts_take(message, json_object_get(block, "content"), err);
 }
 
 static oato_status block_take(json_t *messages, const char *role, const json_t *block,
@@ -59,8 +71,7 @@ static oato_status block_take(json_t *messages, const char *role, const json_t *
     else if (json_is(type, "tool_use") && json_is_string(name))
         message_calls(message_of(messages, role), id, name, json_object_get(block, "input"));
     else if (json_is(type, "tool_result"))
-        return texts_take(message_of_result(messages, json_object_get(block, "tool_use_id")),
-                          json_object_get(block, "content"), err);
+        return result_take(messages, block, err);
     else if (!json_is(type, "redacted_thinking"))
         return unread(block, err);
     return OATO_OK;
@@ -104,18 +115,18 @@ static oato_status tools_take(json_t *request, const json_t *all, struct oato_er
         const json_t *type = json_object_get(tool, "type"), *name = json_object_get(tool, "name");
         if (type && !json_is_null(type) && !json_is(type, "custom"))
             return oato_fail(err, OATO_EUSAGE,
-                             "tool %zu has the type \"%.80s\", which is not supported here; give "
+                             "tools[%zu] has the type \"%.80s\", which is not supported here; give "
                              "it an input_schema and no type",
-                             i + 1, or_empty(json_string_value(type)));
+                             i, or_empty(json_string_value(type)));
         if (!json_is_string(name) || !json_is_object(json_object_get(tool, "input_schema")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a name and an input_schema", i + 1);
+            return oato_fail(err, OATO_EUSAGE, "tools[%zu] wants a name and an input_schema", i);
         tool_add(tools, name, json_object_get(tool, "description"),
                  json_object_get(tool, "input_schema"));
     }
     return OATO_OK;
 }
 
-/* One call at a time, unless several are asked for: that is one of the answers either way. */
+/* A forced call is one, unless several are asked for: that is one of the answers either way. */
 static oato_status choice_take(json_t *request, const json_t *choice, struct oato_error *err)
 {
     const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
@@ -128,8 +139,11 @@ static oato_status choice_take(json_t *request, const json_t *choice, struct oat
     else
         return oato_fail(err, OATO_EUSAGE,
                          "tool_choice wants the type auto, any, none, or tool with a name");
-    if (json_is_false(json_object_get(choice, "disable_parallel_tool_use")))
-        json_object_set_new(request, "parallel_tool_calls", json_true());
+    const json_t *alone = json_given(choice, "disable_parallel_tool_use");
+    if (alone && !json_is_boolean(alone))
+        return oato_fail(err, OATO_EUSAGE, "disable_parallel_tool_use wants true or false");
+    if (alone)
+        json_object_set_new(request, "parallel_tool_calls", json_boolean(json_is_false(alone)));
     return OATO_OK;
 }
 
@@ -137,8 +151,13 @@ static oato_status thinking_take(struct exchange *x, json_t *request, struct oat
 {
     const json_t *thinking = json_object_get(x->json, "thinking");
     const json_t *type = json_object_get(thinking, "type");
+    int64_t most = -1;
     if (!json_is_object(thinking))
         return OATO_OK;
+    if (json_int(thinking, "budget_tokens", 1, INT32_MAX, &most, err))
+        return err->status;
+    if (most > 0 && json_is(type, "enabled"))
+        json_object_set_new(request, "reasoning_budget_tokens", json_integer(most));
     if (!json_is_one(type, "enabled disabled adaptive between_tools"))
         return oato_fail(err, OATO_EUSAGE, "thinking wants the type enabled, adaptive or disabled");
     thinking_set(x->instance->template, request, !json_is(type, "disabled"));
@@ -149,10 +168,10 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
 {
     const json_t *o = x->json, *config = json_object_get(o, "output_config");
     if (thinking_take(x, request, err) ||
-        format_set(request, json_object_get(o, "output_format"), err) ||
-        format_set(request, json_object_get(config, "format"), err))
+        format_set(request, "output_format", json_object_get(o, "output_format"), err) ||
+        format_set(request, "output_config.format", json_object_get(config, "format"), err) ||
+        effort_set(request, "effort", json_object_get(config, "effort"), err))
         return err->status;
-    effort_set(request, json_object_get(config, "effort"));
     json_object_set(request, "stop", json_object_get(o, "stop_sequences"));
     json_object_del(request, "tool_choice");
     json_object_del(request, "tools");

@@ -35,7 +35,14 @@ enum ask_kind {
     ASK_OLLAMA,  /* they become chats, texts or embeddings, */
     ASK_OPTIONS, /* with the members of their "options" */
     ASK_INFILL,  /* it becomes /completion */
-    ASK_RERANK   /* it becomes embeddings */
+    ASK_RERANK,  /* it becomes embeddings */
+    /* what stands behind the ? of an address: of any, and of some */
+    ASK_QUERY,
+    ASK_QUERY_MODELS,
+    ASK_QUERY_RESPONSE,
+    ASK_QUERY_ITEMS,
+    ASK_QUERY_SLOTS,
+    ASK_QUERY_SLOT
 };
 
 /* What a request asks for besides its prompts. */
@@ -51,12 +58,17 @@ struct ask {
     struct dry_breakers *breakers; /* of sampling */
     struct budget budget;          /* of what its text makes us do */
     struct grammar *grammar;       /* that answers follow; NULL: none */
+    const char *prompts;           /* the member that has them, for messages */
     const char *gbnf;              /* its text, if the request has one: borrowed from that */
     int32_t client;                /* number of its key, 0 without */
     int32_t most;                  /* tokens of an answer; -1: no limit */
+    int32_t thinks_most;           /* of its reasoning; -1: no limit */
+    const char *thinks_end;        /* what it is ended with, then: borrowed from the request */
     int32_t n;                     /* answers to each prompt */
+    int32_t most_ms;               /* from the first token to the end of a line; 0 or less: any */
     int32_t slot;                  /* that remembers the text; -1: any */
     bool one_call;                 /* no second one */
+    bool thinks_not;               /* the template was asked for none */
     bool stream, usage, tokens, ignore_end, echo, timings, verbose, progress;
     char id[40];
     time_t created;

@@ -54,7 +54,8 @@ oato_status constraint_read(const json_t *o, struct ask *ask, struct oato_error 
     if (any)
         return grammar_of_schema(object, strlen(object), &ask->budget, &ask->grammar, err);
     if (schema && !json_is_object(schema) && !json_is_boolean(schema))
-        return oato_fail(err, OATO_EUSAGE, "a JSON schema is an object");
+        return oato_fail(err, OATO_EUSAGE,
+                         "json_schema, or the schema of response_format, wants an object");
     return schema ? grammar_of_json(schema, &ask->budget, &ask->grammar, err) : OATO_OK;
 }
 
@@ -86,15 +87,16 @@ void constraints_share(struct job *j)
 
 oato_status constraint_think(struct choice *c, struct oato_error *err)
 {
-    const char *begin, *end, *gbnf = c->job->ask.gbnf;
-    if (!c->follows)
+    const struct ask *ask = &c->job->ask;
+    struct thinking_marks marks = {.most = ask->thinks_most, .message = ask->thinks_end};
+    marks.begun = chat_reader_thinks(c->told.reader, &marks.begin, &marks.end);
+    if (marks.begun && ask->thinks_not && marks.most < 0)
+        marks.most = 0; /* the template began it all the same */
+    if (!marks.begin || (!c->follows && marks.most < 0) ||
+        (ask->gbnf && strstr(ask->gbnf, marks.end)))
         return OATO_OK;
-    const bool begun = chat_reader_thinks(c->told.reader, &begin, &end);
-    if (!begin || (gbnf && strstr(gbnf, end)))
-        return OATO_OK;
-    c->thinking = thinking_create(c->follows, c->told.tokenizer, begin, end, begun);
-    if (!c->thinking)
-        return oato_fail_memory(err, sizeof(uint64_t) << 12, "an answer");
+    if (thinking_create(c->follows, c->told.tokenizer, &marks, &c->thinking, err))
+        return err->status;
     const struct sampler_constraint follow = thinking_constraint(c->thinking);
     sampler_constrain(c->sampler, &follow);
     return OATO_OK;

@@ -130,7 +130,8 @@ enum MHD_Result route_embeddings(struct exchange *x)
         request_members(x->json, ASK_EMBED, m->session.model->shape.width, &ask, &err))
         return reply_failure(x, &err);
     const json_t *o = x->json, *encoding = json_given(o, "encoding_format");
-    const json_t *input = json_object_get(o, json_object_get(o, "input") ? "input" : "content");
+    ask.prompts = json_given(o, "input") || !json_given(o, "content") ? "input" : "content";
+    const json_t *input = json_given(o, ask.prompts);
     ask.base64 = json_is(encoding, "base64");
     ask.budget = x->budget;
     if (encoding && !json_is_one(encoding, "float base64"))
@@ -139,7 +140,8 @@ enum MHD_Result route_embeddings(struct exchange *x)
         return reply_error(x, MHD_HTTP_BAD_REQUEST,
                            "--pooling none has a vector for each token: use /embeddings, without "
                            "dimensions");
-    if (!input || json_is_null(input) || (json_is_array(input) && !json_array_size(input)))
-        return reply_error(x, MHD_HTTP_BAD_REQUEST, "input is missing or empty");
+    if (!input || (json_is_array(input) && !json_array_size(input)))
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "%s is %s", ask.prompts,
+                           input ? "an empty list" : "missing; it is required");
     return answers_begin(x, &ask, input);
 }

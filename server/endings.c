@@ -37,6 +37,8 @@ enum ending choice_ending(const struct choice *c)
     /* A call that a stop word cuts is not one to carry out. */
     if (end == ENDING_STOP && c->n_calls && !(c->stop.hit && !c->calls[c->n_calls - 1].whole))
         return ENDING_CALLS;
+    if (end == ENDING_STOP && (c->late || (c->stop.hit && !*c->stop.hit)))
+        return ENDING_LIMIT;
     return c->stop.hit ? ENDING_WORD : end;
 }
 

@@ -387,6 +387,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context,
     json_decref(x->json);
     json_decref(x->fields);
     json_decref(x->kept);
+    json_decref(x->query);
     free(x->rest);
     free(x);
     *context = NULL;

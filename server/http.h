@@ -59,6 +59,7 @@ struct exchange {
     char allow[40];   /* of a path that lacks the method: the field Allow */
     char etag[24];    /* of a file of the page; "": the answer is none */
     struct job *job;
+    json_t *query;        /* what stands behind the ? and is known here; NULL: nothing does */
     json_t *json;         /* the body, where it was parsed, until the request is prepared */
     json_t *fields;       /* "response_fields" of it */
     json_t *kept;         /* of it, for what the answer repeats: dialect.request */
@@ -138,6 +139,16 @@ struct route {
     const struct dialect *dialect; /* that errors are told in; NULL: OpenAI's, and a GET, which
                                       takes no time, is answered by an HTTP thread */
 };
+/* members.c: reads x->query. OATO_EUSAGE names what is refused. */
+oato_status query_members(struct exchange *x, enum ask_kind kind, struct oato_error *err);
+/* What is told of a list of n: at most as many as x->query's "limit" says, or `otherwise`; behind
+ * the element number `after`, or in front of `before` (-1: not asked for). */
+struct page {
+    int64_t from, end;
+    bool more;
+};
+struct page page_of(const struct exchange *x, int64_t n, int64_t after, int64_t before,
+                    int64_t otherwise);
 /* Answers a request that is there, or has it prepared: of a route, or with an error. */
 enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path);
 /* info.c: what is told about the server, and its tokens. */
@@ -148,7 +159,9 @@ extern const char *const page_headers[];
 enum MHD_Result route_openapi(struct exchange *x);
 /* What /openapi.json says: openapi.json and the sampler's options. NULL: memory is short. */
 json_t *openapi_make(const struct sampler_options *defaults);
-enum MHD_Result route_response(struct exchange *x); /* responses.c */
+/* responses.c */
+enum MHD_Result route_response(struct exchange *x);
+enum MHD_Result route_response_refuse(struct exchange *x);
 enum MHD_Result route_slots(struct exchange *x);
 enum MHD_Result route_slot(struct exchange *x); /* slots.c */
 enum MHD_Result route_embeddings(struct exchange *x);

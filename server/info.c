@@ -24,7 +24,7 @@ enum MHD_Result route_props(struct exchange *x)
     json_close(&t, '}');
     json_add(&t, JSON("total_slots", o->session.engine.seqs),
              JSON("model_alias", (const char *)m->name), JSON("model_path", o->session.model),
-             JSON("build_info", "oato-" OATO_VERSION));
+             JSON("build_info", SERVER_BUILD));
     json_add_slice(&t, "chat_template", source, n);
     json_add_object(&t, "modalities", json_bool("vision", false), json_bool("audio", false));
     json_close(&t, '}');

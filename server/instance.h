@@ -13,6 +13,7 @@
 #include "server/server.h"
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 struct server;
 

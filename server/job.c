@@ -348,14 +348,17 @@ bool choice_token(void *user, int32_t id)
         c->tokens = tokens;
         tokens[c->n_tokens++] = id;
     }
-    const size_t thought = c->thinks.len;
+    const size_t thought = c->thinks.len, said = c->says.len;
     c->failed = c->failed || !tokens || !answer_text_push(&c->told, id);
     c->n_thought += c->thinks.len > thought;
+    c->late = j->ask.most_ms > 0 && c->says.len > said &&
+              c->last_ns - c->first_ns > (uint64_t)j->ask.most_ms * 1000000 &&
+              memchr(c->says.data + said, '\n', c->says.len - said);
     if (j->ask.stream)
         job_wake(j);
     pthread_mutex_unlock(&j->lock);
     const bool enough = j->ask.one_call && c->n_calls && c->calls[0].ended;
-    return !c->stop.hit && !enough && !c->failed;
+    return !c->stop.hit && !enough && !c->failed && !c->late;
 }
 
 void choice_end(void *user, enum batch_end why)
@@ -365,8 +368,8 @@ void choice_end(void *user, enum batch_end why)
     struct instance *m = j->instance;
     slot_note(c); /* before anybody hears of the end */
     pthread_mutex_lock(&j->lock);
-    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED || c->stop.hit) || c->failed ||
-                c->says.failed || c->thinks.failed;
+    c->failed = !answer_text_end(&c->told, why != BATCH_STOPPED || c->stop.hit || c->late) ||
+                c->failed || c->says.failed || c->thinks.failed;
     if (c->failed)
         job_fail_memory(j, c->says.len);
     if (why == BATCH_REFUSED && grammar_state_error(c->follows))

@@ -71,6 +71,7 @@ struct choice {
     size_t n_parts, parts_cap, n_thought; /* n_thought: tokens of reasoning */
     bool ended, failed;                   /* failed: memory was short */
     bool beyond;                          /* a call that is arriving is one too many */
+    bool late;                            /* it took longer than it may */
     enum batch_end why;
     uint64_t asked_ns, begun_ns, first_ns, last_ns;
     uint64_t swap_ns; /* that the last swapping out took */
@@ -147,6 +148,9 @@ void embedding_add(struct text *t, const char *key, struct choice *c);
 int64_t inputs_tokens(const struct job *j); /* of all inputs together */
 
 /* ------------------------------------------------------------------------ answers (answers.c) */
+
+/* The build's name in answers and /props; llama.cpp's begin with b, which its tests look for. */
+#define SERVER_BUILD "b-oato-" OATO_VERSION
 
 /* What a stream has not sent yet, or all. */
 struct delta {

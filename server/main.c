@@ -127,6 +127,13 @@ static const struct option_of table[] = {
      TEXT(session.chat_template_file)},
     {"chat-template-kwargs", 0, "JSON", "variables for the model's chat template", ALL,
      TEXT(session.variables)},
+    {"reasoning", 0, "HOW", "on, off; auto: on where the template knows of it (default: its way)",
+     ALL, TEXT(reasoning)},
+    {"rea", 0, "HOW", NULL, ALL, TEXT(reasoning)},
+    {"reasoning-budget", 0, "N", "tokens of reasoning, which is ended then (default -1: no limit)",
+     ALL, COUNT(reasoning_most, -1, INT32_MAX)},
+    {"reasoning-budget-message", 0, "TEXT", "what it is ended with, before the mark of its end",
+     ALL, TEXT(reasoning_end)},
     SESSION_ENGINE(ALL, SESSION_AT_SERVE),
     {"no-kv-unified", 0, NULL, "divide -c N by --parallel: no answer has more positions", ALL,
      AS(option_flag, server.split)},
@@ -289,6 +296,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
                                       .prompt_cache_mib = 8192,
                                       .n_predict = -1,
                                       .max_tokens = -1,
+                                      .reasoning_most = -1,
                                       .queue = 256,
                                       .connections = 1024,
                                       .idle_s = 60,
@@ -319,6 +327,9 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
         return replay(a.replay, err);
     if (!a.server.session.model && !a.hf && !a.models)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
+    const char *how = a.server.reasoning;
+    if (how && strcmp(how, "on") && strcmp(how, "off") && strcmp(how, "auto"))
+        return oato_fail(err, OATO_EUSAGE, "--reasoning %.40s: it is on, off or auto", how);
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");

@@ -6,6 +6,8 @@
  */
 #include "server/server_internal.h"
 
+#include <string.h>
+
 enum {
     FLAG = MEMBER_FLAG,
     WHOLE = MEMBER_WHOLE,
@@ -26,6 +28,12 @@ enum {
     OPTIONS = MEMBER_ON(ASK_OPTIONS),
     INFILL = MEMBER_ON(ASK_INFILL),
     RERANK = MEMBER_ON(ASK_RERANK),
+    QUERY = MEMBER_ON(ASK_QUERY),
+    QUERY_MODELS = MEMBER_ON(ASK_QUERY_MODELS),
+    QUERY_RESPONSE = MEMBER_ON(ASK_QUERY_RESPONSE),
+    QUERY_ITEMS = MEMBER_ON(ASK_QUERY_ITEMS),
+    QUERY_SLOTS = MEMBER_ON(ASK_QUERY_SLOTS),
+    QUERY_SLOT = MEMBER_ON(ASK_QUERY_SLOT),
     ANSWERS = NATIVE | COMPLETION | CHAT,
     ELSEWHERE = 0, /* read elsewhere */
     MOST = INT32_MAX
@@ -38,6 +46,7 @@ enum {
 /* What is asked for instead. */
 #define SCHEMA "use json_schema or response_format"
 #define LEAVE  "leave it out"
+#define CHATS  "use /v1/chat/completions"
 
 const struct member members[] = {
     /* used: of several names of one thing the last one decides */
@@ -47,6 +56,8 @@ const struct member members[] = {
     {"n_predict", ANSWERS, WHOLE, .at = AT(most), .least = -1, .most = MOST},
     {"n", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},
     {"n_cmpl", ANSWERS, WHOLE, .at = AT(n), .least = 1, .most = ANSWERS_MAX},
+    {"n_indent", ANSWERS, WHOLE, .at = AT(stops.indent), .least = 0, .most = MOST},
+    {"t_max_predict_ms", ANSWERS, WHOLE, .at = AT(most_ms), .least = -1, .most = MOST},
     {"id_slot", ANSWERS, WHOLE, .at = AT(slot), .least = -1, .most = MOST},
     {"stream", ANSWERS, FLAG, .at = AT(stream)},
     {"return_tokens", ANSWERS, FLAG, .at = AT(tokens)},
@@ -77,15 +88,21 @@ const struct member members[] = {
     {"parallel_tool_calls", CHAT | RESPONSES, FLAG, .at = ELSEWHERE},
     {"chat_template_kwargs", CHAT, OBJECT, .at = ELSEWHERE},
     {"reasoning_effort", CHAT, TEXT, .at = ELSEWHERE},
+    {"reasoning_budget_tokens", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"thinking_budget_tokens", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"thinking_token_budget", CHAT, WHOLE, .at = AT(thinks_most), .least = -1, .most = MOST},
+    {"reasoning_budget_message", CHAT, TEXT, .at = ELSEWHERE},
     {"add_generation_prompt", CHAT, FLAG, .at = ELSEWHERE},
     {"continue_final_message", CHAT, FLAG, .at = ELSEWHERE},
     {"input", EMBED, TEXT | LIST | OBJECT, .at = ELSEWHERE},
     {"input", OLLAMA | RESPONSES, TEXT | LIST, .at = ELSEWHERE},
     {"content", EMBED, TEXT | LIST, .at = ELSEWHERE},
     {"encoding_format", EMBED, TEXT, .at = ELSEWHERE},
-    {"dimensions", EMBED | OLLAMA, WHOLE, .at = AT(dimensions), .least = 1, .most = MOST,
+    {"dimensions", EMBED, WHOLE, .at = AT(dimensions), .least = 1, .most = MOST,
      .most_width = true},
-    {"truncate", EMBED | OLLAMA, FLAG, .at = AT(truncate)},
+    {"dimensions", OLLAMA, WHOLE, .at = AT(dimensions), .least = 0, .most = MOST,
+     .most_width = true},
+    {"truncate", EMBED | OLLAMA | RERANK, FLAG, .at = AT(truncate)},
     {"suffix", COMPLETION | OLLAMA, TEXT, .at = ELSEWHERE},
     {"input_prefix", INFILL, TEXT, .at = ELSEWHERE},
     {"input_suffix", INFILL, TEXT, .at = ELSEWHERE},
@@ -105,7 +122,6 @@ const struct member members[] = {
     {"logprobs", OLLAMA, FLAG, .at = ELSEWHERE},
     {"top_logprobs", OLLAMA | RESPONSES, WHOLE, .least = 0, .most = PROBS_MAX},
     {"num_predict", OPTIONS, WHOLE, .least = -2, .most = MOST},
-    {"num_ctx", OPTIONS, WHOLE, .least = 1, .most = MOST},
     {"content", TOKENIZE, TEXT, .at = ELSEWHERE},
     {"add_special", TOKENIZE, FLAG, .at = ELSEWHERE},
     {"add_special_tokens", TOKENIZE, FLAG, .at = ELSEWHERE},
@@ -126,6 +142,7 @@ const struct member members[] = {
     {"n_cache_reuse", ANSWERS, WHOLE, .idle = true},
     {"n_keep", ANSWERS, WHOLE, .idle = true},
     {"n_discard", ANSWERS, WHOLE, .idle = true},
+    {"t_max_prompt_ms", ANSWERS, NUMBER, .idle = true},
     {"samplers", ANSWERS, LIST | TEXT, .idle = true},
     {"adaptive_decay", ANSWERS, NUMBER, .idle = true},
     {"backend_sampling", ANSWERS, FLAG, .idle = true},
@@ -136,6 +153,7 @@ const struct member members[] = {
     {"speculative.type", ANSWERS, TEXT, .idle = true},
     {"spaces_between_special_tokens", ANSWERS, FLAG, .idle = true},
     {"keep_alive", OLLAMA, NUMBER | TEXT, .idle = true},
+    {"num_ctx", OPTIONS, WHOLE, .idle = true},
     {"num_keep", OPTIONS, WHOLE, .idle = true},
     {"num_batch", OPTIONS, WHOLE, .idle = true},
     {"num_gpu", OPTIONS, WHOLE, .idle = true},
@@ -166,7 +184,6 @@ const struct member members[] = {
     {"penalize_newline", OPTIONS, FLAG, .refused = LEAVE, .off_true = true},
     /* llama.cpp's: refused */
     {"lora", ANSWERS, LIST, .refused = "merge it into the model"},
-    {"n_indent", ANSWERS, WHOLE, .refused = "use a grammar"},
     {"input_prefix", ANSWERS, TEXT, .refused = "use /infill"},
     {"input_suffix", ANSWERS, TEXT, .refused = "use /infill"},
     {"input_extra", ANSWERS, LIST, .refused = "use /infill"},
@@ -175,8 +192,6 @@ const struct member members[] = {
     {"min_keep", ANSWERS, WHOLE, .refused = LEAVE},
     {"tfs_z", ANSWERS | OPTIONS, NUMBER, .refused = "use min_p", .off = 1},
     {"penalize_nl", ANSWERS, FLAG, .refused = LEAVE},
-    {"t_max_predict_ms", ANSWERS, NUMBER, .refused = "use max_tokens"},
-    {"t_max_prompt_ms", ANSWERS, NUMBER, .refused = LEAVE},
     {"grammar_lazy", ANSWERS, FLAG, .refused = "use tools, or a grammar from the start"},
     {"grammar_triggers", ANSWERS, LIST, .refused = "use tools, or a grammar from the start"},
     {"preserved_tokens", ANSWERS, LIST, .refused = LEAVE},
@@ -186,9 +201,10 @@ const struct member members[] = {
      .off_text = "auto deepseek"},
     {"reasoning_in_content", ANSWERS, FLAG, .refused = "reasoning always comes apart"},
     {"thinking_forced_open", ANSWERS, FLAG, .refused = "use chat_template_kwargs"},
-    {"reasoning_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
-    {"thinking_budget_tokens", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
-    {"reasoning_budget_message", ANSWERS, TEXT, .refused = LEAVE},
+    {"reasoning_budget_tokens", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
+    {"thinking_budget_tokens", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
+    {"reasoning_budget_message", NATIVE | COMPLETION, TEXT, .refused = CHATS},
+    {"reasoning_control", ANSWERS, FLAG, .refused = "use reasoning_budget_tokens"},
     {"embd_normalize", EMBED, WHOLE, .refused = "start the server with another --pooling",
      .off = 2},
     /* vLLM's: refused */
@@ -228,7 +244,7 @@ const struct member members[] = {
     {"chat_template", CHAT | EMBED, TEXT, .refused = "start with --chat-template-file"},
     {"mm_processor_kwargs", ANSWERS | EMBED, OBJECT, .refused = "this server reads only text"},
     {"include_reasoning", CHAT, FLAG, .refused = "reasoning always comes apart", .off_true = true},
-    {"thinking_token_budget", ANSWERS, WHOLE, .refused = "use max_tokens", .off = -1},
+    {"thinking_token_budget", NATIVE | COMPLETION, WHOLE, .refused = CHATS, .off = -1},
     {"prompt_embeds", NATIVE | COMPLETION, ANY, .refused = "send a text or token ids"},
     {"normalize", EMBED, FLAG, .refused = "use --pooling none and /embeddings", .off_true = true},
     {"embed_dtype", EMBED, TEXT, .refused = LEAVE, .off_text = "float32"},
@@ -251,6 +267,7 @@ const struct member members[] = {
     {"reasoning", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"text", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"include", RESPONSES, LIST, .at = ELSEWHERE},
+    {"truncation", RESPONSES, TEXT, .at = ELSEWHERE},
     {"store", RESPONSES, FLAG, .at = ELSEWHERE},
     {"metadata", RESPONSES, OBJECT, .at = ELSEWHERE},
     {"temperature", MESSAGES | RESPONSES, NUMBER, .least = 0, .most = 100},
@@ -267,13 +284,31 @@ const struct member members[] = {
     {"client_metadata", RESPONSES, OBJECT, .idle = true},
     {"stream_options", RESPONSES, OBJECT, .idle = true},
     {"max_tool_calls", RESPONSES, WHOLE, .idle = true},
+    {"raw_scores", RERANK, FLAG, .refused = LEAVE},
     {"container", MESSAGES, TEXT | OBJECT, .refused = "this server runs no code"},
     {"mcp_servers", MESSAGES, LIST, .refused = "let the client call them as tools"},
     {"background", RESPONSES, FLAG, .refused = "wait for the answer, or stream it"},
-    {"truncation", RESPONSES, TEXT, .refused = "send less", .off_text = "disabled"},
     {"conversation", RESPONSES, TEXT | OBJECT, .refused = "use previous_response_id"},
     {"prompt", RESPONSES, OBJECT, .refused = "send its text as input"},
     {"moderation", RESPONSES, OBJECT, .refused = "this server moderates nothing"},
+    /* behind the ? of an address */
+    {"autoload", QUERY, FLAG, .at = ELSEWHERE},
+    {"limit", QUERY_MODELS, WHOLE, .least = 1, .most = 1000},
+    {"after_id", QUERY_MODELS, TEXT, .at = ELSEWHERE},
+    {"before_id", QUERY_MODELS, TEXT, .at = ELSEWHERE},
+    {"reload", QUERY_MODELS, FLAG, .refused = "the list is read when the server starts"},
+    {"limit", QUERY_ITEMS, WHOLE, .least = 1, .most = 100},
+    {"after", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"before", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"order", QUERY_ITEMS, TEXT, .at = ELSEWHERE},
+    {"include", QUERY_RESPONSE | QUERY_ITEMS, TEXT,
+     .refused = "it goes into the request that makes the response"},
+    {"stream", QUERY_RESPONSE, FLAG, .refused = "the response is complete; leave it out"},
+    {"starting_after", QUERY_RESPONSE, WHOLE, .refused = "no events are kept; leave it out",
+     .strict = true},
+    {"include_obfuscation", QUERY_RESPONSE, FLAG, .idle = true},
+    {"fail_on_no_slot", QUERY_SLOTS, FLAG, .at = ELSEWHERE},
+    {"action", QUERY_SLOT, TEXT, .at = ELSEWHERE},
     {0},
 };
 
@@ -281,4 +316,37 @@ oato_status request_members(const json_t *o, enum ask_kind kind, int32_t width, 
                             struct oato_error *err)
 {
     return json_members_read(members, o, MEMBER_ON(kind), width, ask, err);
+}
+
+/* What is behind the ? is text; what is not of the row's type stays one, and is refused then. */
+static json_t *query_value(const struct member *m, const char *text)
+{
+    int64_t number;
+    const bool yes = !strcmp(text, "true") || !strcmp(text, "1");
+    if (m->types & FLAG && (yes || !strcmp(text, "false") || !strcmp(text, "0")))
+        return json_boolean(yes);
+    if (m->types & (WHOLE | NUMBER) && parse_i64(text, INT64_MIN, INT64_MAX, &number))
+        return json_integer(number);
+    return text_value(text, strlen(text));
+}
+
+oato_status query_members(struct exchange *x, enum ask_kind kind, struct oato_error *err)
+{
+    const unsigned on = QUERY | MEMBER_ON(kind);
+    char list[40];
+    if (!MHD_get_connection_values(x->connection, MHD_GET_ARGUMENT_KIND, NULL, NULL))
+        return OATO_OK;
+    x->query = json_object();
+    for (const struct member *m = members; m->name; m++) {
+        if (!(m->on & on))
+            continue;
+        const char *text =
+            MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, m->name);
+        snprintf(list, sizeof list, "%s[]", m->name); /* as OpenAI's clients send one */
+        text =
+            text ? text : MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, list);
+        if (text && *text)
+            json_object_set_new(x->query, m->name, query_value(m, text));
+    }
+    return json_members_read(members, x->query, on, 0, NULL, err);
 }

@@ -96,24 +96,20 @@ static enum MHD_Result reply_failed(struct exchange *x, const struct instance *m
                        m->failure.text);
 }
 
-static const char *query(const struct exchange *x, const char *name)
-{
-    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
-}
-
 /* The model that the request names; NULL, and there is a reply. The body stays. */
 static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
 {
     struct oato_error err;
-    const char *name = query(x, "model");
+    const char *name = json_string_value(json_object_get(x->query, "model"));
     if (x->preparing == PREPARING && x->body.len) {
         const json_t *o = x->json ? x->json : body_parse(x, &err);
-        if (!o) {
+        if (!o || request_members(o, ASK_QUERY, 0, NULL, &err)) {
             *result = reply_failure(x, &err);
             return NULL;
         }
-        const char *said = json_string_value(json_object_get(o, "model"));
-        name = said ? said : name;
+        const bool ollama = x->route->dialect == &dialect_ollama;
+        const json_t *said = json_given(o, ollama && !json_given(o, "model") ? "name" : "model");
+        name = json_is_string(said) ? json_string_value(said) : name;
     }
     struct models *all = &x->server->models;
     struct instance *m = name ? models_named(x->server, name) : all->n == 1 ? all->of[0] : NULL;
@@ -123,7 +119,7 @@ static struct instance *model_of(struct exchange *x, enum MHD_Result *result)
         *result = models_props(x);
     else if (!name)
         *result = reply_error(x, MHD_HTTP_BAD_REQUEST,
-                              "model name is missing from the request; /v1/models lists all");
+                              "model is missing from the request; /v1/models lists all");
     else
         *result = reply_error(x, MHD_HTTP_NOT_FOUND,
                               "the model '%.200s' does not exist; /v1/models lists all", name);
@@ -138,9 +134,9 @@ enum models_take models_take(struct exchange *x, enum MHD_Result *result)
     struct instance *m = model_of(x, result);
     if (!m)
         return MODEL_REFUSED;
-    const char *word = query(x, "autoload");
-    const bool loads = word ? !strcmp(word, "true") || !strcmp(word, "1")
-                            : x->method != METHOD_GET && !x->server->options->no_autoload;
+    const json_t *asked = json_object_get(x->query, "autoload");
+    const bool loads =
+        asked ? json_is_true(asked) : x->method != METHOD_GET && !x->server->options->no_autoload;
     enum models_take taking = MODEL_REFUSED;
     pthread_mutex_lock(&all->lock);
     const bool there = atomic_load(&m->state) != INSTANCE_UNLOADED || m->asked_ns;

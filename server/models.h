@@ -59,6 +59,9 @@ void models_leave(struct exchange *x);
 /* Something has changed: the engine thread of a model has loaded it, ended, or knows its size. */
 void models_wake(struct server *s);
 
+/* One of several goes when nobody uses it any more; one that is alone stays. */
+void models_unload(struct instance *m);
+
 enum MHD_Result route_models(struct exchange *x);
 enum MHD_Result route_model(struct exchange *x);
 /* Where several are served: /props that names none, as llama.cpp's router has it; POST /models/load

@@ -53,6 +53,7 @@ static void openai_add(struct text *t, const struct instance *m, int state)
     }
     if (state == INSTANCE_READY) {
         const struct model_shape *shape = &m->session.model->shape;
+        json_add(t, JSON("max_model_len", m->context), JSON("context_length", m->context));
         json_add_object(t, "meta", JSON("n_vocab", shape->vocab), JSON("n_ctx", m->context),
                         JSON("n_ctx_train", shape->context_length), JSON("n_embd", shape->width));
     }
@@ -71,22 +72,44 @@ static void model_add(struct text *t, struct instance *m, bool anthropic)
     pthread_mutex_unlock(&m->server->models.lock);
 }
 
+/* The number of the model that the member `key` of the query names; -1: it names none. */
+static oato_status model_find(const struct exchange *x, const char *key, int64_t *at,
+                              struct oato_error *err)
+{
+    const char *name = json_string_value(json_object_get(x->query, key));
+    const struct models *all = &x->server->models;
+    const struct instance *m = name ? models_named(x->server, name) : NULL;
+    *at = m ? 0 : -1;
+    while (m && all->of[*at] != m)
+        ++*at;
+    return !name || m ? OATO_OK
+                      : oato_fail(err, OATO_EUSAGE, "%s: there is no model %.80s", key, name);
+}
+
 enum MHD_Result route_models(struct exchange *x)
 {
+    enum { MODELS = 20 }; /* of Anthropic's interface */
     struct models *all = &x->server->models;
     const bool anthropic = asks_anthropic(x);
+    struct oato_error err;
+    int64_t after, before;
     struct text t;
+    if (model_find(x, "after_id", &after, &err) || model_find(x, "before_id", &before, &err))
+        return reply_failure(x, &err);
+    const struct page p = page_of(x, all->n, after, before, anthropic ? MODELS : all->n);
     text_init(&t);
     json_open(&t, NULL, '{');
     json_open(&t, "data", '[');
-    for (int32_t i = 0; i < all->n; i++)
+    for (int64_t i = p.from; i < p.end; i++)
         model_add(&t, all->of[i], anthropic);
     json_close(&t, ']');
-    if (anthropic)
-        json_add(&t, json_bool("has_more", false), JSON("first_id", (const char *)all->of[0]->name),
-                 JSON("last_id", (const char *)all->of[all->n - 1]->name));
-    else
+    if (!anthropic)
         json_add(&t, JSON("object", "list"));
+    if (anthropic || p.more)
+        json_add(&t, json_bool("has_more", p.more));
+    if (anthropic && p.from < p.end)
+        json_add(&t, JSON("first_id", (const char *)all->of[p.from]->name),
+                 JSON("last_id", (const char *)all->of[p.end - 1]->name));
     json_close(&t, '}');
     return reply_json(x, &t);
 }
@@ -110,9 +133,29 @@ enum MHD_Result models_props(struct exchange *x)
     json_open(&t, NULL, '{');
     json_add(&t, JSON("role", "router"), JSON("max_instances", o->models_max),
              json_bool("models_autoload", !o->no_autoload), JSON("memory_bytes", o->memory_bytes),
-             JSON("build_info", "oato-" OATO_VERSION));
+             JSON("build_info", SERVER_BUILD));
     json_close(&t, '}');
     return reply_json(x, &t);
+}
+
+/* With the lock. */
+static void want(struct instance *m, bool load)
+{
+    if (load)
+        m->failed_ns = 0;
+    m->asked_ns = load ? now_ns() : 0;
+    m->leaves = m->leaves || (!load && atomic_load(&m->state) != INSTANCE_UNLOADED);
+    pthread_cond_signal(&m->server->models.wake);
+}
+
+void models_unload(struct instance *m)
+{
+    struct models *all = &m->server->models;
+    if (all->alone)
+        return;
+    pthread_mutex_lock(&all->lock);
+    want(m, false);
+    pthread_mutex_unlock(&all->lock);
 }
 
 static enum MHD_Result command(struct exchange *x, bool load)
@@ -120,9 +163,12 @@ static enum MHD_Result command(struct exchange *x, bool load)
     struct models *all = &x->server->models;
     struct oato_error err;
     const json_t *o = body_json(x, &err);
-    if (!o)
+    if (!o || request_members(o, ASK_QUERY, 0, NULL, &err))
         return reply_failure(x, &err);
     const char *name = json_string_value(json_object_get(o, "model"));
+    if (!name && !all->alone)
+        return reply_error(x, MHD_HTTP_BAD_REQUEST,
+                           "model is missing from the request; /v1/models lists all");
     struct instance *m = name ? models_named(x->server, name) : NULL;
     if (all->alone)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,
@@ -133,13 +179,8 @@ static enum MHD_Result command(struct exchange *x, bool load)
     const int state = atomic_load(&m->state);
     const bool there = (state == INSTANCE_READY && !m->leaves) || state == INSTANCE_LOADING ||
                        (state == INSTANCE_UNLOADED && m->asked_ns);
-    if (there != load) {
-        if (load)
-            m->failed_ns = 0;
-        m->asked_ns = load ? now_ns() : 0;
-        m->leaves = m->leaves || (!load && state != INSTANCE_UNLOADED);
-        pthread_cond_signal(&all->wake);
-    }
+    if (there != load)
+        want(m, load);
     pthread_mutex_unlock(&all->lock);
     return there == load ? reply_error(x, MHD_HTTP_BAD_REQUEST, "model is %s",
                                        load ? "already running" : "not running")

@@ -18,15 +18,9 @@ static const char *const samplers[] = {SAMPLING_OPTIONS(NAME) "seed", "stop"};
 static oato_status settings_take(const struct exchange *x, json_t *request, struct oato_error *err)
 {
     const json_t *options = json_object_get(x->json, "options");
-    const json_t *context = json_object_get(options, "num_ctx"),
-                 *most = json_object_get(options, "num_predict");
+    const json_t *most = json_object_get(options, "num_predict");
     if (request_members(options, ASK_OPTIONS, 0, NULL, err))
         return err->status;
-    if (json_number_value(context) > x->instance->context)
-        return oato_fail(err, OATO_EUSAGE,
-                         "num_ctx of %.0f is more than the context of this server, which is %d; "
-                         "ask for less, or start it with -c",
-                         json_number_value(context), x->instance->context);
     members_copy(request, options, samplers, ARRAY_LEN(samplers));
     if (json_is_number(most)) /* -2: until the context is full */
         json_object_set_new(
@@ -56,11 +50,9 @@ static oato_status think_take(const struct exchange *x, json_t *request, struct 
     const json_t *think = json_object_get(x->json, "think");
     if (!think || json_is_null(think))
         return OATO_OK;
-    effort_set(request, think);
-    const bool effort = json_object_get(request, "reasoning_effort") != NULL;
-    if (json_string_length(think) && !effort)
-        return oato_fail(err, OATO_EUSAGE,
-                         "think can be true, false, \"low\", \"medium\" or \"high\"");
+    const bool effort = json_string_length(think) > 0;
+    if (effort && effort_set(request, "think can be true, false, or it", think, err))
+        return err->status;
     if ((effort || json_is_true(think)) && !ollama_thinks(x->instance))
         return oato_fail(err, OATO_EUSAGE, "%.100s does not support thinking; leave think out",
                          x->instance->name);
@@ -151,13 +143,15 @@ static oato_status embed_request(struct exchange *x, struct oato_error *err)
 {
     json_t *o = x->json, *prompt = json_object_get(o, "prompt");
     const json_t *truncate = json_object_get(o, "truncate");
-    const oato_status status = request_members(o, ASK_OLLAMA, INT32_MAX, NULL, err);
+    const int32_t width = x->instance->session.model->shape.width;
+    const oato_status status = request_members(o, ASK_OLLAMA, width, NULL, err);
+    json_t *dimensions = json_object_get(o, "dimensions"); /* 0: all of them */
     x->kept = json_pack("{s:O?, s:b}", "model", json_object_get(o, "model"), "old",
-                        prompt && !json_object_get(o, "input"));
-    x->json =
-        json_pack("{s:O*, s:O*, s:b}", "input",
-                  json_object_get(o, "input") ? json_object_get(o, "input") : prompt, "dimensions",
-                  json_object_get(o, "dimensions"), "truncate", !json_is_false(truncate));
+                        prompt && !json_given(o, "input"));
+    x->json = json_pack("{s:O*, s:O*, s:b}", "input",
+                        json_given(o, "input") ? json_object_get(o, "input") : prompt, "dimensions",
+                        json_number_value(dimensions) > 0 ? dimensions : NULL, "truncate",
+                        !json_is_false(truncate));
     json_decref(o);
     return status;
 }
@@ -331,23 +325,35 @@ const struct dialect dialect_ollama_embed = {.kind = ASK_EMBED,
                                              .error = ollama_error,
                                              .too_long = "the prompt exceeds the context: "};
 
-/* Without a prompt a request loads the model, or unloads it with keep_alive 0. */
+/* 0, also as a duration: "0s". */
+static bool is_nothing(const json_t *alive)
+{
+    const char *text = or_empty(json_string_value(alive));
+    return json_is_number(alive)
+               ? json_number_value(alive) == 0
+               : text[strcspn(text, "0123456789")] && !text[strcspn(text, "123456789")];
+}
+
+/* Without a prompt a request loads the model. With keep_alive 0 it goes once it has answered, if it
+ * is one of several. */
 enum MHD_Result route_ollama(struct exchange *x)
 {
     struct oato_error err;
     if (!body_json(x, &err))
         return reply_failure(x, &err);
-    const json_t *o = x->json, *alive = json_object_get(o, "keep_alive"),
-                 *messages = json_object_get(o, "messages");
+    const json_t *o = x->json, *messages = json_given(o, "messages");
+    struct instance *m = x->instance;
+    const bool unload = is_nothing(json_object_get(o, "keep_alive"));
     const bool chat = !!strstr(x->route->path, "chat");
     const bool none = chat ? !json_array_size(messages) && (!messages || json_is_array(messages))
                            : !json_string_length(json_object_get(o, "prompt")) &&
                                  !json_string_length(json_object_get(o, "suffix"));
+    if (none && request_members(o, ASK_OLLAMA, INT32_MAX, NULL, &err))
+        return reply_failure(x, &err);
+    if (unload)
+        models_unload(m);
     if (!none)
         return route_complete(x);
-    if (request_members(o, ASK_OLLAMA, INT32_MAX, NULL, &err))
-        return reply_failure(x, &err);
-    const bool unload = json_is_number(alive) && json_number_value(alive) == 0;
     json_t *to, *line = line_begin(o, x->instance, chat, json_string(""), &to);
     json_object_update_new(
         line, json_pack("{s:b, s:s}", "done", true, "done_reason", unload ? "unload" : "load"));

@@ -31,21 +31,28 @@ static json_t *modified(const char *path, json_int_t *bytes)
     return ollama_time(there ? s.st_mtime : 0);
 }
 
-/* Of one that is not loaded the file alone is known. With the lock no model goes. */
+/* Of one that is not loaded the file alone is known: clients want every member nevertheless, and
+ * the digest must stay the same. With the lock no model goes. */
 static json_t *model_make(const struct instance *m, bool loaded)
 {
     const struct gguf *g = loaded ? m->session.model->gguf : NULL;
     json_int_t bytes;
     json_t *date = modified(m->options->session.model, &bytes);
-    char digest[20] = "";
-    if (loaded)
-        snprintf(digest, sizeof digest, "%016" PRIx64, gguf_content_hash(g));
+    struct text file;
+    char digest[20];
+    text_init(&file);
+    text_printf(&file, "%s %lld %s", m->options->session.model, (long long)bytes,
+                json_string_value(date));
+    snprintf(digest, sizeof digest, "%016" PRIx64, hash_bytes(or_empty(file.data), file.len));
+    text_free(&file);
     json_t *one =
         json_pack("{s:s, s:s, s:o, s:I, s:s}", "name", m->name, "model", m->name, "modified_at",
                   date, "size", loaded ? (json_int_t)gguf_data_bytes(g) : bytes, "digest", digest);
     json_object_set_new(one, "details",
                         loaded ? details_make(m->session.model)
-                               : json_pack("{s:s}", "format", "gguf"));
+                               : json_pack("{s:s, s:s, s:s, s:[], s:s, s:s}", "parent_model", "",
+                                           "format", "gguf", "family", "", "families",
+                                           "parameter_size", "", "quantization_level", ""));
     if (loaded)
         json_object_update_new(
             one, json_pack("{s:s, s:I, s:i}", "expires_at", "9999-12-31T23:59:59Z", "size_vram",
@@ -94,12 +101,11 @@ bool ollama_thinks(const struct instance *m)
 static json_t *abilities_make(const struct instance *m)
 {
     const bool answers = !m->options->session.engine.embeddings;
-    const bool tools = m->template && chat_template_mentions(m->template, "tools");
     const struct {
         const char *name;
         bool has;
     } all[] = {{"completion", answers},
-               {"tools", answers && tools},
+               {"tools", answers && m->template},
                {"thinking", answers && ollama_thinks(m)},
                {"insert", answers && fim_is_known(m)},
                {"embedding", m->states}};
@@ -117,8 +123,10 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     struct gguf_string program = {"", 0};
     json_int_t bytes;
     struct oato_error err;
+    char parameters[48]; /* as those of Ollama's files, which clients read the context from */
     if (!body_json(x, &err))
         return reply_failure(x, &err);
+    snprintf(parameters, sizeof parameters, "%-30s %d", "num_ctx", m->context);
     gguf_get_string(g, "tokenizer.chat_template", &program);
     json_t *keys = json_object();
     for (size_t i = 0; i < gguf_kv_count(g); i++)
@@ -127,7 +135,7 @@ enum MHD_Result route_ollama_show(struct exchange *x)
     json_object_set_new(keys, "general.parameter_count",
                         json_integer(model_parameters(m->session.model)));
     return reply_value(x, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "modelfile", "",
-                                    "parameters", "", "template",
+                                    "parameters", parameters, "template",
                                     text_value(program.data, program.len), "details",
                                     details_make(m->session.model), "model_info", keys,
                                     "capabilities", abilities_make(m), "modified_at",

@@ -33,6 +33,9 @@ const char *const page_headers[] = {
     NULL,
 };
 
+static const char pageless[] =
+    "oato-serve is running. It was built without its page (-DOATO_PAGE=OFF).\n";
+
 static const struct embedded_file *file_find(const char *name)
 {
     const struct embedded_file *f = page_files;
@@ -62,6 +65,8 @@ enum MHD_Result route_page(struct exchange *x)
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "If-None-Match");
     if (x->instance->options->no_page)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "the server was started with --no-ui");
+    if (!f && !x->rest) /* Ollama's clients ask for / to see whether somebody is there */
+        return reply(x, MHD_HTTP_OK, file_type(""), pageless, sizeof pageless - 1);
     if (!f)
         return reply_error(x, MHD_HTTP_NOT_FOUND, "the page has no file %.80s", x->rest);
     snprintf(x->etag, sizeof x->etag, "\"%016" PRIx64 "\"", hash_bytes(f->data, f->bytes));
@@ -162,6 +167,9 @@ enum MHD_Result route_slots(struct exchange *x)
     pthread_mutex_lock(&m->lock);
     const struct seen seen = m->seen;
     pthread_mutex_unlock(&m->lock);
+    if (json_is_true(json_object_get(x->query, "fail_on_no_slot")) &&
+        seen.n_running >= m->options->session.engine.seqs)
+        return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, "no slot available");
     text_init(&t);
     json_open(&t, NULL, '[');
     for (int32_t i = 0; i < m->options->session.engine.seqs; i++) {

@@ -122,7 +122,12 @@ static void id_make(struct ask *ask)
 /* Where a request says nothing the command line decides; where the command line limits, it does. */
 static void bounds_apply(const struct instance *m, struct ask *ask)
 {
-    const int32_t most = m->options->max_tokens;
+    const struct server_options *o = m->options;
+    const int32_t most = o->max_tokens;
+    if (ask->thinks_most < 0 && ask->kind == ASK_CHAT)
+        ask->thinks_most = o->reasoning_most;
+    if (!ask->thinks_end)
+        ask->thinks_end = o->reasoning_end;
     if (most >= 0 && (ask->most < 0 || ask->most > most))
         ask->most = most;
     sampler_bound(&ask->sampling, m->context);
@@ -132,9 +137,11 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
                      const struct budget *budget, struct ask *ask, struct oato_error *err)
 {
     *ask = (struct ask){.kind = kind,
+                        .prompts = "prompt",
                         .budget = *budget,
                         .sampling = m->session.sampling,
                         .most = m->options->n_predict,
+                        .thinks_most = -1,
                         .slot = -1,
                         .n = 1,
                         .verbose = m->options->verbose,
@@ -158,6 +165,7 @@ oato_status ask_read(const struct instance *m, const json_t *o, enum ask_kind ki
         status = probs_read(o, ask, err);
     if (!status)
         status = constraint_read(o, ask, err);
+    ask->thinks_end = json_string_value(json_given(o, "reasoning_budget_message"));
     bounds_apply(m, ask);
     id_make(ask);
     if (status)
@@ -196,7 +204,9 @@ static oato_status id_add(struct ids *to, int64_t id, const struct instance *m,
         return oato_fail_memory(err, to->n * sizeof *more, "a prompt");
     to->id = more;
     if (id < 0 || id >= m->session.model->shape.vocab)
-        return oato_fail(err, OATO_EUSAGE, "token id %lld is outside the vocabulary of %d",
+        return oato_fail(err, OATO_EUSAGE,
+                         "token id %lld is outside the vocabulary of %d; see "
+                         "/tokenize",
                          (long long)id, m->session.model->shape.vocab);
     more[to->n++] = (int32_t)id;
     return OATO_OK;
@@ -248,7 +258,8 @@ static oato_status content_ids(struct job *j, const json_t *content, struct ids 
 {
     json_t *joined = parts_join(content, "");
     if (!joined)
-        return oato_fail(err, OATO_EUSAGE, "content can only be text here");
+        return oato_fail(err, OATO_EUSAGE, "%s: content wants parts that are texts",
+                         j->ask.prompts);
     const oato_status status = text_ids(j, joined, to, err);
     json_decref(joined);
     return status;
@@ -260,7 +271,10 @@ static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
 {
     if (json_is_object(part)) {
         if (json_given(part, "multimodal_data"))
-            return oato_fail(err, OATO_EUSAGE, "this server reads no images and no sound");
+            return oato_fail(err, OATO_EUSAGE,
+                             "%s: multimodal_data is not supported here; this server reads only "
+                             "text",
+                             j->ask.prompts);
         if (json_is_array(json_given(part, "content")))
             return content_ids(j, json_given(part, "content"), to, err);
         part = json_given(part, "prompt_string");
@@ -269,7 +283,8 @@ static oato_status part_add(struct job *j, const json_t *part, struct ids *to,
         return text_ids(j, part, to, err);
     if (json_is_integer(part))
         return id_add(to, json_integer_value(part), j->instance, err);
-    return oato_fail(err, OATO_EUSAGE, "prompt wants a text, token ids, or a list of prompts");
+    return oato_fail(err, OATO_EUSAGE, "%s wants a text, token ids, or a list of them",
+                     j->ask.prompts);
 }
 
 /* An empty prompt is the BOS token. */
@@ -279,7 +294,9 @@ oato_status prompt_ids_add(struct job *j, const int32_t *ids, size_t n, struct o
     const int32_t bos = tokenizer_bos(m->session.tokenizer);
     oato_status status = OATO_OK;
     if (!n && bos < 0)
-        return oato_fail(err, OATO_EUSAGE, "the prompt is empty and the model has no BOS token");
+        return oato_fail(err, OATO_EUSAGE,
+                         "%s is empty, and the model has no BOS token to begin with",
+                         j->ask.prompts);
     if (!n) {
         ids = &bos;
         n = 1;
@@ -343,13 +360,16 @@ oato_status prompts_add(struct job *j, const json_t *prompt, struct oato_error *
     const json_t *one;
     size_t i;
     if (!prompt || json_is_null(prompt))
-        return oato_fail(err, OATO_EUSAGE, "prompt is missing");
+        return oato_fail(err, OATO_EUSAGE, "%s is missing; it is required", j->ask.prompts);
     if (!is_several(prompt))
         return prompt_add(j, prompt, err);
     if (j->ask.kind == ASK_EMBED && json_array_size(prompt) > INPUTS_MAX)
-        return oato_fail(err, OATO_EUSAGE, "a request may have at most %d inputs", INPUTS_MAX);
+        return oato_fail(err, OATO_EUSAGE, "%s may have at most %d texts", j->ask.prompts,
+                         INPUTS_MAX);
     if (j->ask.kind != ASK_EMBED && json_array_size(prompt) * (size_t)j->ask.n > ANSWERS_MAX)
-        return oato_fail(err, OATO_EUSAGE, "a request may ask for at most %d answers", ANSWERS_MAX);
+        return oato_fail(err, OATO_EUSAGE,
+                         "prompt and n ask for more than the %d answers that a request may have",
+                         ANSWERS_MAX);
     json_array_foreach(prompt, i, one)
     {
         if (!status)

@@ -36,11 +36,12 @@ static json_t *pair_make(struct gguf_string program, const json_t *query, const 
 }
 
 /* One input for each document, behind the query's without a head. */
-static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, const json_t *query,
-                               const json_t *documents, struct oato_error *err)
+static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, const char *name,
+                               struct oato_error *err)
 {
+    const json_t *query = json_object_get(x->json, "query"),
+                 *documents = json_object_get(x->json, name), *one;
     struct gguf_string program = {0};
-    const json_t *one;
     size_t i;
     if (head && !gguf_get_string(x->instance->session.model->gguf, "tokenizer.chat_template.rerank",
                                  &program))
@@ -54,8 +55,8 @@ static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, co
         const json_t *text = json_is_object(one) ? json_object_get(one, "text") : one;
         const size_t bytes = program.len + json_string_length(query) + json_string_length(text);
         if (!json_is_string(text))
-            return oato_fail(err, OATO_EUSAGE,
-                             "document %zu wants to be a text, or an object with a text", i);
+            return oato_fail(err, OATO_EUSAGE, "%s[%zu] wants a text, or an object with a text",
+                             name, i);
         if (head && budget_spend(&x->budget, bytes, bytes, "the query with each document", err))
             return err->status;
         json_array_append_new(inputs,
@@ -66,25 +67,32 @@ static oato_status inputs_make(struct exchange *x, json_t *inputs, bool head, co
 
 static oato_status rerank_request(struct exchange *x, struct oato_error *err)
 {
-    const json_t *o = x->json, *query = json_object_get(o, "query");
-    json_t *texts = json_object_get(o, "texts"), *inputs = json_array();
-    json_t *documents = texts ? texts : json_object_get(o, "documents");
+    const json_t *o = x->json;
+    json_t *inputs = json_array();
+    const bool texts = json_given(o, "texts") != NULL;
+    const char *name = texts ? "texts" : "documents";
+    json_t *documents = json_object_get(o, name);
     bool head = false;
     oato_status status = request_members(o, ASK_RERANK, 0, NULL, err);
-    if (!status && (!json_string_length(query) || !json_array_size(documents) ||
-                    json_array_size(documents) >= INPUTS_MAX))
-        status = oato_fail(err, OATO_EUSAGE, "query wants a text, and documents a list of 1 to %d",
-                           INPUTS_MAX - 1);
+    if (!status && texts && json_given(o, "documents"))
+        status = oato_fail(err, OATO_EUSAGE, "give either texts or documents, not both");
+    if (!status && !json_string_length(json_object_get(o, "query")))
+        status = oato_fail(err, OATO_EUSAGE, "query wants a text that is not empty");
+    if (!status && (!json_array_size(documents) || json_array_size(documents) >= INPUTS_MAX))
+        status =
+            oato_fail(err, OATO_EUSAGE, "%s wants a list of 1 to %d texts", name, INPUTS_MAX - 1);
     if (!status)
         status = model_head(x->instance->session.model, &head, err);
     if (!status)
-        status = inputs_make(x, inputs, head, query, documents, err);
-    x->kept = json_pack("{s:b, s:b, s:O?, s:O?, s:O?}", "head", head, "list", texts != NULL, "top",
+        status = inputs_make(x, inputs, head, name, err);
+    x->kept = json_pack("{s:b, s:b, s:O?, s:O?, s:O?}", "head", head, "list", texts, "top",
                         json_object_get(o, "top_n"), "returns",
                         json_object_get(o, texts ? "return_text" : "return_documents"), "documents",
                         documents);
+    json_t *truncate = head ? NULL : json_object_get(o, "truncate"); /* a pair has an end to keep */
+    json_t *request = json_pack("{s:o, s:O*}", "input", inputs, "truncate", truncate);
     json_decref(x->json);
-    x->json = json_pack("{s:o}", "input", inputs);
+    x->json = request;
     return status;
 }
 

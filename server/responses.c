@@ -117,6 +117,7 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
     const json_t *type = json_object_get(item, "type"), *role = json_object_get(item, "role");
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     const bool custom = json_is(type, "custom_tool_call");
+    const bool shell = json_is(type, "local_shell_call");
     if (json_is(type, "message") || (!type && json_is_string(role))) {
         if (!json_is_one(role, "user assistant system developer"))
             return oato_fail(err, OATO_EUSAGE,
@@ -125,8 +126,9 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
         const char *as = json_is(role, "developer") ? "system" : json_string_value(role);
         return parts_take(message_of(messages, as), json_object_get(item, "content"), err);
     }
-    if (json_is_one(type, "function_call_output custom_tool_call_output"))
-        return parts_take(message_of_result(messages, id), json_object_get(item, "output"), err);
+    if (json_is_one(type, "function_call_output custom_tool_call_output local_shell_call_output"))
+        return parts_take(message_of_result(messages, id ? id : json_object_get(item, "id")),
+                          json_object_get(item, "output"), err);
     if (json_is(type, "reasoning")) {
         reasoning_take(message_of(messages, "assistant"), item);
     } else if ((custom || json_is(type, "function_call")) && json_is_string(name)) {
@@ -136,6 +138,10 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
         message_calls(message_of(messages, "assistant"), id, as, arguments);
         json_decref(arguments);
         json_decref(as);
+    } else if (shell) { /* of another server, as all of them know it */
+        json_t *as = json_string("local_shell");
+        message_calls(message_of(messages, "assistant"), id, as, json_object_get(item, "action"));
+        json_decref(as);
     } else if (json_is(type, "item_reference")) {
         json_t *found;
         oato_status status = reference_load(x, item, &found, err);
@@ -143,7 +149,7 @@ static oato_status item_take(struct exchange *x, json_t *messages, const json_t 
             status = item_take(x, messages, found, err);
         json_decref(found);
         return status;
-    } else {
+    } else if (!json_is(type, "web_search_call")) { /* has no results */
         return unsupported("an item of input", item, err);
     }
     return OATO_OK;
@@ -159,11 +165,12 @@ static void items_mend(json_t *items)
     {
         const json_t *content = json_object_get(item, "content");
         const bool ours = json_is(json_object_get(item, "role"), "assistant");
+        const bool names = json_object_size(item) == 1 && json_object_get(item, "id");
         if (!json_object_get(item, "id"))
             json_object_set_new(item, "id",
                                 json_sprintf("in_%llx_%zu", (unsigned long long)now, i));
         if (!json_object_get(item, "type"))
-            json_object_set_new(item, "type", json_string("message"));
+            json_object_set_new(item, "type", json_string(names ? "item_reference" : "message"));
         if (json_is_string(content))
             json_object_set_new(item, "content",
                                 json_pack("[{s:s, s:O}]", "type",
@@ -296,18 +303,22 @@ static oato_status rest_take(struct exchange *x, json_t *request, struct oato_er
 {
     static const char *const gone[] = {"store", "n",          "prompt",   "stream_options",
                                        "tools", "max_tokens", "verbosity"};
+    const json_t *cut = json_given(x->json, "truncation");
     const json_t *o = x->json, *effort = json_object_get(json_object_get(o, "reasoning"), "effort");
     for (size_t i = 0; i < ARRAY_LEN(gone); i++)
         json_object_del(request, gone[i]);
     json_object_set(request, "max_completion_tokens", json_object_get(o, "max_output_tokens"));
     if (json_is(effort, "none"))
         thinking_set(x->instance->template, request, false);
-    else
-        effort_set(request, effort);
+    else if (effort_set(request, "effort", effort, err))
+        return err->status;
     if (includes(o, "message.output_text.logprobs") ||
         json_number_value(json_object_get(o, "top_logprobs")) > 0)
         json_object_set_new(request, "logprobs", json_true());
-    return format_set(request, json_object_get(json_object_get(o, "text"), "format"), err)
+    if (cut && !json_is_one(cut, "auto disabled"))
+        return oato_fail(err, OATO_EUSAGE, "truncation wants auto or disabled");
+    return format_set(request, "text.format", json_object_get(json_object_get(o, "text"), "format"),
+                      err)
                ? err->status
                : choice_take(request, json_object_get(o, "tool_choice"), err);
 }
@@ -325,7 +336,10 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
                      json_object_get(x->json, "instructions"));
     json_array_foreach(items, i, item)
     {
-        if (!status)
+        const bool offers = json_is(json_object_get(item, "type"), "additional_tools");
+        if (!status && offers)
+            status = tools_take(tools, names, json_object_get(item, "tools"), NULL, err);
+        else if (!status)
             status = item_take(x, messages, item, err);
     }
     if (!status)
@@ -357,22 +371,59 @@ oato_status responses_request(struct exchange *x, struct oato_error *err)
 
 /* ---------------------------------------------------------------------------------- routes --- */
 
-/* All of them at once, the last one first unless it is asked otherwise. */
-static json_t *items_told(const json_t *items, bool up)
+/* The number of the item whose id is the member `key` of the query; -1: none is asked for. */
+static oato_status item_find(const struct exchange *x, const json_t *items, const char *key,
+                             int64_t *at, struct oato_error *err)
 {
+    const char *id = json_string_value(json_object_get(x->query, key));
+    const int64_t n = (int64_t)json_array_size(items);
+    *at = id ? 0 : -1;
+    while (id && *at < n && !json_is(json_object_get(json_array_get(items, (size_t)*at), "id"), id))
+        ++*at;
+    return *at < n ? OATO_OK
+                   : oato_fail(err, OATO_EUSAGE, "%s: the response has no item %.80s", key, id);
+}
+
+/* The last one first, unless it is asked otherwise. NULL, and err says why. */
+static json_t *items_told(const struct exchange *x, const json_t *items, struct oato_error *err)
+{
+    enum { ITEMS = 20 };
+    const json_t *order = json_object_get(x->query, "order");
     const size_t n = json_array_size(items);
-    json_t *data = json_array();
+    int64_t after, before;
+    if (order && !json_is_one(order, "asc desc")) {
+        oato_fail(err, OATO_EUSAGE, "order wants asc or desc");
+        return NULL;
+    }
+    json_t *all = json_array(), *data = json_array();
     for (size_t i = 0; i < n; i++)
-        json_array_append(data, json_array_get(items, up ? i : n - 1 - i));
-    return json_pack("{s:s, s:O*, s:O*, s:b, s:o}", "object", "list", "first_id",
-                     json_object_get(json_array_get(data, 0), "id"), "last_id",
-                     json_object_get(json_array_get(data, n - 1), "id"), "has_more", 0, "data",
-                     data);
+        json_array_append(all, json_array_get(items, json_is(order, "asc") ? i : n - 1 - i));
+    const bool good =
+        !item_find(x, all, "after", &after, err) && !item_find(x, all, "before", &before, err);
+    const struct page p = page_of(x, (int64_t)n, good ? after : -1, good ? before : -1, ITEMS);
+    for (int64_t i = p.from; i < p.end; i++)
+        json_array_append(data, json_array_get(all, (size_t)i));
+    json_decref(all);
+    json_t *told = json_pack("{s:s, s:O?, s:O?, s:b, s:o}", "object", "list", "first_id",
+                             json_object_get(json_array_get(data, 0), "id"), "last_id",
+                             json_object_get(json_array_get(data, json_array_size(data) - 1), "id"),
+                             "has_more", p.more, "data", data);
+    if (good)
+        return told;
+    json_decref(told);
+    return NULL;
+}
+
+enum MHD_Result route_response_refuse(struct exchange *x)
+{
+    return reply_error(x, MHD_HTTP_BAD_REQUEST,
+                       "%s is not supported here: no answer is made in the background, and no "
+                       "conversation is compacted",
+                       x->route->path);
 }
 
 enum MHD_Result route_response(struct exchange *x)
 {
-    const char *order = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, "order");
     struct oato_error err;
     json_t *kept = NULL, *told = NULL;
     oato_status status = kept_load(x, x->rest, x->method == METHOD_DELETE, &kept, &err);
@@ -382,9 +433,9 @@ enum MHD_Result route_response(struct exchange *x)
     if (x->method == METHOD_DELETE)
         told = json_pack("{s:s, s:s, s:b}", "id", x->rest, "object", "response", "deleted", 1);
     else if (strstr(x->route->path, "/input_items"))
-        told = items_told(json_object_get(kept, "items"), order && !strcmp(order, "asc"));
+        told = items_told(x, json_object_get(kept, "items"), &err);
     else
         told = json_incref(json_object_get(kept, "response"));
     json_decref(kept);
-    return reply_value(x, told);
+    return told ? reply_value(x, told) : reply_failure(x, &err);
 }

@@ -82,6 +82,8 @@ static const struct route routes[] = {
     {"/v1/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
     {"/responses", METHOD_POST, false, false, route_complete, &dialect_responses},
     {"/v1/responses/input_tokens", METHOD_POST, false, false, route_count, &dialect_responses},
+    {"/v1/responses/compact", METHOD_POST, false, true, route_response_refuse, &dialect_responses},
+    {"/v1/responses/*/cancel", METHOD_POST, false, true, route_response_refuse, &dialect_responses},
     {"/v1/responses/*/input_items", METHOD_GET, false, true, route_response, &dialect_responses},
     {"/v1/responses/*", METHOD_GET | METHOD_DELETE, false, true, route_response,
      &dialect_responses},
@@ -92,6 +94,7 @@ static const struct route routes[] = {
     {"/embedding", METHOD_POST, false, false, route_embeddings, &dialect_embeddings_native},
     {"/infill", METHOD_POST, false, false, route_complete, &dialect_infill},
     {"/v1/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
+    {"/v2/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
     {"/rerank", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
     {"/v1/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
     {"/reranking", METHOD_POST, false, false, route_embeddings, &dialect_rerank},
@@ -122,6 +125,37 @@ static const struct route routes[] = {
 };
 
 /* -------------------------------------------------------------------------------- requests --- */
+
+/* What may stand behind the ? of an address, besides what may at any. */
+static enum ask_kind query_kind(const struct route *r)
+{
+    static const struct {
+        const char *path;
+        enum ask_kind kind;
+    } known[] = {{"/models", ASK_QUERY_MODELS},
+                 {"/v1/models", ASK_QUERY_MODELS},
+                 {"/v1/responses/*", ASK_QUERY_RESPONSE},
+                 {"/v1/responses/*/input_items", ASK_QUERY_ITEMS},
+                 {"/slots", ASK_QUERY_SLOTS},
+                 {"/slots/*", ASK_QUERY_SLOT}};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (!strcmp(r->path, known[i].path))
+            return known[i].kind;
+    return ASK_QUERY;
+}
+
+struct page page_of(const struct exchange *x, int64_t n, int64_t after, int64_t before,
+                    int64_t otherwise)
+{
+    const json_t *limit = json_object_get(x->query, "limit");
+    const int64_t most = limit ? json_integer_value(limit) : otherwise;
+    struct page p = {after + 1, before >= 0 ? before : n, false};
+    p.more = p.end - p.from > most;
+    if (p.more && before >= 0 && after < 0)
+        p.from = p.end - most;
+    p.end = min_i64(p.end, p.from + most);
+    return p;
+}
 
 /* Takes the same time whatever the key, up to its length. */
 static bool same_key(const char *given, const char *key)
@@ -211,6 +245,7 @@ static enum MHD_Result reply_wrong_method(struct exchange *x, const char *method
 enum MHD_Result dispatch(struct exchange *x, const char *method, const char *path)
 {
     const int state = atomic_load(&x->instance->state);
+    struct oato_error err;
     unsigned methods;
     if (!strcmp(method, "OPTIONS"))
         return preflight(x);
@@ -233,8 +268,16 @@ enum MHD_Result dispatch(struct exchange *x, const char *method, const char *pat
     if (x->crowded)
         return reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE,
                            "other large requests wait; try again later");
+    const char *coding =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Content-Encoding");
+    if (coding && strcasecmp(coding, "identity"))
+        return reply_error(x, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
+                           "Content-Encoding: %.40s is not supported; send the body as it is",
+                           coding);
     if (x->body.failed || (strchr(x->route->path, '*') && !x->rest))
         return reply_error(x, MHD_HTTP_INTERNAL_SERVER_ERROR, "memory is short");
+    if (query_members(x, query_kind(x->route), &err))
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "%s", err.text);
     const bool alone = x->server->models.alone, needs = !x->route->loading;
     if (needs && (atomic_load(&x->server->ending) || (alone && state > INSTANCE_READY)))
         return reply_ending(x);

@@ -39,12 +39,15 @@ struct server_options {
     const char *pooling; /* of embeddings: last, mean or none; engine.embeddings asks for them */
     const char *profile; /* what restoring takes, by oato-profile --restores; NULL: unknown */
     int32_t swap_mib;    /* host memory for answers that are swapped out */
-    int32_t prompt_cache_mib; /* that the folder session.engine.prompt_cache may hold */
-    int32_t n_predict;        /* tokens of an answer whose request does not say; -1: no limit */
-    int32_t max_tokens;       /* that any answer may have; -1: no limit but the context */
-    int32_t queue;            /* answers that may wait for their turn */
-    int32_t connections;      /* open at the same time */
-    int32_t idle_s, drain_s;  /* a silent connection; running answers after a signal to end */
+    int32_t prompt_cache_mib;  /* that the folder session.engine.prompt_cache may hold */
+    int32_t n_predict;         /* tokens of an answer whose request does not say; -1: no limit */
+    int32_t max_tokens;        /* that any answer may have; -1: no limit but the context */
+    int32_t reasoning_most;    /* tokens of an answer's reasoning; -1: no limit */
+    const char *reasoning_end; /* text that ends it then, before its mark; NULL: none */
+    const char *reasoning;     /* "on", "off" or "auto"; NULL: as the template does by itself */
+    int32_t queue;             /* answers that may wait for their turn */
+    int32_t connections;       /* open at the same time */
+    int32_t idle_s, drain_s;   /* a silent connection; running answers after a signal to end */
     bool no_slots, no_metrics, no_page; /* nothing at /slots, /metrics, / */
     bool verbose;                       /* answers tell their prompt */
     bool split;       /* engine.context is divided by engine.seqs: no answer has more positions */

@@ -76,6 +76,7 @@ static enum MHD_Result file_pass(struct exchange *x, int32_t slot, bool saves)
     uint64_t bytes = 0;
     text_init(&path);
     oato_status status = path_of(x, &path, &name, &err);
+    const bool named = !status;
     if (!status && saves && !(ids = text_slots_get(m->slots, slot, &n)))
         status = oato_fail(&err, OATO_EUSAGE, "slot %d has no prompt yet", slot);
     if (!status)
@@ -90,8 +91,9 @@ static enum MHD_Result file_pass(struct exchange *x, int32_t slot, bool saves)
     if (status && atomic_load(&m->state) != INSTANCE_READY)
         return reply_ending(x);
     if (status)
-        return reply_error(x, MHD_HTTP_BAD_REQUEST, "slot %d cannot be %s: %s", slot,
-                           saves ? "saved" : "restored", err.text);
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "slot %d cannot be %s%s%.255s: %s", slot,
+                           saves ? "saved" : "restored", named ? saves ? " to " : " from " : "",
+                           named ? name : "", err.text);
     return file_reply(x, slot, name, saves, tokens, bytes, now_ns() - begin_ns);
 }
 
@@ -127,8 +129,7 @@ static enum MHD_Result erase(struct exchange *x, int32_t slot)
 
 enum MHD_Result route_slot(struct exchange *x)
 {
-    const char *action =
-        or_empty(MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, "action"));
+    const char *action = or_empty(json_string_value(json_object_get(x->query, "action")));
     int64_t slot;
     if (!x->instance->slots)
         return reply_error(x, MHD_HTTP_NOT_IMPLEMENTED,

@@ -136,11 +136,10 @@ static const struct chat_format rows[] = {
          "m.content | trim", "c ~ '\\n\\n'", "<start_of_turn>user\n{{ n.s ~ c }}<end_of_turn>\n",
          "<start_of_turn>model\n{{ c }}<end_of_turn>\n") OPEN("<start_of_turn>model\n"),
      .place = SYSTEM_IN_FIRST_USER},
-    /* The date is the one that the program falls back to. */
     {.name = "llama3.1",
      .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\\n", "Today Date: "},
      .program = LLAMA3("{% if m.role == 'system' %}Cutting Knowledge Date: December 2023\n"
-                       "Today Date: 26 Jul 2024\n\n{% endif %}"),
+                       "Today Date: {{ date_string }}\n\n{% endif %}"),
      .system = ""},
     {.name = "llama3",
      .marks = {"<|start_header_id|>", "<|end_header_id|>"},

@@ -66,26 +66,58 @@ void choice_set(json_t *request, const json_t *name)
                         json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name));
 }
 
-void effort_set(json_t *request, const json_t *effort)
+oato_status effort_set(json_t *request, const char *member, const json_t *effort,
+                       struct oato_error *err)
 {
     static const char *const efforts[][2] = {{"minimal", "low"},   {"low", "low"},
                                              {"medium", "medium"}, {"high", "high"},
                                              {"xhigh", "high"},    {"max", "high"}};
-    for (size_t i = 0; i < ARRAY_LEN(efforts); i++)
-        if (json_is(effort, efforts[i][0]))
-            json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+    size_t i = 0;
+    if (!effort || json_is_null(effort))
+        return OATO_OK;
+    while (i < ARRAY_LEN(efforts) && !json_is(effort, efforts[i][0]))
+        i++;
+    if (i == ARRAY_LEN(efforts))
+        return oato_fail(
+            err, OATO_EUSAGE,
+            "%s can be \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"", member);
+    json_object_set_new(request, "reasoning_effort", json_string(efforts[i][1]));
+    return OATO_OK;
 }
 
-oato_status format_set(json_t *request, const json_t *format, struct oato_error *err)
+oato_status format_set(json_t *request, const char *name, const json_t *format,
+                       struct oato_error *err)
 {
     const json_t *type = json_object_get(format, "type");
     if (!format || json_is_null(format) || json_is(type, "text"))
         return OATO_OK;
     if (!json_is_one(type, "json_object json_schema"))
-        return oato_fail(err, OATO_EUSAGE,
-                         "a format wants the type text, json_object or json_schema");
+        return oato_fail(err, OATO_EUSAGE, "%s wants the type text, json_object or json_schema",
+                         name);
     json_object_set_new(request, "response_format",
                         json_pack("{s:O, s:{s:O*}}", "type", type, "json_schema", "schema",
                                   json_object_get(format, "schema")));
     return OATO_OK;
+}
+
+static const json_t *role_at(const json_t *messages, size_t i)
+{
+    return json_object_get(json_array_get(messages, i), "role");
+}
+
+bool conversation_cut(json_t *messages, double part)
+{
+    const size_t n = json_array_size(messages);
+    size_t first = 0, bytes = 0, gone = 0;
+    while (first < n && json_is_one(role_at(messages, first), "system developer"))
+        first++;
+    for (size_t i = first; i < n; i++)
+        bytes += json_dumpb(json_array_get(messages, i), NULL, 0, 0);
+    size_t end = first;
+    while (end + 1 < n && (!gone || (double)gone < part * (double)bytes ||
+                           json_is(role_at(messages, end), "tool")))
+        gone += json_dumpb(json_array_get(messages, end++), NULL, 0, 0);
+    for (; end > first; end--)
+        json_array_remove(messages, first);
+    return gone > 0;
 }

@@ -27,10 +27,16 @@ void tool_add(struct json_t *tools, const struct json_t *name, const struct json
 /* Lets the model reason, or not, where its template knows the variable. */
 void thinking_set(const struct chat_template *c, struct json_t *request, bool on);
 /* Set members of a chat: a call of this function is forced; the effort that OpenAI's chats know for
- * one of theirs or Anthropic's, if it is one; what the answer follows, {"type": .., "schema": ..}.
+ * one of theirs or Anthropic's, or an error that names the member; what the answer follows,
+ * {"type": .., "schema": ..}.
  */
 void choice_set(struct json_t *request, const struct json_t *name);
-void effort_set(struct json_t *request, const struct json_t *effort);
-oato_status format_set(struct json_t *request, const struct json_t *format, struct oato_error *err);
+oato_status effort_set(struct json_t *request, const char *member, const struct json_t *effort,
+                       struct oato_error *err);
+oato_status format_set(struct json_t *request, const char *name, const struct json_t *format,
+                       struct oato_error *err);
+/* Drops the beginning of a conversation behind the messages of the system: about this part of its
+ * text, one message at least, and results with their calls. False: only one message is left. */
+bool conversation_cut(struct json_t *messages, double part);
 
 #endif

@@ -40,6 +40,7 @@ static bool piece_make(struct grammar_piece *p, const struct chat_call_form *f, 
     p->before = before.data;
     p->schema = json_dumps(schema, JSON_COMPACT);
     p->after = f->after;
+    p->name = name;
     return !before.failed && p->schema;
 }
 

@@ -116,7 +116,7 @@ static oato_status tools_check(const json_t *o, const json_t **tools, struct oat
     {
         const json_t *function = json_object_get(tool, "function");
         if (!json_string_length(json_object_get(function, "name")))
-            return oato_fail(err, OATO_EUSAGE, "tool %zu wants a function with a name", i + 1);
+            return oato_fail(err, OATO_EUSAGE, "tools[%zu] wants a function with a name", i);
     }
     if (choice && !json_is_null(choice) && !must && !json_is(choice, "none") &&
         !json_is(choice, "auto"))
@@ -137,21 +137,41 @@ struct talk {
     bool answer; /* the opening of one stands behind them */
 };
 
-/* What the model's own template sees besides the tokens: messages, tools, and the variables of the
- * command line, then of the request. */
+/* The variables of the command line, then of the request: the caller's. */
+static json_t *variables_of(const struct chat_request *r)
+{
+    json_t *all = json_object(), *effort = json_object_get(r->json, "reasoning_effort");
+    json_t *ours = json_loads(or_empty(r->variables), JSON_ALLOW_NUL, NULL);
+    if (r->reasoning)
+        json_object_set_new(all, "enable_thinking", json_boolean(strcmp(r->reasoning, "off") != 0));
+    json_object_update(all, ours);
+    if (json_is(effort, "none"))
+        json_object_set_new(all, "enable_thinking", json_false());
+    else if (json_is_string(effort))
+        json_object_set(all, "reasoning_effort", effort);
+    json_object_update(all, json_object_get(r->json, "chat_template_kwargs"));
+    json_decref(ours);
+    return all;
+}
+
+bool chat_thinks_not(const struct chat_request *r)
+{
+    json_t *all = variables_of(r);
+    const bool not = json_is_false(json_object_get(all, "enable_thinking"));
+    json_decref(all);
+    return not ;
+}
+
+/* What the model's own template sees besides the tokens: messages, tools and the variables. */
 static char *variables_dump(const struct talk *t, json_t *messages, const json_t *tools)
 {
-    json_t *all = json_object(), *theirs = json_object_get(t->of->json, "chat_template_kwargs");
-    json_t *ours = json_loads(or_empty(t->of->variables), JSON_ALLOW_NUL, NULL);
-    json_object_update(all, ours);
-    if (json_is_string(json_object_get(t->of->json, "reasoning_effort")))
-        json_object_set(all, "reasoning_effort", json_object_get(t->of->json, "reasoning_effort"));
-    json_object_update(all, theirs);
+    json_t *all = variables_of(t->of);
     json_object_set(all, "messages", messages);
     if (tools)
         json_object_set(all, "tools", (json_t *)tools);
+    if (!json_object_get(all, "functions")) /* firefunction puts it behind a text */
+        json_object_set_new(all, "functions", json_string(""));
     char *dump = json_dumps(all, JSON_COMPACT);
-    json_decref(ours);
     json_decref(all);
     return dump;
 }

@@ -18,11 +18,15 @@ struct chat_request {
      * "add_generation_prompt", "continue_final_message" */
     const struct json_t *json;
     struct budget *budget; /* of the work and memory */
+    const char *reasoning; /* "off", or something else: enable_thinking, where neither of the others
+                              says it; NULL: it is not set */
 };
 /* Appends the text of the prompt; form: of the calls that it tells. OATO_EUSAGE names what is wrong
  * in the request. */
 oato_status chat_prompt_make(const struct chat_request *r, enum chat_form *form, struct text *out,
                              struct oato_error *err);
+/* Whether the template is asked for an answer without reasoning. */
+bool chat_thinks_not(const struct chat_request *r);
 /* tool_choice is "required", or {"type": "function", "function": {"name": ..}}, which *only is
  * then, borrowed; NULL otherwise. */
 bool chat_must_call(const struct json_t *request, const char **only);

@@ -3,10 +3,10 @@
  * (tokenizer.chat_template), run by the interpreter of text/jinja, or a named format
  * (chat_formats.c).
  *
- * The program sees messages, add_generation_prompt, bos_token, eos_token and the caller's
- * variables. It comes from the file, so whatever it does ends within the limits of
- * jinja_limits_default. One that cannot be parsed is replaced by the format that it is recognised
- * as.
+ * The program sees messages, add_generation_prompt, bos_token, eos_token, the date (as llama.cpp
+ * tells it: date_string for Llama 3, datetime for firefunction) and the caller's variables. It
+ * comes from the file, so whatever it does ends within the limits of jinja_limits_default. One that
+ * cannot be parsed is replaced by the format that it is recognised as.
  */
 #include "text/chat_internal.h"
 #include "text/jinja/jinja.h"
@@ -257,6 +257,8 @@ oato_status chat_template_apply_within(const struct chat_template *c, const stru
     jinja_set(x, "add_generation_prompt", value_bool(add_assistant));
     jinja_set(x, "bos_token", value_slice(c->bos.data ? c->bos.data : "", c->bos.len));
     jinja_set(x, "eos_token", value_slice(c->eos.data ? c->eos.data : "", c->eos.len));
+    jinja_set(x, "date_string", jinja_now(x, value_str("%d %b %Y")));
+    jinja_set(x, "datetime", jinja_now(x, value_str("%b %d %Y")));
     if (json)
         jinja_set_json(x, json, strlen(json));
     oato_status status = jinja_run(x, &text);

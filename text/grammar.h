@@ -37,6 +37,7 @@ oato_status grammar_of_json(const struct json_t *schema, struct budget *budget,
 /* JSON that a schema accepts, between two texts. */
 struct grammar_piece {
     const char *before, *schema, *after;
+    const char *name; /* of the tool, for messages */
 };
 /* One of the pieces, or with `more` one or more of them. */
 oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool more,

@@ -352,6 +352,10 @@ oato_status grammar_of_pieces(const struct grammar_piece *pieces, size_t n, bool
         int rule = 0;
         status = rules_make(pieces[i].schema, strlen(pieces[i].schema), budget, &next, &rule, &gbnf,
                             err);
+        if (status && !oato_failed_memory(err)) {
+            const struct oato_error why = *err;
+            oato_fail(err, status, "the parameters of %.80s: %.400s", pieces[i].name, why.text);
+        }
         text_printf(&root, "%s", i ? " | " : "root ::= (");
         gbnf_literal(&root, pieces[i].before, strlen(pieces[i].before));
         text_printf(&root, " r%d ", rule);

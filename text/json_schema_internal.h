@@ -23,9 +23,17 @@ void gbnf_repeat(struct text *out, int64_t least, int64_t most);
 /* Whole numbers of an interval; bounds beyond GBNF_NUMBER_MOST mean that. The interval must have
  * numbers within it. */
 void gbnf_integers(struct text *out, int64_t least, int64_t most);
-/* Numbers of an interval with whole bounds, without exponents; `above`, `below`: the bound itself
- * is not in it. */
-void gbnf_numbers(struct text *out, int64_t least, bool above, int64_t most, bool below);
+/* A bound of numbers: a sign, digits in front of the point and behind it, where none ends in 0. */
+struct gbnf_bound {
+    int64_t whole;
+    char fraction[20];
+    bool negative, open; /* open: the bound itself is not in the interval */
+};
+/* x as a bound; beyond GBNF_NUMBER_MOST it is that. False: 15 digits do not tell it. */
+bool gbnf_bound_of(double x, bool open, struct gbnf_bound *out);
+/* Numbers of an interval, least <= most, without exponents. False, and `out` is of no use: there
+ * are none. */
+bool gbnf_numbers(struct text *out, const struct gbnf_bound *least, const struct gbnf_bound *most);
 /* The inside of a JSON string that a regular expression matches, which is searched in it: only ^
  * and $ tie it to the ends. OATO_EUSAGE names what is not supported. */
 oato_status gbnf_pattern(struct text *out, const char *pattern, struct budget *budget,

@@ -381,23 +381,23 @@ static oato_status make_number(struct schema_maker *m, const json_t *schema, boo
         text_printf(e, integer ? "integer" : "number");
         return OATO_OK;
     }
-    if (integer) {
-        low.at = low.open ? floor(low.at) + 1 : ceil(low.at);
-        high.at = high.open ? ceil(high.at) - 1 : floor(high.at);
-        low.open = high.open = false;
-    } else if (low.at != floor(low.at) || high.at != floor(high.at)) {
-        return schema_fail(m, "of a number that is not an integer must be whole",
-                           low.at != floor(low.at) ? "minimum" : "maximum");
+    if (!integer) {
+        struct gbnf_bound least, most;
+        const double from = low.given ? low.at : -INFINITY, to = high.given ? high.at : INFINITY;
+        if (!gbnf_bound_of(from, low.open, &least) || !gbnf_bound_of(to, high.open, &most))
+            return schema_fail(m, "of numbers have more than 15 digits", "minimum and maximum");
+        if (from > to || from > (double)GBNF_NUMBER_MOST || to < -(double)GBNF_NUMBER_MOST ||
+            !gbnf_numbers(e, &least, &most))
+            return schema_fail(m, "leave no number of up to 16 digits", "minimum and maximum");
+        return OATO_OK;
     }
+    low.at = low.open ? floor(low.at) + 1 : ceil(low.at);
+    high.at = high.open ? ceil(high.at) - 1 : floor(high.at);
     const int64_t least = low.given ? whole(low.at) : INT64_MIN;
     const int64_t most = high.given ? whole(high.at) : INT64_MAX;
-    if (least > most || (least == most && (low.open || high.open)) || least > GBNF_NUMBER_MOST ||
-        most < -GBNF_NUMBER_MOST)
+    if (least > most || least > GBNF_NUMBER_MOST || most < -GBNF_NUMBER_MOST)
         return schema_fail(m, "leave no number of up to 16 digits", "minimum and maximum");
-    if (integer)
-        gbnf_integers(e, least, most);
-    else
-        gbnf_numbers(e, least, low.open, most, high.open);
+    gbnf_integers(e, least, most);
     return OATO_OK;
 }
 

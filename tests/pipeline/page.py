@@ -6,18 +6,16 @@ expect, texts that attack it do nothing, and no request leaves the machine. The 
 random model, and answers some chats itself (page_upstream.py). The second asks a server that runs, and only makes
 pictures. Status 77: there is no Chromium; $CHROMIUM names another program."""
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from browser import Browser, is_there  # noqa: E402
-from page_attacks import ATTACKS, AWAY, DRAW, HEAVY, faults  # noqa: E402
-from page_upstream import CODE, Upstream  # noqa: E402
+from browser import Browser, is_there
+from page_attacks import ATTACKS, AWAY, DRAW, HEAVY, faults
+from page_upstream import CODE, Upstream
+from rig import Server, make_model, side_by_side
 
 SIZES = [("desktop", 1280, 800, False), ("phone", 390, 844, True)]
 BUSY, IDLE = "document.querySelector('#send').textContent === 'Stop'", "document.querySelector('#send').textContent === 'Send'"
@@ -456,18 +454,10 @@ def main():
     if len(arguments) == 1:
         return pictures_of(arguments[0], pictures)
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/tiny.gguf"
-        subprocess.run([arguments[1], "--arch", "llama", model], check=True, stdout=subprocess.DEVNULL)
-        server = subprocess.Popen([arguments[0], model, "--port", "0", "-c", "512", "-t", "1", "--chat-template", "chatml", "--temp", "0.3",
-                                   "-n", "40"], stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
-        try:
-            url = re.search(r"http://[0-9.:]+", server.stderr.readline())[0]
-            server.stderr.readline()  # the model is ready
-            upstream = Upstream(url)
-            failed = sum(drive(upstream, *size, pictures) for size in SIZES)
-        finally:
-            server.terminate()
-            server.wait()
+        model = make_model(arguments[1], f"{folder}/tiny.gguf", "--layers", "2", "--context", "512")
+        server = Server(arguments[0], model, "-c", "512", "--chat-template", "chatml", "--temp", "0.3", "-n", "40")
+        failed = sum(side_by_side(lambda *size: drive(Upstream(server.url), *size, pictures), SIZES))
+        failed += server.end() != 0
     return 1 if failed else 0
 
 

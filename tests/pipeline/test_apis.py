@@ -5,15 +5,13 @@ Anthropic's messages and OpenAI's responses by HTTP, on a tiny random model: gra
 the makers document, in their order, and in all what the whole answer has; a request becomes the chat that it means; what is kept is
 there for its key alone; what is not supported is refused by name.
 """
-import http.client
 import json
-import os
 import pathlib
-import re
-import signal
-import subprocess
 import sys
 import tempfile
+
+import rig
+from rig import check, finish, make_model
 
 serve, make = sys.argv[1:3]
 TEMPLATE = r"""{%- if tools %}<|im_start|>system
@@ -33,48 +31,11 @@ TEMPLATE = r"""{%- if tools %}<|im_start|>system
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"], "additionalProperties": False}
 THINKS, SAYS = "Let me see.", "It is hot."
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-failures = 0
+KEY = {name: {"X-Api-Key": name} for name in ("one", "two", "three")}
 
 
-def check(good, what, got=None):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what, "" if good else f": {json.dumps(got)[:2000]}")
-
-
-class Server:
-    def __init__(self, folder):
-        model = str(folder / "tiny.gguf")
-        subprocess.run([make, "--layers", "1", "--context", "4096", model], check=True, stdout=subprocess.DEVNULL)
-        (folder / "t.jinja").write_text(TEMPLATE)
-        self.process = subprocess.Popen(
-            [serve, model, "--port", "0", "--temp", "0", "-t", "1", "--api-key", "one,two", "--chat-template-file", str(folder / "t.jinja")],
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
-        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
-        self.process.stderr.readline()
-
-    def ask(self, path, body=None, key="one", method=None, headers={}):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        c.request(method or ("GET" if body is None else "POST"), path, None if body is None else json.dumps(body), {"X-Api-Key": key, **headers})
-        r = c.getresponse()
-        text = r.read().decode()
-        self.headers = dict(r.getheaders())
-        c.close()
-        return r.status, json.loads(text) if text.startswith("{") else text
-
-    def good(self, path, body=None, **more):
-        status, said = self.ask(path, body, **more)
-        check(status == 200, f"{path} answers", said)
-        return said
-
-    def events(self, path, body):
-        text = self.good(path, {**body, "stream": True})
-        events = []
-        for block in text.split("\n\n")[:-1]:
-            name, data = block.split("\n")
-            events.append(json.loads(data.removeprefix("data: ")))
-            check(name == f"event: {events[-1]['type']}", "an event has its type as its name", block)
-        return events
+class Server(rig.Server):
+    headers = KEY["one"]
 
 
 def grammar(text):
@@ -95,13 +56,14 @@ ALL = {"messages": HELLO, "max_tokens": 400, "tools": [TOOL], "thinking": {"type
 
 
 def messages(s):
-    whole = s.good("/v1/messages?beta=true", ALL)
+    status, whole = answer = s.ask("/v1/messages?beta=true", ALL)
+    check(status == 200, "a message is answered", whole)
     check([b["type"] for b in whole["content"]] == ["thinking", "text", "tool_use"], "a message has its blocks", whole)
     thinking, text, use = whole["content"]
     check(thinking["thinking"] == THINKS and thinking["signature"] and text["text"] == SAYS, "with their texts", whole)
     check(use["name"] == "weather" and use["input"] == {"city": "Rome"} and use["id"].startswith("toolu_"), "and the call", whole)
     check((whole["type"], whole["role"], whole["stop_reason"], whole["stop_sequence"]) == ("message", "assistant", "tool_use", None), "it says why it ended", whole)
-    check(s.headers["request-id"].startswith("req_"), "requests are numbered", s.headers)
+    check(answer.headers["request-id"].startswith("req_"), "requests are numbered", answer.headers)
     events = s.events("/v1/messages", ALL)
     start, delta, stop = "content_block_start", "content_block_delta", "content_block_stop"
     names = runs([e["type"] + e.get("delta", {}).get("type", "") for e in events])
@@ -114,6 +76,10 @@ def messages(s):
     check(said[0]["thinking"] == THINKS and said[1]["text"] == SAYS and json.loads(said[2]["partial_json"]) == {"city": "Rome"}, "with the same texts", said)
     check(events[0]["message"]["content"] == [] and events[0]["message"]["stop_reason"] is None, "a message begins empty", events[0])
     check(events[-2]["delta"]["stop_reason"] == "tool_use" and events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"], "and ends with its reason", events[-2])
+    twice = {**ALL, "thinking": None, "grammar": grammar(CALL + "\n" + CALL)}
+    for alone, n in (None, 2), (False, 2), (True, 1):
+        said = s.good("/v1/messages", {**twice, "tool_choice": {"type": "auto", "disable_parallel_tool_use": alone}})
+        check([b["type"] for b in said["content"]] == ["tool_use"] * n and said["stop_reason"] == "tool_use", f"{n} calls where disable_parallel_tool_use is {alone}", said)
     used = whole["usage"]
     again = s.good("/v1/messages", ALL)["usage"]
     check(again["cache_read_input_tokens"] >= 64 and again["cache_read_input_tokens"] + again["input_tokens"] == used["cache_read_input_tokens"] + used["input_tokens"],
@@ -144,6 +110,8 @@ CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user"
                       "tool_calls": [{"id": "toolu_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}]},
                      {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"}, {"role": "user", "content": "And?"}],
         "tools": [{"type": "function", "function": FUNCTION}]}
+OTHERS = [{"type": "function", "function": {"name": "other", "parameters": SCHEMA}},
+          {"type": "function", "function": {"name": "broken", "parameters": {"type": "object", "properties": {"a": {"pattern": "("}}}}}]
 INPUT = {"instructions": "Be brief.",
          "input": [{"role": "user", "content": "Hot?"}, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "In Rome"}]},
                    {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hmm"}]},
@@ -161,6 +129,17 @@ def conversations(s):
     for path, body in ("/v1/messages/count_tokens", CONVERSATION), ("/v1/responses/input_tokens", INPUT):
         got = s.good(path, body)["input_tokens"]
         check(got == wanted, f"{path} counts what the chat has", [got, wanted])
+    tokens = lambda path, body: s.good(path, body)["input_tokens"]
+    result = lambda **more: {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "weather", "input": {}}]},
+                                          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", **more}]}]}
+    for a, b in ({"content": "no", "is_error": True}, {"content": "Error:\nno"}), ({"content": [{"type": "tool_reference", "tool_name": "weather"}]}, {"content": "weather"}):
+        check(tokens("/v1/messages/count_tokens", result(**a)) == tokens("/v1/messages/count_tokens", result(**b)), f"a result that is {a}")
+    function = {"type": "function", **FUNCTION}
+    for a, b in (([HELLO[0], {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}], {}), (HELLO, {})), \
+            (([*HELLO, {"type": "additional_tools", "role": "developer", "tools": [function]}], {}), (HELLO, {"tools": [function]})), \
+            (([*HELLO, {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}, {"type": "local_shell_call_output", "id": "c", "output": "a"}], {}),
+             ([*HELLO, {"type": "function_call", "call_id": "c", "name": "local_shell", "arguments": '{"command": ["ls"]}'}, {"type": "function_call_output", "call_id": "c", "output": "a"}], {})):
+        check(tokens("/v1/responses/input_tokens", {"input": a[0], **a[1]}) == tokens("/v1/responses/input_tokens", {"input": b[0], **b[1]}), f"items {[i.get('type') for i in a[0]]}")
     chat = s.good("/v1/chat/completions", {**CHAT, "max_tokens": 12})["choices"][0]["message"]["content"]
     check(s.good("/v1/messages", {**CONVERSATION, "max_tokens": 12})["content"][0]["text"] == chat, "a message is what the chat says", chat)
     said = s.good("/v1/responses", {**INPUT, "max_output_tokens": 12})
@@ -218,6 +197,27 @@ def responses(s):
     check(json.loads(texts_of(shaped["output"])[0]) == {"city": "Rome"}, "a schema is kept to", shaped)
 
 
+def limits(s):
+    """Of reasoning, and of conversations that do not fit."""
+    ask = {"input": "Hello", "chat_template_kwargs": {"enable_thinking": True}, "reasoning_budget_message": " Enough.", "ignore_eos": True, "max_output_tokens": 40}
+    for most in 0, 7:
+        said = s.good("/v1/responses", {**ask, "reasoning_budget_tokens": most})["output"]
+        check([i["type"] for i in said] == ["reasoning", "message"] and said[0]["content"][0]["text"].endswith(" Enough."[not most:]), f"reasoning ends after {most} tokens", said)
+        shaped = s.good("/v1/responses", {**ask, "ignore_eos": False, "reasoning_budget_tokens": most, "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}, "max_output_tokens": 99})
+        check(json.loads(texts_of(shaped["output"])[-1]) == {"city": "Rome"}, "then a schema is kept to", shaped)
+    thought = s.good("/v1/messages", {"messages": HELLO, "max_tokens": 60, "ignore_eos": True, "thinking": {"type": "enabled", "budget_tokens": 9}})
+    check([b["type"] for b in thought["content"]] == ["thinking", "text"], "so does that of a message", thought)
+    check(s.ask("/v1/messages", {"messages": HELLO, "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": "9"}})[1]["error"]["message"].startswith("budget_tokens"), "by name")
+    effort = s.good("/apply-template", {"messages": HELLO, "reasoning_effort": "none", "chat_template_kwargs": {}})["prompt"]
+    check("<think>" not in effort, "an effort of none is no reasoning", effort)
+    long = {"instructions": "Be brief.", "max_output_tokens": 4,
+            "input": [{"role": "user", "content": "begin"}, *[{"role": ("assistant", "user")[i % 2], "content": f"{i} " + "word " * 20} for i in range(300)]]}
+    status, said = s.ask("/v1/responses", long)
+    check(status == 400 and said["error"]["type"] == "exceed_context_size_error", "a conversation does not fit", said)
+    cut = s.good("/v1/responses", {**long, "truncation": "auto"})
+    check(3000 < cut["usage"]["input_tokens"] < 4096 - 4 and cut["truncation"] == "auto", "the end of it does", cut)
+
+
 def kept(s):
     first = s.good("/v1/responses", {"input": "Hello", "grammar": grammar("first"), "max_output_tokens": 50})
     at = "/v1/responses/" + first["id"]
@@ -225,14 +225,27 @@ def kept(s):
     goes_on = s.good("/v1/responses", {"input": "Go on", "previous_response_id": first["id"], "max_output_tokens": 4})
     alone = {"input": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "first"}, {"role": "user", "content": "Go on"}], "max_output_tokens": 4}
     check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "and gone on with", goes_on)
-    alone["input"][1] = {"type": "item_reference", "id": first["output"][0]["id"]}
-    check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "also by an item's name")
+    for reference in {"id": first["output"][0]["id"]}, {"type": "item_reference", "id": first["output"][0]["id"]}:
+        alone["input"][1] = reference
+        check(texts_of(s.good("/v1/responses", alone)["output"]) == texts_of(goes_on["output"]), "also by an item's name")
     items = s.good("/v1/responses/" + goes_on["id"] + "/input_items?order=asc")
     check(texts_of(items["data"]) == ["Hello", "first", "Go on"] and items["first_id"] == items["data"][0]["id"], "its items are told", items)
     check(s.good("/v1/responses/" + goes_on["id"] + "/input_items")["data"] == items["data"][::-1], "the last ones first")
-    for status, said in s.ask(at, key="two"), s.ask("/v1/responses", {"input": "x", "previous_response_id": first["id"]}, key="two"):
+    listed = "/v1/responses/" + goes_on["id"] + "/input_items?"
+    names = [i["id"] for i in items["data"]]
+    for query, wanted, more in (("order=asc&limit=2", names[:2], True), (f"order=asc&after={names[0]}&limit=2", names[1:], False), (f"limit=1&after={names[2]}", names[1:2], True),
+                                (f"order=asc&before={names[2]}&limit=1", names[1:2], True), (f"order=asc&after={names[2]}", [], False)):
+        page = s.good(listed + query)
+        check([i["id"] for i in page["data"]] == wanted and page["has_more"] == more and page["last_id"] == (wanted[-1] if wanted else None), f"a page: {query}", page)
+    for query, word in ("limit=0", "limit"), ("limit=x", "limit"), ("order=up", "order"), ("after=none", "after"), ("include[]=x", "include"):
+        status, said = s.ask(listed + query)
+        check(status == 400 and said["error"]["message"].startswith(word), f"{query} is refused by name", said)
+    for query in "stream=true", "starting_after=3", "include=x":
+        status, said = s.ask(at + "?" + query)
+        check(status == 400 and said["error"]["message"].startswith(query.split("=")[0]), f"{query} is refused by name", said)
+    for status, said in s.ask(at, headers=KEY["two"]), s.ask("/v1/responses", {"input": "x", "previous_response_id": first["id"]}, KEY["two"]):
         check(status in (400, 404) and "not found" in said["error"]["message"], "another key does not find it", said)
-    check(s.ask(at, method="DELETE", key="two")[0] == 404, "nor deletes it")
+    check(s.ask(at, method="DELETE", headers=KEY["two"])[0] == 404, "nor deletes it")
     check(s.good(at, method="DELETE") == {"id": first["id"], "object": "response", "deleted": True} and s.ask(at)[0] == 404, "it is deleted")
     not_stored = s.good("/v1/responses", {"input": "Hello", "store": False, "max_output_tokens": 4})
     check(s.ask("/v1/responses/" + not_stored["id"])[0] == 404, "what is not to be stored is not kept")
@@ -279,23 +292,28 @@ REFUSED = [
     ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "mcp_servers": [{"url": "x"}]}, 400, "mcp_servers"),
     ("/v1/messages", {"messages": [{"role": "user", "content": "word " * 4000}], "max_tokens": 4}, 400, "prompt is too long: "),
     ("/v1/messages", MANY_THOUGHTS, 400, "prompt is too long: "),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 4, "output_config": {"effort": "much"}}, 400, "effort"), ("/v1/responses", {"input": "x", "reasoning": {"effort": "much"}}, 400, "effort"),
+    ("/v1/responses/resp_1/cancel", {}, 400, "cancel"), ("/v1/responses/compact", {"input": "x"}, 400, "compact"),
     ("/v1/responses", {}, 400, "input"), ("/v1/responses", {"input": [{"type": "computer_call"}]}, 400, "computer_call"),
     ("/v1/responses", {"input": [{"role": "user"}]}, 400, "content"), ("/v1/responses", {"input": [3]}, 400, "input"),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, 400, "input_image"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": []}]}, 400, "file_search"),
     ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 400, "web_search"),
-    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "auto"}, 400, "truncation"),
+    ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, 400, "web_search"), ("/v1/responses", {"input": "x", "truncation": "much"}, 400, "truncation"),
     ("/v1/responses", {"input": "x", "background": True}, 400, "background"), ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1_2"}]}, 400, "not found"),
+    ("/v1/chat/completions", {"messages": HELLO, "tools": OTHERS, "tool_choice": "required"}, 400, "the parameters of broken: "),
+    ("/v1/completions", {"prompt": [None]}, 400, "prompt "), ("/v1/embeddings", {"input": [None]}, 400, "input "), ("/embeddings", {"content": [["a", None]]}, 400, "content "),
+    ("/v1/embeddings", {"model": 3, "input": "x"}, 400, "model wants a text"),
 ]
 
 
 def refused(s):
     for path, body, wanted, word in REFUSED:
-        status, said = s.ask(path, body)
+        status, said = answer = s.ask(path, body)
         check(status == wanted and word in said["error"]["message"], f"{path} refuses by name: {word}", [status, said])
         if "messages" in path:
-            check(said["type"] == "error" and said["error"]["type"] == "invalid_request_error" and said["request_id"] == s.headers["request-id"], "in Anthropic's form", said)
-    status, said = s.ask("/v1/messages", ask_of({}), key="three")
+            check(said["type"] == "error" and said["error"]["type"] == "invalid_request_error" and said["request_id"] == answer.headers["request-id"], "in Anthropic's form", said)
+    status, said = s.ask("/v1/messages", ask_of({}), KEY["three"])
     check(status == 401 and said["error"]["type"] == "authentication_error", "a wrong key is told in Anthropic's form", said)
     anthropic = {"anthropic-version": "2023-06-01"}
     status, said = s.ask("/v1/models/other", headers=anthropic)
@@ -310,13 +328,9 @@ def refused(s):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    server = Server(pathlib.Path(folder))
-    messages(server)
-    conversations(server)
-    responses(server)
-    kept(server)
-    agents(server)
-    refused(server)
-    server.process.send_signal(signal.SIGTERM)
-    check(server.process.wait(30) == 0, "the server ends", server.process.stderr.read())
-sys.exit(failures > 0)
+    model, template = make_model(make, folder + "/tiny.gguf", "--context", "4096"), pathlib.Path(folder) / "t.jinja"
+    template.write_text(TEMPLATE)
+    with Server(serve, model, "--api-key", "one,two", "--chat-template-file", template) as server:
+        for test in messages, conversations, responses, limits, kept, agents, refused:
+            test(server)
+sys.exit(finish())

@@ -2,46 +2,24 @@
 """usage: test_dialects.py OATO_SERVE OATO_MAKE_MODEL
 
 The interfaces of OpenAI, Anthropic and Ollama by HTTP, on a tiny random model: the events of each stream come in the order that the
-makers document (clients/machines.py), and say what the answer without a stream says, which is the same text in every interface; calls
+makers document (machines.py), and say what the answer without a stream says, which is the same text in every interface; calls
 and reasoning come in the parts that each has for them; what is wrong is told in each one's form.
 """
-import http.client
 import json
 import pathlib
 import re
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "clients"))
-import machines # noqa: E402
-from rig import PLACE, Server, is_place, make_model # noqa: E402
+import machines
+from clients.rows import PLACE, is_place
+from rig import Server, check, finish, make_model, norm
 
 serve, make = sys.argv[1:3]
-failures = 0
 ASK = [{"role": "user", "content": "The river was"}]
 CHAT, MESSAGES, RESPONSES, OLLAMA, GENERATE = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/api/generate"
 THINKING = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{% if add_generation_prompt %}<think>{% endif %}"
 
-
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what, flush=True)
-
-
-def norm(text):
-    """How many marks stand for bytes that are no UTF-8 differs."""
-    return re.sub("\ufffd+", "\ufffd", text)
-
-
-def ask(server, path, body=None, headers={}):
-    """(status, text, content type)"""
-    c = http.client.HTTPConnection("127.0.0.1", int(server.url.rsplit(":", 1)[1]), timeout=120)
-    c.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), {"Content-Type": "application/json", **headers})
-    r = c.getresponse()
-    text = r.read().decode()
-    c.close()
-    return r.status, text, r.getheader("Content-Type")
 
 
 def body_of(path, tokens, **more):
@@ -74,10 +52,9 @@ def of_ollama(path):
 
 def whole(server, path, body):
     """text, thinking, calls and why it ended, of an answer without a stream."""
-    status, text, kind = ask(server, path, {**body, "stream": False})
+    status, a = server.ask(path, {**body, "stream": False})
     if status != 200:
-        return {"status": status, "error": text}
-    a = json.loads(text)
+        return {"status": status, "error": a}
     if path == CHAT:
         m = a["choices"][0]["message"]
         return {"text": m["content"] or "", "thinking": m.get("reasoning_content") or "", "calls": [json.loads(t["function"]["arguments"]) for t in m.get("tool_calls") or []],
@@ -92,9 +69,10 @@ def whole(server, path, body):
 
 def streamed(server, path, body):
     """The same of a stream, read by the machine of its interface."""
-    status, text, kind = ask(server, path, {**body, "stream": True})
-    if status != 200:
-        return {"status": status, "error": text}
+    a = server.ask(path, {**body, "stream": True})
+    text, kind = a.text, a.headers["Content-Type"]
+    if a[0] != 200:
+        return {"status": a[0], "error": text}
     machines.need(kind == ("application/x-ndjson" if path in (OLLAMA, GENERATE) else "text/event-stream"), f"the type of a stream is {kind}")
     if path == CHAT:
         a = machines.chat(machines.chunks(text), "stream_options" in body)
@@ -142,8 +120,8 @@ def calls(s):
     for path, more in asks.items():
         both(s, path, body_of(path, 200, **more), "a required call", lambda a: len(a["calls"]) == 1 and is_place(a["calls"][0]) and a["text"] == "" and a["why"] == ends[path][0])
         for tokens in (1, 5, 9, 14): # somewhere in the call
-            status, text, _ = ask(s, path, body_of(path, tokens, **more))
-            check(status == 200 and ends[path][1] in text and not re.search(r'"(content|text)": ?"[^"]*(visit|city)', text), f"{path}: a call cut after {tokens} tokens is no text")
+            a = s.ask(path, body_of(path, tokens, **more))
+            check(a[0] == 200 and ends[path][1] in a.text and not re.search(r'"(content|text)": ?"[^"]*(visit|city)', a.text), f"{path}: a call cut after {tokens} tokens is no text")
     both(s, OLLAMA, body_of(OLLAMA, 12, tools=[function]), "tools that are not called", lambda a: a["calls"] == [] and a["text"])
 
 
@@ -159,21 +137,19 @@ def errors(s):
                              (RESPONSES, {"model": "any"}, lambda e: e["error"]["type"] == "invalid_request_error" and e["error"]["message"]),
                              (OLLAMA, {"messages": 3}, lambda e: isinstance(e["error"], str)), (GENERATE, {"prompt": 3}, lambda e: isinstance(e["error"], str))):
         for more in ({}, {"stream": True}):
-            status, text, kind = ask(s, path, {**body, **more}, {"Authorization": "Bearer secret"})
-            check(status == 400 and kind.startswith("application/json") and form(json.loads(text)), f"400 at {path}: {text[:120]}")
-        status, text, _ = ask(s, path, body_of(path, 1))
-        error = json.loads(text)["error"]
-        check(status == 401 and (isinstance(error, str) if path in (OLLAMA, GENERATE) else error["type"] == "authentication_error"), f"401 at {path}: {text[:120]}")
-    check(ask(s, MESSAGES, body_of(MESSAGES, 1), {"x-api-key": "secret"})[0] == 200, "Anthropic's clients send their key as x-api-key")
+            a = s.ask(path, {**body, **more}, {"Authorization": "Bearer secret"})
+            check(a[0] == 400 and a.headers["Content-Type"].startswith("application/json") and form(a[1]), f"400 at {path}: {a.text[:120]}")
+        status, said = s.ask(path, body_of(path, 1))
+        error = said["error"]
+        check(status == 401 and (isinstance(error, str) if path in (OLLAMA, GENERATE) else error["type"] == "authentication_error"), f"401 at {path}: {said}")
+    check(s.ask(MESSAGES, body_of(MESSAGES, 1), {"x-api-key": "secret"})[0] == 200, "Anthropic's clients send their key as x-api-key")
 
 
 with tempfile.TemporaryDirectory() as folder:
     model = make_model(make, folder + "/tiny.gguf")
     (pathlib.Path(folder) / "thinking.jinja").write_text(THINKING)
-    for options, tests in ((("-t", "1"), (texts, calls)), (("-t", "1", "--chat-template-file", folder + "/thinking.jinja"), (thinking,)), (("-t", "1", "--api-key", "secret"), (errors,))):
-        server = Server(serve, model, *options)
-        for test in tests:
-            test(server)
-        why = server.end()
-        check(not why, "the server ends" + (f": {why}" if why else ""))
-sys.exit(failures > 0)
+    for options, tests in (((), (texts, calls)), (("--chat-template-file", folder + "/thinking.jinja"), (thinking,)), (("--api-key", "secret"), (errors,))):
+        with Server(serve, model, *options) as server:
+            for test in tests:
+                test(server)
+sys.exit(finish())

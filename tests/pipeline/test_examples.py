@@ -6,32 +6,27 @@ the members that the block behind it shows (docs/serving.md says how to read the
 server/openapi.json has an example. On tiny random models; with --model on that one. --only: blocks with this word.
 """
 import argparse
-import atexit
 import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "clients"))
-from rig import FILL_IN, with_keys # noqa: E402
+import rig
+from gguf_file import FILL_IN, with_keys
+from rig import check, finish, make_model
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = "http://127.0.0.1:8080"
 FENCED = re.compile(r"^```(\w*)(?: (\d+))?\n(.*?)^```$|^(#+ )", re.S | re.M)
 ANY = "\0any" # a value that is not shown
 
-failures = 0
 
-
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
+class Server(rig.Server):
+    always = ("-t", "1") # the rest as it is documented
 
 
 def shown(text):
@@ -146,28 +141,6 @@ def examples_of(text):
             yield Example(block[3], then[1], int(then[2] or 200), then[3]) if answered else Example(block[3], None, 200, None)
 
 
-class Server:
-    """options: of the command line, with MODEL.gguf and other names in place of files."""
-    def __init__(self, serve, options, files):
-        command = [serve, *(str(files(word)) for word in options.split()), "--port", "0", "-t", "1"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
-        atexit.register(self.process.kill) # a test that breaks off leaves no server
-        said = ""
-        while not (port := re.search(r"://[^\s/]*:(\d+)", said)):
-            line = self.process.stderr.readline()
-            if not line:
-                raise SystemExit(f"test_examples: {' '.join(command)} ends: {said}")
-            said += line
-        self.url = f"http://127.0.0.1:{port[1]}"
-        while "ready" not in line and "loading" in said and line:
-            line = self.process.stderr.readline()
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.stderr.read()
-        check(self.process.wait(60) == 0, "the server ends")
-
-
 def documented(examples):
     """Each address of openapi.json has an example."""
     seen = {ask for e in examples for ask in e.asks()}
@@ -205,7 +178,7 @@ def main():
             path = folder / path
             if not path.exists():
                 path.parent.mkdir(exist_ok=True)
-                subprocess.run([a.make, "--layers", "1", "--context", "4096", *options, path], check=True, stdout=subprocess.DEVNULL)
+                make_model(a.make, path, "--context", "4096", *options)
             return path
 
         def files(word):
@@ -221,13 +194,12 @@ def main():
             return word
 
         for options in dict.fromkeys(e.options for e in examples):
-            server = Server(a.serve, options, files)
-            for e in examples:
-                if e.options == options:
-                    why = e.run(server.url, folder)
-                    check(not why, e.title.replace(HERE, "") + (f": {why}" if why else ""))
-            server.end()
-    return failures > 0
+            with Server(a.serve, *map(files, options.split())) as server:
+                for e in examples:
+                    if e.options == options:
+                        why = e.run(server.url, folder)
+                        check(not why, e.title.replace(HERE, ""), why)
+    return finish()
 
 
 sys.exit(main())

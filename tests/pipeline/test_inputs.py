@@ -10,12 +10,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
+
+from gguf_file import ARRAY, BOOL, F32, I32, STRING, U32, U64, Gguf
+from rig import Server, check, finish, make_model, side_by_side
 
 BIN = sys.argv[1]
-failures = []
+SERVE = os.path.join(BIN, "oato-serve")
 
 
 def run(program, *args, stdin=b"", env=None):
@@ -27,12 +27,6 @@ def lines(p):
     return [x for x in p.stderr.decode(errors="replace").splitlines() if "listening at" not in x]
 
 
-def check(good, what):
-    if not good:
-        failures.append(what)
-        print("FAILED:", what)
-
-
 def wants(status, says, program, *args, **how):
     p = run(program, *args, **how)
     said = lines(p)
@@ -42,79 +36,17 @@ def wants(status, says, program, *args, **how):
 
 # ----------------------------------------------------------------------------------- GGUF files
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
-
-
-def text(s):
-    return struct.pack("<Q", len(s)) + s
-
-
-def value(kind, v):
-    """Of a scalar, a string, or an array: (kind of its elements, list)."""
-    if kind == STRING:
-        return text(v)
-    if kind == ARRAY:
-        return struct.pack("<IQ", v[0], len(v[1])) + b"".join(value(v[0], x) for x in v[1])
-    return struct.pack("<" + SCALARS[kind], v)
-
-
-class Gguf:
-    def __init__(self, path):
-        self.data = open(path, "rb").read()
-        self.at = 8
-        self.n_tensors, n = self.take("QQ")
-        self.keys = {}
-        for _ in range(n):
-            key = self.string().decode()
-            kind, = self.take("I")
-            begin = self.at
-            self.skip(kind)
-            self.keys[key] = (kind, self.data[begin:self.at])
-        begin = self.at
-        for _ in range(self.n_tensors):
-            self.string()
-            dims, = self.take("I")
-            self.at += 8 * dims + 12
-        self.tensors, self.weights = self.data[begin:self.at], self.data[(self.at + 31) // 32 * 32:]
-
-    def take(self, what):
-        v = struct.unpack_from("<" + what, self.data, self.at)
-        self.at += struct.calcsize("<" + what)
-        return v
-
-    def string(self):
-        n, = self.take("Q")
-        self.at += n
-        return self.data[self.at - n:self.at]
-
-    def skip(self, kind):
-        if kind == STRING:
-            self.string()
-        elif kind == ARRAY:
-            of, n = self.take("IQ")
-            for _ in range(n):
-                self.skip(of)
-        else:
-            self.at += struct.calcsize(SCALARS[kind])
-
-    def save(self, path, **changed):
-        """changed: other values, (kind, value) by the key's name with _ for each dot."""
-        keys = dict(self.keys)
-        for key, (kind, v) in changed.items():
-            keys[key] = (kind, value(kind, v))
-        head = b"GGUF" + struct.pack("<IQQ", 3, self.n_tensors, len(keys))
-        head += b"".join(text(k.encode()) + struct.pack("<I", kind) + raw for k, (kind, raw) in keys.items())
-        head += self.tensors
-        open(path, "wb").write(head + b"\0" * (-len(head) % 32) + self.weights)
-
-
 def keys_of_wrong_types(tiny):
     """Every key that is read, with each of some types that nobody wants there."""
     unread = {"general.type", "general.file_type", "general.quantization_version", "tokenizer.ggml.padding_token_id",
               "llama.vocab_size"}
     names = {U32: "a UINT32", F32: "a FLOAT32", BOOL: "a BOOL", STRING: "a STRING", ARRAY: "an ARRAY of STRING"}
     wrong = {F32: 1.5, BOOL: True, STRING: b"four", ARRAY: (STRING, [b"a", b"b"])}
+    rows = []
+
+    def file(key, v):
+        tiny.save(f"{len(rows)}.wrong.gguf", {key: v})
+        return f"{len(rows)}.wrong.gguf"
     for key, (kind, raw) in tiny.keys.items():
         if key in unread:
             continue
@@ -122,17 +54,16 @@ def keys_of_wrong_types(tiny):
         for other, v in wrong.items():
             if other == kind and not (kind == ARRAY and not strings):
                 continue
-            tiny.save("wrong.gguf", **{key: (other, v)})
-            wants(3, f"wrong.gguf: key {key} is {names[other]}, wanted ", "oato-run", "wrong.gguf", "-p", "x", "-n", "1",
-                  *(["--chat"] if "template" in key else []))
+            rows.append((3, f"wrong.gguf: key {key} is {names[other]}, wanted ", "oato-run", file(key, (other, v)), "-p", "x", "-n", "1",
+                         *(["--chat"] if "template" in key else [])))
     for key, kind, v, says in (("llama.block_count", I32, -2, "key llama.block_count is -2; allowed: 1 to "),
                                ("llama.block_count", U64, 1 << 63, "key llama.block_count is above "),
                                ("llama.attention.head_count", ARRAY, (U32, [4]), "head_count"),
                                ("general.alignment", U64, 32, "key general.alignment is a UINT64, wanted a UINT32"),
                                ("split.tensors.count", STRING, b"1", "key split.tensors.count is a STRING")):
-        tiny.save("wrong.gguf", **{key: (kind, v)})
-        wants(3, says, "oato-run", "wrong.gguf", "-p", "x", "-n", "1")
-        wants(3, says, "oato-plan", "wrong.gguf", "--hardware", "h200", "-o", "x.plan")
+        name = file(key, (kind, v))
+        rows += (3, says, "oato-run", name, "-p", "x", "-n", "1"), (3, says, "oato-plan", name, "--hardware", "h200", "-o", "x.plan")
+    side_by_side(wants, rows)
 
 
 # ---------------------------------------------------------------------------------------- texts
@@ -165,17 +96,19 @@ def texts_mean_the_same():
             run("oato-plan", "tiny.gguf", "--hardware", "h200", "--workload", f, "-o", "w.plan").returncode,
             open("w.plan", "rb").read())),
     }
-    for what, (content, made) in files.items():
-        results = {}
+
+    def same(i, what, content, made):
+        results, name = {}, f"text{i}.yaml"
         for how, data in odd(content).items():
-            open("text.yaml", "wb").write(data)
-            results[how] = made("text.yaml")
+            open(name, "wb").write(data)
+            results[how] = made(name)
         check(results["LF"][0] == 0, f"{what}: {results['LF']}")
         for how, result in results.items():
             check(result == results["LF"], f"{what} with {how}: {result}, not {results['LF']}")
-        open("text.yaml", "wb").write(b"\xff\xfe" + content.encode("utf-16-le"))
-        status, *rest = made("text.yaml")
+        open(name, "wb").write(b"\xff\xfe" + content.encode("utf-16-le"))
+        status, *rest = made(name)
         check(status == 3 and (what == "a workload" or "UTF-16" in rest[-1][0]), f"{what} in UTF-16: {status} {rest}")
+    side_by_side(same, [(i, what, *row) for i, (what, row) in enumerate(files.items())])
     # what is scored or shown token for token keeps its bytes, but for the mark
     ids = {how: run("oato-run", "tokenize", "tiny.gguf", "-f", f"{i}.txt", "--ids").stdout
            for i, (how, data) in enumerate(odd("one\ntwo\n").items()) if open(f"{i}.txt", "wb").write(data)}
@@ -198,7 +131,7 @@ def templates_are_named():
 # ------------------------------------------------------------------------------------------ BOS
 
 def one_bos(tiny):
-    tiny.save("bos.gguf", **{"tokenizer.ggml.add_bos_token": (BOOL, True)})
+    tiny.save("bos.gguf", {"tokenizer.ggml.add_bos_token": (BOOL, True)})
 
     def ids(*args):
         p = run("oato-run", "tokenize", "bos.gguf", "--ids", *args)
@@ -220,46 +153,16 @@ def one_bos(tiny):
         p = run("oato-run", "bos.gguf", "-n", "1", "-c", "64", "--json", "--chat", "--chat-template", name, "-p", "hello")
         check(json.loads(p.stdout)["prompt_tokens"] == len(plain) and not any("taken once" in x for x in lines(p)),
               f"template {name}: {p.stdout} {lines(p)}")
-    with Server("bos.gguf", "-c", "64") as s:
-        tokens = s.post("/tokenize", {"content": piece + "hello", "add_special": True})[1]["tokens"]
+    with Server(SERVE, "bos.gguf", "-c", "64") as s:
+        tokens = s.ask("/tokenize", {"content": piece + "hello", "add_special": True})[1]["tokens"]
         check([str(x).encode() for x in tokens] == plain, f"/tokenize: {tokens}")
         for prompt in ("hello", piece + "hello"):
-            said = s.post("/completion", {"prompt": prompt, "n_predict": 1})[1]
+            said = s.ask("/completion", {"prompt": prompt, "n_predict": 1})[1]
             check(said["tokens_evaluated"] == len(plain), f"/completion of {prompt}: {said}")
-        mark = s.post("/completion", b"\xef\xbb\xbf" + json.dumps({"prompt": "hello", "n_predict": 1}).encode())
+        mark = s.ask("/completion", b"\xef\xbb\xbf" + json.dumps({"prompt": "hello", "n_predict": 1}).encode())
         check(mark[0] == 200, f"a body with a mark: {mark}")
-        wide = s.post("/completion", '{"prompt": "hello"}'.encode("utf-16"))
+        wide = s.ask("/completion", '{"prompt": "hello"}'.encode("utf-16"))
         check(wide[0] == 400 and "UTF-16" in str(wide[1]), f"a body in UTF-16: {wide}")
-
-
-class Server:
-    def __init__(self, *args):
-        self.args = args
-
-    def __enter__(self):
-        self.process = subprocess.Popen([os.path.join(BIN, "oato-serve"), *self.args, "--port", "0", "-t", "1"],
-                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        self.url = re.search(r"http://\S+?(?=,)", self.process.stderr.readline().decode())[0]
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            try:
-                urllib.request.urlopen(self.url + "/health", timeout=5)
-                return self
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.02)
-        raise RuntimeError("the server is not ready")
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.communicate(timeout=20)
-
-    def post(self, path, body):
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=20) as r:
-                return r.status, json.loads(r.read())
-        except urllib.error.HTTPError as e:
-            return e.code, json.loads(e.read())
 
 
 # ------------------------------------------------------------------------------------- ways out
@@ -297,13 +200,12 @@ def errors_name_ways_that_work():
     ways_out("oato-run", "tiny.gguf", "-f", "long.txt", "-n", "1", "-c", "100")
     open("longer.txt", "w").write("many words " * 400)
     ways_out("oato-run", "tiny.gguf", "-f", "longer.txt", "-n", "1", "-c", "100")
-    n = 0
-    with Server("tiny.gguf", "-c", "64") as s:
-        status, said = s.post("/completion", {"prompt": "many words " * 60, "n_predict": 4})
+    with Server(SERVE, "tiny.gguf", "-c", "64") as s:
+        status, said = s.ask("/completion", {"prompt": "many words " * 60, "n_predict": 4})
         n = re.search(r"-c (\d+) or more", str(said))
         check(status == 400 and n, f"a prompt too long: {status} {said}")
-    with Server("tiny.gguf", "-c", n[1]) as s:
-        status, said = s.post("/completion", {"prompt": "many words " * 60, "n_predict": 4})
+    with Server(SERVE, "tiny.gguf", "-c", n[1]) as s:
+        status, said = s.ask("/completion", {"prompt": "many words " * 60, "n_predict": 4})
         check(status == 200, f"a server with -c {n[1]}: {said}")
 
 
@@ -386,8 +288,7 @@ def every_mistake_has_its_status():
         open(name, "w").write("hello\n")
     open("words.txt", "w").write("many words " * 60)
     open("cut.gguf", "wb").write(open("tiny.gguf", "rb").read()[:3000])
-    for status, says, command in MISTAKES:
-        wants(int(status), says, *command.split())
+    side_by_side(wants, [(int(status), says, *command.split()) for status, says, command in MISTAKES])
     for level in ("frob", "neon" if os.uname().machine == "x86_64" else "avx2"):
         wants(2, "this build has ref", "oato-run", "tiny.gguf", "-p", "x", env={"OATO_CPU_ISA": level})
     best = re.search(r"use (\S+) \(it has", " ".join(lines(run("oato-run", "tiny.gguf", "-p", "x", "-n", "1",
@@ -403,7 +304,7 @@ def main():
         os.environ["XDG_CACHE_HOME"] = folder
         for name in ("OATO_CPU_ISA",):
             os.environ.pop(name, None)
-        run("oato-make-model", "--context", "8192", "tiny.gguf")
+        make_model(os.path.join(BIN, "oato-make-model"), "tiny.gguf", "--layers", "2", "--context", "8192")
         tiny = Gguf("tiny.gguf")
         keys_of_wrong_types(tiny)
         texts_mean_the_same()
@@ -412,7 +313,7 @@ def main():
         errors_name_ways_that_work()
         every_mistake_has_its_status()
         os.chdir("/")
-    return 1 if failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

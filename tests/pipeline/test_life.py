@@ -4,11 +4,7 @@
 How a server begins and ends: what cannot work is refused before anybody is told that it listens, signals let answers end, and the exit
 status is that of the serving. What it tells of itself (/props, seeds, pieces of characters, limits) is what it does and takes.
 """
-import atexit
-import http.client
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,37 +12,15 @@ import tempfile
 import threading
 import time
 
+import rig
+from rig import check, finish, is_real, make_model, until
+
 serve, model = sys.argv[1:3]
-failures = 0
 
 
-def check(good, what, *more):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what, *(more if not good else ()))
-
-
-class Server:
-    def __init__(self, *options, **how):
-        self.process = subprocess.Popen([serve, *options, "--port", "0", "-t", "1"], stderr=subprocess.PIPE, text=True, **how)
-        atexit.register(self.process.kill)
-        self.said = self.process.stderr.readline()
-        self.port = int(re.search(r":(\d+), loading", self.said)[1])
-        while "ready" not in self.said.splitlines()[-1]:
-            self.said += self.process.stderr.readline()
-
-    def ask(self, path, body=None, **headers):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body), headers)
-        r = c.getresponse()
-        answer = json.loads(r.read())
-        c.close()
-        return r.status, answer
-
-    def end(self, with_signal=signal.SIGTERM):
-        self.process.send_signal(with_signal)
-        self.said += self.process.stderr.read()
-        return self.process.wait(60)
+class Server(rig.Server):
+    always = ("-t", "1") # its own values are told
+    headers = {"Authorization": "Bearer b"}
 
 
 def refused_first(tiny, folder):
@@ -68,41 +42,43 @@ def refused_first(tiny, folder):
 
 def signals(tiny):
     """An answer that runs is let end, be it SIGTERM, SIGINT or SIGHUP; one that the parent ignores changes nothing."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        s = Server(tiny)
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    ignore = {n: Server(serve, tiny, preexec_fn=lambda n=n: signal.signal(n, signal.SIG_IGN)) for n in numbers}
+    for number, s in ignore.items():
+        s.process.send_signal(number)
+    for number in numbers:
+        s = Server(serve, tiny)
         got = []
         t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 500, "ignore_eos": True})))
         t.start()
-        while not any(slot["is_processing"] for slot in s.ask("/slots")[1]):
-            time.sleep(0.01)
+        until(s.busy)
         status = s.end(number)
         t.join()
         check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 500, f"{number.name}: the answer that runs ends", status, got)
-        s = Server(tiny, preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
-        s.process.send_signal(number)
-        time.sleep(0.2)
+    time.sleep(0.2)
+    for number, s in ignore.items():
         check(s.ask("/health")[0] == 200, f"{number.name} that was ignored stays ignored")
         s.end(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
 
 
 def unkept(tiny):
     """Weights that cannot be kept are a warning, and no error of the end."""
-    s = Server(tiny, "--prepared-cache", "/proc/nowhere")
-    status = s.end()
-    check(status == 0 and s.said.count("not kept") == 1 and not s.said.rstrip().endswith("directory"), "a cache that cannot be written", status, s.said)
+    s = Server(serve, tiny, "--prepared-cache", "/proc/nowhere")
+    status, said = s.end(), "".join(s.said)
+    check(status == 0 and said.count("not kept") == 1 and not said.rstrip().endswith("directory"), "a cache that cannot be written", status, said)
 
 
 def told(s, real):
-    props = s.ask("/props", Authorization="Bearer b")[1]
+    props = s.ask("/props")[1]
     of = props["default_generation_settings"]["params"]
     check(of["seed"] == -1 and of["temperature"] == 0.8 and of["typical_p"] == 1 and of["top_k"] == 40, "/props has the values that are used", of)
     check(not real or "<|im_start|>" in props["chat_template"] and "{%" in props["chat_template"], "and the template's text", props["chat_template"][:99])
     keys = (("a key", 200), ("a  key", 401), ("b", 200), ("c", 200), ("key", 401), ("a", 401))
-    got = [(k, s.ask("/props", Authorization=f"Bearer {k}")[0]) for k, _ in keys]
+    got = [(k, s.ask("/props", headers={"Authorization": f"Bearer {k}"})[0]) for k, _ in keys]
     check(got == list(keys), "keys may have blanks", got)
 
     def ask(path, **body):
-        return s.ask(path, body, Authorization="Bearer b")
+        return s.ask(path, body)
     for seed in (0, 4294967295, 2**63 - 1):
         got = ask("/completion", prompt="A", n_predict=1, seed=seed)[1]
         check(got["generation_settings"]["seed"] == seed, f"seed {seed}", got)
@@ -120,12 +96,12 @@ def told(s, real):
 
 def pieces(s):
     """Bytes of a character that several tokens make: each is told as it is."""
-    listed = s.ask("/tokenize", {"content": "\U0001f469", "with_pieces": True}, Authorization="Bearer b")[1]["tokens"]
+    listed = s.ask("/tokenize", {"content": "\U0001f469", "with_pieces": True})[1]["tokens"]
     bytes_of = [p["piece"] if isinstance(p["piece"], list) else list(p["piece"].encode()) for p in listed]
     check(any(isinstance(p["piece"], list) for p in listed) and bytes(sum(bytes_of, [])).endswith("\U0001f469".encode()), "pieces of half characters are bytes", listed)
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 20, "temperature": 0,
             "logit_bias": {str(p["id"]): 60 + i for i, p in enumerate(listed) if isinstance(p["piece"], list)}}
-    for one in s.ask("/v1/chat/completions", body, Authorization="Bearer b")[1]["choices"][0]["logprobs"]["content"]:
+    for one in s.ask("/v1/chat/completions", body)[1]["choices"][0]["logprobs"]["content"]:
         every = [one, *one["top_logprobs"]]
         names = {t["token"]: t["bytes"] for t in every}
         half = [t for t in every if "\\x" in t["token"]]
@@ -134,26 +110,22 @@ def pieces(s):
 
 
 def main():
-    if not os.path.exists(model):
-        print(f"skipped: no {model}")
-        sys.exit(1 if os.environ.get("OATO_REQUIRE_MODEL") == "1" else 77)
+    real = is_real(model)
     with tempfile.TemporaryDirectory() as folder:
-        tiny, real = model, model.endswith(".gguf")
+        tiny = model
         if not real:
-            tiny = f"{folder}/tiny.gguf"
-            subprocess.run([model, tiny, "--vocab", "512", "--layers", "2"], check=True)
+            tiny = make_model(model, f"{folder}/tiny.gguf", "--layers", "2", "--context", "512")
             refused_first(tiny, folder)
             signals(tiny)
             unkept(tiny)
         keys = os.path.join(folder, "keys")
         with open(keys, "w", encoding="utf-8") as f:
             f.write("  c \r\n\n")
-        s = Server(tiny, "--api-key", "a key, b ", "--api-key-file", keys, "-c", "512")
-        told(s, real)
-        if real:
-            pieces(s)
-        check(s.end() == 0, "it ends as ever")
-    sys.exit(failures > 0)
+        with Server(serve, tiny, "--api-key", "a key, b ", "--api-key-file", keys, "-c", "512") as s:
+            told(s, real)
+            if real:
+                pieces(s)
+    sys.exit(finish())
 
 
 main()

@@ -6,66 +6,34 @@ from 8 clients is lost, while the memory of the process stays within --memory. W
 told to come back; what cannot be loaded says why, and harms nobody; SIGTERM ends it in the middle of loading.
 """
 import concurrent.futures
-import contextlib
-import http.client
-import json
 import os
 import random
-import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+import rig
+from rig import at_once, check, finish, is_sanitized, make_model, until
+
 serve, make = sys.argv[1:3]
-failures = 0
-sanitized = b"__asan_init" in open(serve, "rb").read()
+sanitized = is_sanitized(serve)
 MODEL = ["--width", "512", "--ffn", "1024", "--layers", "4", "--vocab", "1024", "--heads", "8", "--kv-heads", "4"] # 43 MiB
 # 48 MiB of it are the server's own; one model fits, two do not. Sanitizers keep what was freed, and a shadow of all.
 MEMORY, ONE = 48 + 12 + 90, 80 # two that are loaded are more than ONE
-os.environ["OATO_PLAN"] = "none"
+class Server(rig.Server):
+    always = (*rig.Server.always, "-c", "512", "--models")
 
-
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
-
-
-class Server:
-    def __init__(self, models, *options):
-        self.process = subprocess.Popen([serve, "--models", models, "--port", "0", "--temp", "0", "-t", "1", "-c", "512", *options],
-                                        stderr=subprocess.PIPE, text=True)
-        self.port = int(re.search(r":(\d+), serving \d+ models", self.process.stderr.readline())[1])
-        self.said = []
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
-
-    def ask(self, path, body=None, timeout=60):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)) as c:
-            c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body))
-            r = c.getresponse()
-            text = r.read()
-        return r.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
-
-    def say(self, model, n=6, timeout=60):
-        status, a = self.ask("/completion", {"model": model, "prompt": "The river", "n_predict": n, "ignore_eos": True}, timeout)
+    def say(self, model, n=6, **how):
+        status, a = self.ask("/completion", {"model": model, "prompt": "The river", "n_predict": n, "ignore_eos": True}, **how)
         return status, a.get("content") or a["error"]["message"]
 
     def status(self, model):
         return next(m for m in self.ask("/v1/models")[1]["data"] if m["id"] == model)["status"]
 
     def wait_for(self, model, value):
-        for _ in range(1000):
-            if self.status(model)["value"] == value:
-                return True
-            time.sleep(0.01)
-        return False
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return until(lambda: self.status(model)["value"] == value)
 
 
 class Memory(threading.Thread):
@@ -76,18 +44,13 @@ class Memory(threading.Thread):
         self.start()
 
     def run(self):
-        while self.server.process.poll() is None:
-            try:
-                with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
-                    rss = re.search(r"VmRSS:\s+(\d+)", f.read())
-            except OSError:
-                return
-            self.most, self.looks = max(self.most, int(rss[1]) / 1024 if rss else 0), self.looks + 1
+        while self.server.process.returncode is None:
+            self.most, self.looks = max(self.most, self.server.memory("VmRSS")), self.looks + 1
             time.sleep(0.003)
 
 
 def two_do_not_fit(folder):
-    s = Server(folder, "--memory", str(MEMORY))
+    s = Server(serve, folder, "--memory", MEMORY)
     memory = Memory(s)
     text = {m: s.say(m)[1] for m in ("one", "two")}
     check(text["one"] != text["two"] and s.status("one")["value"] == "unloaded" and s.status("two")["value"] == "loaded",
@@ -104,10 +67,12 @@ def two_do_not_fit(folder):
 
 
 def names_and_failures(folder, text):
-    files = f"{folder}/one.gguf,{folder}/two.gguf,{folder}/bad.gguf"
-    with open(f"{folder}/bad.gguf", "wb") as f:
+    bad = f"{folder}/other/bad.gguf" # where no other server of this test looks
+    files = f"{folder}/one.gguf,{folder}/two.gguf,{bad}"
+    os.mkdir(f"{folder}/other")
+    with open(bad, "wb") as f:
         f.write(b"no model at all")
-    s = Server(files, "--memory", str(2 * MEMORY))
+    s = Server(serve, files, "--memory", 2 * MEMORY)
     check(s.say("three")[0] == 404 and "three" in s.say("three")[1], "a model that there is not: 404")
     check(s.ask("/completion", {"prompt": "x"})[0] == 400, "no name of a model: 400")
     status, why = s.say("bad")
@@ -126,18 +91,21 @@ def names_and_failures(folder, text):
     check(s.ask("/props?model=one")[0] == 400, "who only looks loads nothing")
     check(s.ask("/models/unload", {"model": "one"})[0] == 400 and s.ask("/models/load", {"model": "x"})[0] == 404, "what cannot be done is refused")
     check(s.ask("/models/load", {"model": "one"})[0] == 200 and s.wait_for("one", "loaded"), "/models/load")
-    s.ask("/models/unload", {"model": "one"})
+    check(s.ask("/api/show", {"name": "one"})[0] == 200 and s.ask("/api/generate", {"model": "one", "keep_alive": "0s"})[1]["done_reason"] == "unload"
+          and s.wait_for("one", "unloaded"), "as Ollama's clients ask")
+    tags = s.ask("/api/tags")[1]["models"]
+    check(all(isinstance(t["details"][k], str) and t["digest"] for t in tags for k in ("format", "family", "parameter_size", "quantization_level")), f"what is not loaded has every member: {tags}")
     check(s.say("one") == (200, text["one"]), "an answer waits for a model that has just gone")
     check(s.end() == 0, "and it ends")
 
 
 def busy(folder):
     """While `one` answers without end."""
-    s = Server(folder, "--memory", str(MEMORY), "--models-wait", "1", "--queue", "3")
+    s = Server(serve, folder, "--memory", MEMORY, "--models-wait", "1", "--queue", "3")
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         s.say("one")
         long = [clients.submit(s.say, "one", 350) for _ in range(2)]
-        time.sleep(0.2)
+        until(lambda: len([x for x in s.ask("/slots?model=one")[1] if x["is_processing"]]) == 2)
         waits = [clients.submit(s.say, "two") for _ in range(4)]
         refused = [w.result() for w in waits]
         stayed = not any(r.done() for r in long) # on this machine
@@ -167,11 +135,11 @@ def options_and_signals(folder):
     for options in (["--plan", "x"], ["--alias", "a"], ["--decision-log", "x"], ["--neurons", "x"], [f"{folder}/one.gguf"]):
         check(refused("--models", folder, *options), f"--models refuses {options[0] if options[0][0] == '-' else 'a model'}")
     check(refused("--models", f"{folder}/empty"), "and what is not there")
-    s = Server(folder, "--memory", "70")
+    s = Server(serve, folder, "--memory", "70")
     status, why = s.say("one")
     check(status == 500 and "--memory" in why, f"what never fits says so: {why}")
     check(s.end() == 0, "and it ends")
-    s = Server(folder, "--memory", str(MEMORY), "--models-max", "1", "--no-models-autoload")
+    s = Server(serve, folder, "--memory", MEMORY, "--models-max", "1", "--no-models-autoload")
     check(s.say("one")[0] == 400 and s.ask("/props")[1]["max_instances"] == 1, "--no-models-autoload")
     s.ask("/models/load", {"model": "one"})
     before = time.monotonic()
@@ -181,12 +149,9 @@ def options_and_signals(folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(("one", "two")):
-            subprocess.run([make, f"{folder}/{name}.gguf", "--seed", str(i), *MODEL], check=True)
-        text = two_do_not_fit(folder)
-        busy(folder)
-        options_and_signals(folder)
-        names_and_failures(folder, text)
-    sys.exit(failures > 0)
+            make_model(make, f"{folder}/{name}.gguf", "--context", "512", "--seed", str(i), *MODEL)
+        at_once([lambda: names_and_failures(folder, two_do_not_fit(folder)), lambda: (busy(folder), options_and_signals(folder))])
+    sys.exit(finish())
 
 
 main()

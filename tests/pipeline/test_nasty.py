@@ -4,56 +4,23 @@
 Schemas and grammars that are made to be expensive (tests/server/nasty.py) are refused with 400 and one line of JSON, or answered,
 while four ordinary clients and /health are served as if they were not there. A client that goes takes its work along.
 """
-import http.client
 import json
 import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from rig import Server, check, finish, is_real, is_sanitized, make_model, until
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server"))
-import nasty
+import nasty # noqa: E402
 
 serve, model = sys.argv[1:3]
-failures = 0
-sanitized = b"__asan_init" in open(serve, "rb").read()
+sanitized = is_sanitized(serve)
 SECONDS_MOST = 8 if sanitized else 2 # that anybody else waits: 0.5 s, generously, for the machine does other things, too
 MEGABYTES_MOST = 200 # for all of them, with what the allocator keeps; about 25 each
 
-
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
-
-
-class Server:
-    def __init__(self, model):
-        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", "--parallel", "8", "--context", "8192"],
-                                        stderr=subprocess.PIPE, text=True)
-        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
-        line = self.process.stderr.readline()
-        while "ready" not in line:
-            line = self.process.stderr.readline()
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-
-    def ask(self, path, body=None):
-        c = self.connect()
-        c.request("GET" if body is None else "POST", path, body if body is None else json.dumps(body))
-        r = c.getresponse()
-        text = r.read()
-        c.close()
-        return r.status, json.loads(text)
-
-    def peak_megabytes(self):
-        with open(f"/proc/{self.process.pid}/status") as f:
-            return int(re.search(r"VmHWM:\s+(\d+)", f.read())[1]) / 1024
 
 
 class Ordinary(threading.Thread):
@@ -109,14 +76,14 @@ def company(s):
     alone = [Ordinary(s) for _ in range(4)]
     for o in alone:
         o.start()
-    time.sleep(2)
+    time.sleep(0.5)
     for o in alone:
         o.goes_on = False
     for o in alone:
         o.join()
     text = alone[0].texts[0]
     s.ask("/completion", {"prompt": "A", "n_predict": 2, "grammar": 'root ::= "a"'}) # sorts the vocabulary
-    before, took = s.peak_megabytes(), []
+    before, took = s.memory(), []
     watchers = [Health(s)] + [Ordinary(s) for _ in range(4)]
     for w in watchers:
         w.start()
@@ -132,7 +99,7 @@ def company(s):
     check(max(watchers[0].waits) < SECONDS_MOST, f"/health waits {max(watchers[0].waits):.3f} s at most")
     check(max(ordinary) < SECONDS_MOST, f"an ordinary client waits {max(ordinary):.3f} s at most; "
           f"95 % {percentile(ordinary, .95) * 1e3:.2f} ms, {percentile(quiet, .95) * 1e3:.2f} alone")
-    more = s.peak_megabytes() - before
+    more = s.memory() - before
     check(more < MEGABYTES_MOST or sanitized, f"{len(took)} nasty requests took {more:.0f} MB at most")
     print("     longest:", ", ".join(f"{n} {t:.2f} s" for t, n in sorted(took)[:-6:-1]))
 
@@ -158,28 +125,19 @@ def a_client_goes(s):
     for c in clients:
         c.close()
     before = time.monotonic()
-    while any(slot["is_processing"] for slot in s.ask("/slots")[1]):
-        time.sleep(0.01)
-        if time.monotonic() - before > 20:
-            break
+    until(lambda: not s.busy(), 20)
     took = time.monotonic() - before
     check(took < 4 * SECONDS_MOST, f"clients that go free their places in {took:.2f} s")
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        path = model
-        if not model.endswith(".gguf"):
-            path = f"{folder}/tiny.gguf"
-            subprocess.run([model, path, "--vocab", "512", "--layers", "2"], check=True)
-        s = Server(path)
-        company(s)
-        an_answer_ends_with_the_reason(s)
-        a_client_goes(s)
-        s.process.send_signal(signal.SIGTERM)
-        s.process.stderr.read()
-        check(s.process.wait(30) == 0, "and it ends as ever")
-    sys.exit(failures > 0)
+        path = model if is_real(model) else make_model(model, f"{folder}/tiny.gguf", "--layers", "2", "--context", "512")
+        with Server(serve, path, "--parallel", "8", "--context", "8192") as s:
+            company(s)
+            an_answer_ends_with_the_reason(s)
+            a_client_goes(s)
+    sys.exit(finish())
 
 
 main()

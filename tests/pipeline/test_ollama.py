@@ -7,111 +7,41 @@ what numpy computes, where there is numpy.
 """
 import base64
 import concurrent.futures
-import http.client
 import json
 import math
 import pathlib
 import re
-import signal
 import struct
-import subprocess
 import sys
 import tempfile
+
+import rig
+from gguf_file import FILL_IN, with_keys
+from rig import check, finish, make_model
 
 serve, make = sys.argv[1:3]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "oracle"))
 TEXTS = ["The river was", "a", "The river was wide and slow.", "x" * 200, "one two three"]
-failures = 0
 
 
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what, flush=True)
-
-
-class Server:
-    def __init__(self, model, *options):
-        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", "-c", "1024", *options], stderr=subprocess.PIPE, text=True)
-        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
-        self.process.stderr.readline()
-
-    def raw(self, path, body=None, method=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        c.request(method or ("GET" if body is None else "POST"), path, None if body is None else json.dumps(body))
-        r = c.getresponse()
-        text = r.read().decode()
-        c.close()
-        return r.status, text, r.getheader("Content-Type")
-
-    def ask(self, path, body=None, method=None):
-        status, text, _ = self.raw(path, body, method)
-        return status, json.loads(text)
+class Server(rig.Server):
+    always = (*rig.Server.always, "-c", "1024")
 
     def lines(self, path, body):
-        status, text, kind = self.raw(path, body)
-        check(status == 200 and kind == "application/x-ndjson" and text.endswith("\n"), f"{path}: lines of JSON ({status}, {kind})")
-        return [json.loads(line) for line in text.splitlines()]
+        a = self.ask(path, body)
+        kind = a.headers["Content-Type"]
+        check(a[0] == 200 and kind == "application/x-ndjson" and a.text.endswith("\n"), f"{path}: lines of JSON ({a[0]}, {kind})")
+        return [json.loads(line) for line in a.text.splitlines()]
 
     def vectors(self, texts, **more):
         status, a = self.ask("/v1/embeddings", {"input": texts, "encoding_format": "base64", **more})
         check(status == 200 and [d["index"] for d in a["data"]] == list(range(len(texts))), "embeddings, a vector for each text")
         return [d["embedding"] for d in a["data"]]
 
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        said = self.process.stderr.read()
-        check(self.process.wait(60) == 0, f"the server ends {said}")
-
 
 def floats(text):
     data = base64.b64decode(text)
     return struct.unpack(f"<{len(data) // 4}f", data)
-
-
-def with_more(path, to, keys, tensors):
-    """The file with more keys (integers and texts) and tensors (rows of floats)."""
-    data = pathlib.Path(path).read_bytes()
-    at = 8
-    n_tensors, n_keys = struct.unpack_from("<QQ", data, at)
-    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-
-    def text(at):
-        return at + 8 + struct.unpack_from("<Q", data, at)[0]
-
-    def value(kind, at):
-        if kind == 8:
-            return text(at)
-        if kind == 9:
-            elem, count = struct.unpack_from("<IQ", data, at)
-            at += 12
-            for _ in range(count):
-                at = value(elem, at)
-            return at
-        return at + sizes[kind]
-
-    at = 24
-    for _ in range(n_keys):
-        at = text(at)
-        at = value(struct.unpack_from("<I", data, at)[0], at + 4)
-    end_of_keys, last = at, 0
-    for _ in range(n_tensors):
-        at = text(at)
-        dims = struct.unpack_from("<I", data, at)[0]
-        at += 4 + 8 * dims + 4 + 8
-    infos, body = data[end_of_keys:at], data[(at + 31) // 32 * 32:]
-    body += bytes(-len(body) % 32)
-    more = b""
-    for key, v in keys.items():
-        more += struct.pack("<Q", len(key)) + key.encode()
-        more += struct.pack("<II", 4, v) if isinstance(v, int) else struct.pack("<IQ", 8, len(v)) + v.encode()
-    for name, rows in tensors.items():
-        infos += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<IQQIQ", 2, len(rows[0]), len(rows), 0, len(body))
-        body += b"".join(struct.pack(f"<{len(r)}f", *r) for r in rows)
-        body += bytes(-len(body) % 32)
-    head = data[:8] + struct.pack("<QQ", n_tensors + len(tensors), n_keys + len(keys)) + data[24:end_of_keys] + more + infos
-    pathlib.Path(to).write_bytes(head + bytes(-len(head) % 32) + body)
-    return to
 
 
 def chats(s):
@@ -155,19 +85,19 @@ def generates(s):
 
 
 def tells(s):
-    check(s.raw("/", method="HEAD")[0] == 200 and re.fullmatch(r"\d+\.\d+\.\d+", s.ask("/api/version")[1]["version"]), "HEAD / and the version, as clients ask")
+    check(s.ask("/", method="HEAD")[0] == 200 and re.fullmatch(r"\d+\.\d+\.\d+", s.ask("/api/version")[1]["version"]), "HEAD / and the version, as clients ask")
     tags, ps, show = (s.ask(p, b)[1] for p, b in (("/api/tags", None), ("/api/ps", None), ("/api/show", {"model": "m"})))
     model = tags["models"][0]
     check(model["details"] == show["details"] and model["details"]["format"] == "gguf" and model["details"]["family"] == "llama" and model["size"] > 0
           and model["name"] == model["model"] and len(model["digest"]) >= 12, "the list of models")
     check(ps["models"][0]["name"] == model["name"] and ps["models"][0]["context_length"] == 1024 and ps["models"][0]["size_vram"] == 0, "what runs")
     check(show["model_info"]["general.architecture"] == "llama" and show["model_info"]["general.parameter_count"] > 1000
-          and show["model_info"]["tokenizer.ggml.tokens"] is None and {"completion", "embedding"} <= set(show["capabilities"]), "a model's keys and abilities")
+          and show["model_info"]["tokenizer.ggml.tokens"] is None and show["parameters"].split() == ["num_ctx", "1024"] and {"completion", "tools", "embedding"} <= set(show["capabilities"]), "a model's keys and abilities")
 
 
 def refuses(s):
     chat = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    cases = [("/api/chat", {**chat, "options": {"num_ctx": 4096}}, 400, "num_ctx"), ("/api/chat", {**chat, "options": {"temperature": "hot"}}, 400, "temperature"),
+    cases = [("/api/chat", {**chat, "options": {"temperature": "hot"}}, 400, "temperature"),
              ("/api/chat", {**chat, "options": {"tfs_z": 0.5}}, 400, "tfs_z"), ("/api/chat", {**chat, "options": []}, 400, "options"),
              ("/api/chat", {**chat, "format": "xml"}, 400, "format"), ("/api/chat", {**chat, "messages": [{"role": "user", "content": "x", "images": ["a"]}]}, 400, "images"),
              ("/api/chat", {**chat, "messages": 1}, 400, "messages"), ("/api/chat", {**chat, "think": True}, 400, "thinking"),
@@ -178,22 +108,25 @@ def refuses(s):
     for path, body, expected, word in cases:
         status, a = s.ask(path, body)
         check(status == expected and list(a) == ["error"] and word in a["error"], f"{status} {a['error'] if isinstance(a.get('error'), str) else a}")
-    check(s.ask("/api/delete", {"model": "m"}, "DELETE")[0] == 501 and s.raw("/api/blobs/sha256:1", method="HEAD")[0] == 501, "models are not changed over HTTP")
-    fine = {"num_ctx": 512, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "tfs_z": 1, "penalize_newline": True, "num_predict": 1, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
+    check(s.ask("/api/delete", {"model": "m"}, method="DELETE")[0] == 501 and s.ask("/api/blobs/sha256:1", method="HEAD")[0] == 501, "models are not changed over HTTP")
+    fine = {"num_ctx": 131072, "num_gpu": 1, "num_thread": 2, "use_mmap": True, "tfs_z": 1, "penalize_newline": True, "num_predict": 1, "top_k": 3, "top_p": 0.5, "min_p": 0.1,
             "seed": 3, "repeat_penalty": 1.1, "repeat_last_n": 8, "mirostat": 0, "stop": ["q"]}
     check(s.ask("/api/chat", {**chat, "stream": False, "keep_alive": "5m", "think": False, "format": "", "tools": [], "options": fine})[0] == 200, "options that clients set pass")
     for path, body, word in (("/infill", {"input_prefix": "a", "input_suffix": "b"}, "filling in"), ("/v1/completions", {"prompt": "a", "suffix": "b"}, "filling in")):
         status, a = s.ask(path, body)
         check(status == 501 and word in a["error"]["message"], f"{path}: {status} {a['error']['message']}")
-    for body in ({"query": "x"}, {"query": "", "documents": ["a"]}, {"query": "x", "documents": [1]}, {"query": "x", "documents": ["a"], "top_n": 0}):
-        check(s.ask("/v1/rerank", body)[0] == 400, f"400: rerank {body}")
+    for body, word in (({"query": "x"}, "documents"), ({"query": "", "documents": ["a"]}, "query"), ({"query": "x", "documents": [1]}, "documents[0]"), ({"query": "x", "texts": ["a", None]}, "texts[1]"),
+                       ({"query": "x", "texts": []}, "texts wants"), ({"query": "x", "texts": ["a"], "documents": ["a"]}, "texts or documents"), ({"query": "x", "documents": ["a"], "top_n": 0}, "top_n")):
+        status, a = s.ask("/v1/rerank", body)
+        check(status == 400 and word in a["error"]["message"], f"400: rerank {body}: {a['error']['message']}")
+    check(len(s.ask("/api/embed", {"input": "x", "dimensions": 0})[1]["embeddings"][0]) == 64, "dimensions 0 are all of them")
 
 
-def calls(model, folder):
-    path = folder + "/hermes.jinja"
-    pathlib.Path(path).write_text("{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-                                  "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.a }}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
-    s = Server(model, "--chat-template-file", path)
+HERMES = ("{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+          "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.a }}{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
+
+
+def calls(s):
     tool = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
     history = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 77}}}]},
                {"role": "tool", "tool_name": "add", "content": "78"}]
@@ -202,12 +135,10 @@ def calls(model, folder):
               {"role": "tool", "name": "add", "content": "78"}]
     n = s.ask("/v1/chat/completions/input_tokens", {"messages": openai, "tools": [tool]})[1]["input_tokens"]
     check(status == 200 and a["prompt_eval_count"] == n, f"calls and results reach the template: {a.get('prompt_eval_count')} tokens, {n}")
-    s.end()
 
 
-def embeddings(model):
-    """Of a server that answers meanwhile, and of one that makes nothing else."""
-    s, other = Server(model), Server(model, "--embeddings")
+def embeddings(s, other, model):
+    """Of a server that answers meanwhile, and of another that makes nothing else."""
     expected = other.vectors(TEXTS)
     answer = {"prompt": "The river was", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
     said = s.ask("/v1/completions", answer)[1]["choices"][0]["text"]
@@ -237,8 +168,6 @@ def embeddings(model):
     check(len(tei) == 1 and tei[0]["index"] == 1 and tei[0]["text"] == TEXTS[0] and abs(tei[0]["score"] - 1) < 1e-6, f"in the form of text-embeddings-inference: {tei}")
     check([len(s.ask(path, {"query": "a", "documents": ["b", "c"], "top_n": 1})[1]["results"]) for path in ("/rerank", "/reranking", "/v1/reranking")] == [1] * 3, "top_n")
     ids = s.ask("/tokenize", {"content": TEXTS[2], "add_special": True})[1]["tokens"]
-    s.end()
-    other.end()
     try:
         import numpy
         from llama_numpy import Model
@@ -253,24 +182,20 @@ def embeddings(model):
 
 def ranks(model, folder):
     rows = [[math.sin(i * k + k) for i in range(64)] for k in (1, 2)]
-    path = with_more(model, folder + "/rank.gguf", {"tokenizer.chat_template.rerank": "Q {query} D {document} ?"}, {"cls.output.weight": rows})
-    s, other = Server(path), Server(path, "--embeddings", "--pooling", "none")
+    path = with_keys(model, folder + "/rank.gguf", {"tokenizer.chat_template.rerank": "Q {query} D {document} ?"}, {"cls.output.weight": rows})
     documents = ["a cat", "{query} the river", "dogs"]
-    a = s.ask("/v1/rerank", {"query": "what {document}", "documents": documents})[1]["results"]
-    for r in a:
-        state = other.ask("/embeddings", {"input": f"Q what {{document}} D {documents[r['index']]} ?"})[1][0]["embedding"][-1]
-        yes, no = (sum(x * y for x, y in zip(row, state)) for row in rows)
-        check(abs(r["relevance_score"] - 1 / (1 + math.exp(no - yes))) < 1e-4, f"a ranking head's score: {r}")
-    s.end()
-    other.end()
+    with Server(serve, path) as s, Server(serve, path, "--embeddings", "--pooling", "none") as other:
+        for r in s.ask("/v1/rerank", {"query": "what {document}", "documents": documents})[1]["results"]:
+            state = other.ask("/embeddings", {"input": f"Q what {{document}} D {documents[r['index']]} ?"})[1][0]["embedding"][-1]
+            yes, no = (sum(x * y for x, y in zip(row, state)) for row in rows)
+            check(abs(r["relevance_score"] - 1 / (1 + math.exp(no - yes))) < 1e-4, f"a ranking head's score: {r}")
 
 
 def fills(model, folder):
-    marks = {"tokenizer.ggml.fim_pre_token_id": 300, "tokenizer.ggml.fim_suf_token_id": 301, "tokenizer.ggml.fim_mid_token_id": 302,
-             "tokenizer.ggml.fim_rep_token_id": 303, "tokenizer.ggml.fim_sep_token_id": 304}
+    marks = {**FILL_IN, "tokenizer.ggml.fim_rep_token_id": 303, "tokenizer.ggml.fim_sep_token_id": 304}
     for spm in (False, True):
         keys = {k: v for k, v in marks.items() if not spm or "pre" in k or "suf" in k}
-        s = Server(with_more(model, folder + "/fim.gguf", keys, {}))
+        s = Server(serve, with_keys(model, folder + "/fim.gguf", keys))
 
         def ids(text, special=False):
             return s.ask("/tokenize", {"content": text, "add_special": special, "parse_special": False})[1]["tokens"]
@@ -292,22 +217,27 @@ def fills(model, folder):
             check(s.ask("/infill", {**body, "prompt": "go", "input_extra": extra})[1]["content"]
                   == answer(bos + files + [300] + ids("before <s>") + ids("go") + [301] + ids("after") + [302]), "other files, and a middle that has begun")
             status, a = s.ask("/infill", {**body, "input_extra": [{"text": "word " * 3000}]})
+            vim = {**body, "prompt": "", "input_extra": [{"text": "x", "time": [1, 2], "filename": "f"}], "stop": [], "n_indent": 4, "samplers": ["top_k", "top_p", "infill"],
+                   "cache_prompt": True, "t_max_prompt_ms": 500, "t_max_predict_ms": 250, "response_fields": ["content", "stop_type", "timings/prompt_n", "tokens_cached"]}
+            lines = s.ask("/infill", {**vim, "n_predict": 40, "grammar": r'root ::= "a\n    b\n  c"'})[1]
+            check((lines["content"], lines["stop_type"]) == ("a\n    b", "limit") and set(lines) == set(vim["response_fields"]), f"what llama.vim asks for: {lines}")
+            late = s.ask("/infill", {**vim, "n_indent": 0, "t_max_predict_ms": 1, "n_predict": 900, "grammar": r'root ::= "' + r"ab\n" * 300 + '"'})[1]
+            check(late["stop_type"] == "limit" and late["content"].endswith("b\n") and len(late["content"]) < 2000, f"time ends an answer with its line, after {len(late['content'])} bytes")
+            check(s.ask("/infill", {**vim, "n_predict": 0, "response_fields": [""]})[0] == 200, "it warms the cache up")
             check(status == 200 and a["tokens_evaluated"] == 1024 - 1 - 8, f"other files are cut, so that an answer has room: {a.get('tokens_evaluated')} tokens")
         check(s.ask("/infill", {**body, "input_extra": [1]})[0] == 400 and s.ask("/infill", {"input_prefix": 1})[0] == 400, "400: /infill")
-        s.end()
+        check(s.end() == 0, "the server ends", s.said)
 
 
 with tempfile.TemporaryDirectory() as folder:
-    model = folder + "/tiny.gguf"
-    subprocess.run([make, "--layers", "1", "--context", "4096", model], check=True, stdout=subprocess.DEVNULL)
-    server = Server(model, "--chat-template", "chatml")
-    chats(server)
-    generates(server)
-    tells(server)
-    refuses(server)
-    server.end()
-    calls(model, folder)
-    embeddings(model)
+    model = make_model(make, folder + "/tiny.gguf", "--context", "4096")
+    with Server(serve, model, "--chat-template", "chatml") as server:
+        for test in chats, generates, tells, refuses:
+            test(server)
+        with Server(serve, model, "--embeddings") as other:
+            embeddings(server, other, model)
+    with Server(serve, model, "--chat-template", HERMES) as server:
+        calls(server)
     ranks(model, folder)
     fills(model, folder)
-sys.exit(failures > 0)
+sys.exit(finish())

@@ -8,11 +8,11 @@ import asyncio
 import json
 import os
 import pathlib
-import re
-import signal
-import subprocess
 import sys
 import tempfile
+
+import rig
+from rig import check, finish, make_model, norm
 
 CACHE = pathlib.Path(os.environ.get("OATO_CACHE", pathlib.Path.home() / ".cache/oato"))
 PYTHON = CACHE / "venv-peer-server-tests/bin/python"
@@ -22,10 +22,9 @@ except ImportError:
     if sys.executable == str(PYTHON) or not PYTHON.exists():
         print("skipped: the openai package is missing; scripts/peer-server-tests installs it in", PYTHON.parent.parent)
         sys.exit(77)
-    os.execv(PYTHON, [str(PYTHON), "-I", *sys.argv])
+    os.execv(PYTHON, [str(PYTHON), "-Es", *sys.argv])
 
 serve, make = sys.argv[1:3]
-failures = 0
 TEMPLATE = """{% for m in messages %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %} {{ c.function.name }}{{ c.function.arguments.a }}{% endfor %}]{% endfor %}
 {%- for t in tools or [] %}<tool>{{ t.function.name }}</tool>{% endfor %}{% if false %}<tool_call>{% endif %}"""
 HELLO = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -34,31 +33,11 @@ SCHEMA = {"type": "object", "properties": {"a": NUMBER, "b": {"enum": ["x", "y"]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("add", "take")]
 
 
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
+class Server(rig.Server):
+    always = (*rig.Server.always, "--api-key", "secret")
 
-
-class Server:
-    def __init__(self, model, *options):
-        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", "--api-key", "secret", *options], stderr=subprocess.PIPE, text=True)
-        port = re.search(r":(\d+), loading", self.process.stderr.readline())[1]
-        self.url = f"http://127.0.0.1:{port}/v1"
-        self.process.stderr.readline()
-
-    def __enter__(self):
-        return openai.OpenAI(base_url=self.url, api_key="secret", max_retries=0, timeout=120)
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.stderr.read()
-        check(self.process.wait(60) == 0, "the server ends")
-
-
-def norm(text):
-    """How many marks stand for bytes that are no UTF-8 differs."""
-    return re.sub("\ufffd+", "\ufffd", text)
+    def client(self):
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="secret", max_retries=0, timeout=120)
 
 
 def refused(kind, ask, **arguments):
@@ -135,17 +114,16 @@ def embeddings(c, model):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    path = folder + "/tiny.gguf"
-    subprocess.run([make, "--layers", "1", "--context", "65536", path], check=True, stdout=subprocess.DEVNULL)
-    server = Server(path, "--chat-template", TEMPLATE)
-    with server as c:
+    path = make_model(make, folder + "/tiny.gguf", "--context", "65536")
+    with Server(serve, path, "--chat-template", TEMPLATE) as server:
+        c = server.client()
         (listed,) = c.models.list().data
         chats(c, listed.id)
         schemas(c, listed.id)
         tools(c, listed.id)
-        company(server.url, listed.id)
+        company(server.url + "/v1", listed.id)
         check(refused(openai.BadRequestError, c.chat.completions.create, model=listed.id, messages=[]), "400 is a BadRequestError")
         check(refused(openai.AuthenticationError, c.with_options(api_key="guess").chat.completions.create, model=listed.id, messages=HELLO), "401 an AuthenticationError")
-    with Server(path, "--embeddings", "-c", "512") as c:
-        embeddings(c, c.models.list().data[0].id)
-sys.exit(failures > 0)
+    with Server(serve, path, "--embeddings", "-c", "512") as server:
+        embeddings(server.client(), server.client().models.list().data[0].id)
+sys.exit(finish())

@@ -4,51 +4,29 @@
 What the page at / is made of, without a browser: its files with their types, policy and hashes, that all it names is there
 and nothing of it elsewhere, and /plan with and without a plan. page.py drives it in Chromium."""
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
+
+import rig
+from rig import at_once, check, finish, make_model
 
 BIN = pathlib.Path(sys.argv[1])
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent / "server/page"
-failures = 0
 
 
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
+class Server(rig.Server):
+    def get(self, path, method="GET", headers={}):
+        a = self.ask(path, headers=headers, method=method)
+        return a[0], a.headers, a.data
 
 
-class Server:
-    def __init__(self, model, *options):
-        self.process = subprocess.Popen([BIN / "oato-serve", model, "--port", "0", "-t", "1", "--chat-template", "chatml", *options],
-                                        stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
-        self.url = re.search(r"http://[0-9.:]+", self.process.stderr.readline())[0]
-        self.process.stderr.readline()
-
-    def get(self, path, method="GET", **headers):
-        try:
-            answer = urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers, method=method), timeout=30)
-        except urllib.error.HTTPError as error:
-            answer = error
-        return answer.status, answer.headers, answer.read()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.stderr.read()
-        check(self.process.wait(30) == 0, "the server ends")
+KEY = {"Authorization": "Bearer secret"}
 
 
 def files(s):
-    key = {"Authorization": "Bearer secret"}
     status, headers, page = s.get("/")
     check(status == 200 and headers["Content-Type"] == "text/html; charset=utf-8", "the page is there, also without a key")
     policy = headers["Content-Security-Policy"]
@@ -78,19 +56,19 @@ def files(s):
     check(all(word in licences for word in ("marked.js of", "highlight.js of", "purify.js of", "Permission is hereby granted")),
           "the libraries' licences come with them")
     status, headers, _ = s.get("/page/marked.js")
-    again = s.get("/page/marked.js", **{"If-None-Match": headers["ETag"]})
-    check(again[0] == 304 and not again[2] and s.get("/page/marked.js", **{"If-None-Match": '"other"'})[0] == 200,
+    again = s.get("/page/marked.js", headers={"If-None-Match": headers["ETag"]})
+    check(again[0] == 304 and not again[2] and s.get("/page/marked.js", headers={"If-None-Match": '"other"'})[0] == 200,
           "a file that a browser has is not sent again")
     head = s.get("/page/marked.js", "HEAD")
     check(head[0] == 200 and head[1]["Content-Length"] == headers["Content-Length"] and not head[2], "HEAD tells what GET would")
-    check([s.get(p, **key)[0] for p in ("/page/", "/page/none.js", "/page/../page.html", "/page/app.js/x", "/page/%2e%2e/a")] == [404] * 5,
+    check([s.get(p, headers=KEY)[0] for p in ("/page/", "/page/none.js", "/page/../page.html", "/page/app.js/x", "/page/%2e%2e/a")] == [404] * 5,
           "there are no other files")
-    check(s.get("/page/app.js", "POST", **key)[0] == 405, "files are only read")
+    check(s.get("/page/app.js", "POST", KEY)[0] == 405, "files are only read")
     check(s.get("/plan")[0] == 401, "/plan wants the key")
 
 
 def plan_without(s):
-    plan = json.loads(s.get("/plan", Authorization="Bearer secret")[2])
+    plan = s.ask("/plan", headers=KEY)[1]
     device = plan["devices"][0]
     check(plan["planned"] is False and "predicted" not in plan and len(plan["devices"]) == 1, "without a plan /plan says so")
     check(device["id"] == "cpu:0" and device["weight_bytes"] > 100000 and device["kv_bytes"] > 1000 and
@@ -106,8 +84,8 @@ def plan_with(folder, model):
     subprocess.run([BIN / "oato-plan", model, "-p", profile, "-o", path, "--prompt", "96", "--generate", "24", "--context", "512",
                     "--ubatch", "32", "--solver", "layers", "--budget", "sim:0=400KiB"], check=True, capture_output=True)
     shown = json.loads(subprocess.run([BIN / "oato-plan", "show", path, "--json"], check=True, capture_output=True).stdout)
-    with Server(model, "--plan", path) as s:
-        plan = json.loads(s.get("/plan")[2])
+    with Server(BIN / "oato-serve", model, "--plan", path) as s:
+        plan = s.ask("/plan")[1]
     check([d["id"] for d in plan["devices"]] == ["cpu:0", "sim:0"], "/plan lists the devices of a plan")
     for told, planned in zip(plan["devices"], shown["devices"]):
         same = sum(o["n"] for o in told["operators"]) == planned["operators"] and told["kv_layers"] == planned["kv_layers"] and \
@@ -119,13 +97,15 @@ def plan_with(folder, model):
           abs(p["first_token_ms"] * 1e6 / q["prefill_ns"] - 1) < 1e-3, "and predicts what that predicts")
 
 
-with tempfile.TemporaryDirectory() as place:
-    tiny = f"{place}/tiny.gguf"
-    subprocess.run([BIN / "oato-make-model", "--layers", "4", tiny], check=True, stdout=subprocess.DEVNULL)
-    with Server(tiny, "--api-key", "secret", "-c", "512") as server:
+def page_and_plan_without(model):
+    with Server(BIN / "oato-serve", model, "--api-key", "secret", "-c", "512") as server:
         files(server)
         plan_without(server)
-    with Server(tiny, "--no-ui") as server:
+    with Server(BIN / "oato-serve", model, "--no-ui") as server:
         check([server.get(p)[0] for p in ("/", "/page/app.js")] == [404, 404], "--no-ui takes all of it away")
-    plan_with(place, tiny)
-sys.exit(failures != 0)
+
+
+with tempfile.TemporaryDirectory() as place:
+    tiny = make_model(BIN / "oato-make-model", f"{place}/tiny.gguf", "--layers", "4", "--context", "512")
+    at_once([lambda: plan_with(place, tiny), lambda: page_and_plan_without(tiny)])
+sys.exit(finish())

@@ -4,90 +4,41 @@
 oato-serve by HTTP, on a tiny random model: what it answers is what oato-run says, whole and as a stream, alone and beside others;
 bad requests get one error and change nothing; clients that go free their place; no policy changes an answer; SIGTERM lets answers end.
 """
+import functools
 import http.client
 import json
 import random
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+
+import machines
+from gguf_file import with_keys
+from rig import Server, at_once, check, finish, make_model, norm, side_by_side, until
 
 serve, run, make = sys.argv[1:4]
 PROMPT = "The river was"
-failures = 0
-
-
-def norm(text):
-    """A random model says bytes that are no UTF-8; how many marks stand for them differs."""
-    return re.sub("\ufffd+", "\ufffd", text)
-
-
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what)
-
-
-class Server:
-    def __init__(self, model, *options):
-        self.process = subprocess.Popen([serve, model, "--port", "0", "--temp", "0", "-t", "1", *options], stderr=subprocess.PIPE, text=True)
-        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
-        self.ready = self.process.stderr.readline()
-        while "listening" in self.ready: # at another address
-            self.ready = self.process.stderr.readline()
-
-    def connect(self, host="127.0.0.1"):
-        return http.client.HTTPConnection(host, self.port, timeout=60)
-
-    def ask(self, path, body=None, headers={}, host="127.0.0.1", method=None):
-        c = self.connect(host)
-        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
-        c.request(method or ("GET" if body is None else "POST"), path, data, headers)
-        r = c.getresponse()
-        text = r.read()
-        c.close()
-        return r.status, json.loads(text) if text.startswith((b"{", b"[")) else text.decode(), dict(r.getheaders())
-
-    def events(self, path, body):
-        c = self.connect()
-        c.request("POST", path, json.dumps({**body, "stream": True}))
-        r = c.getresponse()
-        assert r.status == 200 and r.getheader("Content-Type") == "text/event-stream", r.status
-        return [e[6:] for e in r.read().decode().split("\n\n") if e]
-
-    def busy(self):
-        return sum(s["is_processing"] for s in self.ask("/slots")[1])
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        said = self.process.stderr.read()
-        status = self.process.wait(30)
-        if status:
-            print(f"status {status}: {said}")
-        return status
 
 
 def completions(s, expected):
     whole = {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True}
-    status, a, _ = s.ask("/completion", whole)
+    status, a = s.ask("/completion", whole)
     check(status == 200 and norm(a["content"]) == expected, "an answer is what oato-run says")
     check(a["tokens_predicted"] == 24 and a["stop_type"] == "limit" and a["timings"]["predicted_n"] == 24, "its counts")
-    events = [json.loads(e) for e in s.events("/completion", whole)]
+    events = s.events("/completion", whole)
     check(norm("".join(e["content"] for e in events)) == expected and [e["stop"] for e in events].index(True) == len(events) - 1, "a stream")
     events = s.events("/v1/completions", {**whole, "stream_options": {"include_usage": True}})
-    check(events[-1] == "[DONE]" and json.loads(events[-2])["usage"]["completion_tokens"] == 24, "a stream of OpenAI's ends")
-    check(norm("".join(json.loads(e)["choices"][0]["text"] for e in events[:-2])) == expected, "and has the same text")
+    check(events[-1] == "[DONE]" and events[-2]["usage"]["completion_tokens"] == 24, "a stream of OpenAI's ends")
+    check(norm("".join(e["choices"][0]["text"] for e in events[:-2])) == expected, "and has the same text")
     a = s.ask("/completion", {**whole, "response_fields": ["stop", "generation_settings/n_predict", "none"]})[1]
     check(a == {"stop": True, "generation_settings/n_predict": 24}, "fields of an answer")
     a = s.ask("/v1/completions", {**whole, "prompt": [PROMPT, PROMPT], "n": 2})[1]
     check([norm(c["text"]) for c in a["choices"]] == [expected] * 4 and a["usage"]["completion_tokens"] == 96, "four answers at once")
     word = re.search(r"\[\d+\]", expected)[0]
-    status, a, _ = s.ask("/completion", {**whole, "stop": ["no such word", word]})
+    a = s.ask("/completion", {**whole, "stop": ["no such word", word]})[1]
     check(norm(a["content"]) == expected[: expected.index(word)] and a["stop_type"] == "word" and a["stopping_word"] == word, "a stop word")
     a = s.ask("/completion", {**whole, "n_probs": 3})[1]["completion_probabilities"]
     check(len(a) == 24 and all(len(t["top_logprobs"]) == 3 and t["logprob"] == t["top_logprobs"][0]["logprob"] <= 0 for t in a), "log probabilities")
@@ -101,7 +52,7 @@ def completions(s, expected):
     b = s.ask("/completion", {**whole, "mirostat": 2, "mirostat_tau": 0, "temperature": 3})[1]
     check(norm(b["content"]) == expected and b["generation_settings"]["mirostat"] == 2, "Mirostat without surprise takes the most likely tokens")
     check(s.ask("/completion", {**whole, "dry_sequence_breakers": [1]})[0] == s.ask("/completion", {**whole, "mirostat": 3})[0] == 400, "400: DRY, Mirostat")
-    events = [json.loads(e) for e in s.events("/completion", {"prompt": PROMPT * 80, "n_predict": 2, "return_progress": True, "timings_per_token": True})]
+    events = s.events("/completion", {"prompt": PROMPT * 80, "n_predict": 2, "return_progress": True, "timings_per_token": True})
     p = [e["prompt_progress"] for e in events if "prompt_progress" in e]
     check(len(p) > 2 and p[0]["processed"] == p[0]["cache"] and p[-1]["processed"] == p[-1]["total"] > 256, "how far a prompt is")
     check(all(a["processed"] < b["processed"] and a["time_ms"] <= b["time_ms"] for a, b in zip(p, p[1:])) and len(p) < len(events), "grows")
@@ -133,29 +84,16 @@ def chats(s):
         check(a["message"]["content"] == '"foo"' and a["finish_reason"] == "stop", f"response_format {form['type']}")
     for form in ({"type": "sound"}, {"type": "json_object", "schema": 123}, {"type": "json_object", "schema": {"type": "hiccup"}}, {"type": "json_schema"}):
         check(s.ask("/v1/chat/completions", {**talk, "ignore_eos": False, "response_format": form})[0] == 400, f"400: response_format {form}")
-    events = [json.loads(e)["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
+    events = [e["choices"][0] for e in s.events("/v1/chat/completions", talk)[:-1]]
     check(events[0]["delta"] == {"role": "assistant", "content": None} and events[-1]["delta"] == {}, "a chat's stream begins and ends")
     check("".join(e["delta"].get("content") or "" for e in events) == same, "and has the same text")
     for more, named in (({"functions": [{"name": "f"}]}, "functions"), ({"top_logprobs": 2}, "top_logprobs"), ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
                         ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"), ({"stream_options": 1}, "stream_options"), ({"parallel_tool_calls": 0}, "parallel_tool_calls"),
                         ({"guided_choice": ["a", "b"]}, "guided_choice"), ({"min_tokens": 3}, "min_tokens"), ({"stop_token_ids": [1]}, "stop_token_ids")):
-        status, a, _ = s.ask("/v1/chat/completions", {**talk, **more})
+        status, a = s.ask("/v1/chat/completions", {**talk, **more})
         check(status == 400 and named in a["error"]["message"], f"400: {a}")
     check(s.ask("/v1/chat/completions", {**talk, "user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "functions": [], "min_tokens": 0,
                                          "nobody knows": 1})[0] == 200, "what changes nothing passes")
-
-
-def with_template(model, template, out):
-    """The model with another chat template: a key more, padded so that the data behind it stays aligned."""
-    name = b"tokenizer.chat_template"
-    with open(model, "rb") as f:
-        data = f.read().replace(name, b"tokenizer.chat_replaced")
-    key = lambda text: struct.pack("<Q", len(name)) + name + struct.pack("<IQ", 8, len(text)) + text
-    text = template.encode()
-    text += b" " * (-len(key(text)) % 32)
-    with open(out, "wb") as f:
-        f.write(data[:16] + struct.pack("<Q", struct.unpack_from("<Q", data, 16)[0] + 1) + key(text) + data[24:])
-    return out
 
 
 TEMPLATE = """{%- for m in messages %}[{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %} {{ c.function.name }}({{ c.function.arguments.city }}){% endfor %}]
@@ -164,7 +102,7 @@ TEMPLATE = """{%- for m in messages %}[{{ m.role }}:{{ m.content }}{% for c in m
 
 def tools(model, folder):
     """What the model says is forced by a grammar; its template sees tools and calls, and its marks are found in the answer."""
-    s = Server(with_template(model, TEMPLATE, folder + "/template.gguf"))
+    s = Server(serve, with_keys(model, folder + "/template.gguf", {"tokenizer.chat_template": TEMPLATE}))
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
     talk = {"messages": [{"role": "user", "content": "Hi"},
                          {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"city": "Rome"}'}}]},
@@ -177,7 +115,7 @@ def tools(model, folder):
     m = a["message"]
     check(m["content"] == "well" and m["reasoning_content"] == "why" and a["finish_reason"] == "tool_calls", f"parts of an answer: {m}")
     check(m["tool_calls"][0]["function"]["name"] == "weather" and json.loads(m["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}, "a call")
-    deltas = [json.loads(e)["choices"][0]["delta"] for e in s.events("/v1/chat/completions", talk)[:-1]]
+    deltas = [e["choices"][0]["delta"] for e in s.events("/v1/chat/completions", talk)[:-1]]
     calls = [c for d in deltas for c in d.get("tool_calls", [])]
     pieces = "".join(c["function"]["arguments"] for c in calls) # however many
     check({c["index"] for c in calls} == {0} and json.loads(pieces) == {"city": "Paris"} and [c["function"].get("name") for c in calls][0] == "weather"
@@ -209,7 +147,7 @@ def tools(model, folder):
     talk = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So"}]}
     check(s.ask("/apply-template", talk)[1]["prompt"] == "[user:Hi]<tool_call> <think> So", "a begun answer is gone on with")
     check(s.end() == 0, "it ends")
-    s = Server(with_template(model, "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ reasoning_effort }}", folder + "/toolless.gguf"))
+    s = Server(serve, with_keys(model, folder + "/toolless.gguf", {"tokenizer.chat_template": "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ reasoning_effort }}"}))
     ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "tools": [tool("add")]}
     check("<tools>" in s.ask("/apply-template", ask)[1]["prompt"], "tools that the template does not show are told in the generic form")
     check(all(s.ask("/v1/chat/completions", {**ask, **more})[0] == 200 for more in ({"tools": []}, {"tools": None}, {"tool_choice": "none"})), "no tools pass, and those that may not be called")
@@ -225,7 +163,7 @@ def bad_requests(s):
            b'{"prompt":"x","n_predict":1e99}', b'{"prompt":"x","temperature":"hot"}', b'{"prompt":"x","stop":[1]}', b'{"prompt":"x","seed":1.5}',
            b'{"prompt":"x","n":100000}', b'{"prompt":"x","logit_bias":[[1]]}', b'{"prompt":"x","grammar":"root ::= ("}', b'{"prompt":null}']
     for body in bad:
-        status, a, _ = s.ask("/completion", body)
+        status, a = s.ask("/completion", body)
         check(status == 400 and a["error"]["type"] == "invalid_request_error" and "\n" not in a["error"]["message"], f"400: {body[:30]}")
     answers = set()
     for _ in range(150):
@@ -246,35 +184,24 @@ def bad_requests(s):
              ("tools[0].function.name", {"tools": [{"type": "function", "function": {"name": "f\0g"}}]}), ("json_schema.const", {"json_schema": {"const": "a\0b"}}),
              ("dry_sequence_breakers[0]", {"dry_sequence_breakers": ["a\0"]}), ("chat_template_kwargs.x", {"chat_template_kwargs": {"x": "\0"}})]
     for name, body in zeros:
-        status, a, _ = s.ask("/v1/chat/completions", {"messages": talk, "max_tokens": 1, **body})
+        status, a = s.ask("/v1/chat/completions", {"messages": talk, "max_tokens": 1, **body})
         check(status == 400 and a["error"]["message"].startswith(name + " holds a zero byte"), f"400: a zero byte in {name}: {a}")
-    status, a, _ = s.ask("/completion", {"prompt": "word " * 40000})
+    status, a = s.ask("/completion", {"prompt": "word " * 40000})
     check(status == 400 and a["error"]["type"] == "exceed_context_size_error" and a["error"]["n_ctx"] > 0, "a prompt beyond the context")
     check(s.ask("/completion", b" " * (5 << 20))[0] == 413, "a body beyond the limit")
     check(s.ask("/nothing")[0] == 404 and s.ask("/completion")[0] == 405 and s.ask("/health")[0] == 200, "404, 405, 200")
 
 
 def clients(s, expected):
-    got = []
-    ask = lambda: got.append(norm(s.ask("/completion", {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True})[1]["content"]))
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    check(got == [expected] * 6, "six clients get the text of one")
+    ask = lambda: norm(s.ask("/completion", {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True})[1]["content"])
+    check(at_once([ask] * 6) == [expected] * 6, "six clients get the text of one")
     for stream in (False, True):
-        c = socket.create_connection(("127.0.0.1", s.port))
+        c = s.socket()
         body = json.dumps({"prompt": PROMPT, "n_predict": 1 << 20, "ignore_eos": True, "stream": stream})
         c.sendall(f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        until = time.time() + 60
-        while not s.busy() and time.time() < until:
-            time.sleep(0.005)
+        until(s.busy, 60)
         c.close()
-        until = time.time() + 10
-        while s.busy() and time.time() < until:
-            time.sleep(0.01)
-        check(not s.busy(), "a client that goes frees its place" + (" (stream)" if stream else ""))
+        check(until(lambda: not s.busy()), "a client that goes frees its place" + (" (stream)" if stream else ""))
     metrics = s.ask("/metrics")[1]
     check(re.search(r"^llamacpp:answers_cancelled_total 2$", metrics, re.M) and "llamacpp:requests_processing 0" in metrics, "metrics: " + " ".join(re.findall(r"^llamacpp:(?:answers|requests)\S* \S+", metrics, re.M)))
 
@@ -282,23 +209,15 @@ def clients(s, expected):
 def policies(model, folder):
     """With memory for one whole answer, eight of unknown length get the text that each gets alone, whoever gives way and how."""
     ask = lambda s, i: norm(s.ask("/completion", {"prompt": f"{PROMPT} {i}", "ignore_eos": True})[1]["content"])
-    alone = Server(model, "--deterministic", "-c", "320", "--parallel", "1")
-    expected = [ask(alone, i) for i in range(8)]
-    alone.end()
+    with Server(serve, model, "--deterministic", "-c", "320", "--parallel", "1") as alone:
+        expected = [ask(alone, i) for i in range(8)]
     preempted = {}
     for policy in ("adaptive", "recompute", "swap", "fcfs", "vtc"):
         log = folder + "/decisions"
-        s = Server(model, "--deterministic", "-c", "320", "--parallel", "8", "--policy", policy, "--decision-log", log)
+        s = Server(serve, model, "--deterministic", "-c", "320", "--parallel", "8", "--policy", policy, "--decision-log", log)
         for _ in range(3):
             s.ask("/completion", {"prompt": PROMPT, "n_predict": 2})
-        got = [None] * 8
-        def one(i):
-            got[i] = ask(s, i)
-        threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        got = at_once([functools.partial(ask, s, i) for i in range(8)])
         deciding, predicting = (float(re.search(rf"^oato:{what}_seconds_total (\S+)$", s.ask("/metrics")[1], re.M)[1]) for what in ("scheduler", "predictors"))
         check(s.end() == 0 and got == expected, f"--policy {policy} changes no answer")
         with open(log) as f:
@@ -318,18 +237,13 @@ def policies(model, folder):
 def killed(model, expected):
     """SIGKILL in the middle of answers: a server that starts at once at the same port answers as before."""
     whole = {"prompt": PROMPT, "n_predict": 24, "ignore_eos": True}
-    s = Server(model, "--deterministic", "-c", "65536")
+    s = Server(serve, model, "--deterministic", "-c", "65536")
     lost = [s.connect() for _ in range(4)]
     for c in lost:
         c.request("POST", "/completion", json.dumps({**whole, "n_predict": 10000}))
-    until = time.time() + 10
-    while s.busy() < 4 and time.time() < until:
-        time.sleep(0.005)
-    check(s.busy() == 4, "four answers run")
-    s.process.kill()
-    s.process.stderr.read()
-    check(s.process.wait(30) == -signal.SIGKILL, "a server is killed")
-    again = Server(model, "--deterministic", "-c", "65536", "--port", str(s.port))
+    check(until(lambda: s.busy() == 4), "four answers run")
+    check(s.end(signal.SIGKILL) == -signal.SIGKILL, "a server is killed")
+    again = Server(serve, model, "--deterministic", "-c", "65536", "--port", s.port)
     check(again.port == s.port and norm(again.ask("/completion", whole)[1]["content"]) == expected, "the next one answers at the same port")
     for c in lost:
         try:
@@ -341,7 +255,7 @@ def killed(model, expected):
 
 
 def keys(model):
-    s = Server(model, "--api-key", "one,two", "-n", "3", "--max-tokens", "5")
+    s = Server(serve, model, "--api-key", "one,two", "-n", "3", "--max-tokens", "5")
     ask = lambda key, header="Authorization": s.ask("/tokenize", {"content": "x"}, {header: key})[0]
     check(ask("Bearer three") == 401 and ask("Bearer on") == 401 and ask("Bearer onee") == 401 and ask("") == 401, "wrong keys")
     check(ask("Bearer one") == 200 and ask("two", "X-Api-Key") == 200 and s.ask("/health")[0] == 200, "right keys")
@@ -352,11 +266,11 @@ def keys(model):
 
 def interfaces(model):
     """Several addresses, names, sites, and each answer's share of the context."""
-    s = Server(model, "--host", "127.0.0.1, 127.0.0.2", "--alias", "tiny,other", "--tags", "a,b", "--cors-origins", "localhost,https://one.example", "-c", "512",
+    s = Server(serve, model, "--host", "127.0.0.1, 127.0.0.2", "--alias", "tiny,other", "--tags", "a,b", "--cors-origins", "localhost,https://one.example", "-c", "512",
                "--parallel", "4", "--no-kv-unified", "--no-ui", "--no-metrics")
     m = s.ask("/v1/models", host="127.0.0.2")[1]["data"]
     check(len(m) == 1 and m[0]["id"] == "other" and m[0]["aliases"] == ["tiny", "other"] and m[0]["tags"] == ["a", "b"], f"aliases and tags, at a second address: {m}")
-    allowed = lambda origin: s.ask("/completion", headers={"Origin": origin}, method="OPTIONS")[2].get("Access-Control-Allow-Origin")
+    allowed = lambda origin: s.ask("/completion", headers={"Origin": origin}, method="OPTIONS").headers["Access-Control-Allow-Origin"]
     for origin in ("http://localhost", "http://localhost:8080", "http://127.0.0.1:3000", "http://[::1]", "https://one.example"):
         check(allowed(origin) == origin, f"{origin} may ask")
     for origin in ("http://evil.example", "http://localhost.evil.example", "http://notlocalhost", "https://one.example.evil", "localhost", "null"):
@@ -371,12 +285,12 @@ def interfaces(model):
 
 def full(model):
     """Whoever comes when all connections are taken waits for the first that closes."""
-    s = Server(model, "--connections", "8")
+    s = Server(serve, model, "--connections", "8")
     taken = [s.connect() for _ in range(8)]
     for c in taken:
         c.request("GET", "/health")
         c.getresponse().read()
-    ninth = socket.create_connection(("127.0.0.1", s.port), timeout=0.5)
+    ninth = s.socket(0.5)
     ninth.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     try:
         ninth.recv(1)
@@ -390,7 +304,7 @@ def full(model):
 
 
 def embeds(model):
-    s = Server(model, "--embeddings", "-c", "512")
+    s = Server(serve, model, "--embeddings", "-c", "512")
     a = [d["embedding"] for d in s.ask("/v1/embeddings", {"input": ["one", "two", "one"]})[1]["data"]]
     check(a[0] == a[2] != a[1] and abs(sum(x * x for x in a[0]) - 1) < 1e-4, "embeddings have length 1, the same for the same text")
     check(all(s.ask("/v1/embeddings", body)[0] == 400 for body in ({"input": []}, {"input": True}, {"input": "x", "encoding_format": 1}, {"input": "x", "dimensions": 0}, {"input": "x", "dimensions": 65})), "400: embeddings")
@@ -403,25 +317,23 @@ def drains(model):
     process.stderr.readline()
     process.terminate()
     check(process.communicate()[1].count("\n") <= 1 and process.returncode == 0, "SIGTERM ends it while it loads, too")
-    s = Server(model, "-c", "65536")
+    s = Server(serve, model, "-c", "65536")
     got = []
     thread = threading.Thread(target=lambda: got.append(s.ask("/completion", {"prompt": PROMPT, "n_predict": 1000, "ignore_eos": True})))
     thread.start()
-    while not s.busy() and not got:
-        time.sleep(0.002)
+    until(lambda: s.busy() or got)
     s.process.terminate()
-    refused, until = False, time.time() + 10
-    while not refused and time.time() < until:
+
+    def refused():
         try:
-            socket.create_connection(("127.0.0.1", s.port)).close()
+            s.socket().close()
         except ConnectionRefusedError:
-            refused = True
+            return True
         except ConnectionResetError:
-            pass  # it was waiting to be accepted when the port was closed
-    check(refused, "it takes no more connections")
-    again = Server(model, "--port", str(s.port))
+            return False  # it was waiting to be accepted when the port was closed
+    check(until(refused), "it takes no more connections")
+    again = Server(serve, model, "--port", s.port)
     check(again.port == s.port and again.end() == 0, "the next one starts at its port meanwhile")
-    s.process.stderr.read()
     status = s.process.wait(60)
     thread.join()
     check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 1000, "SIGTERM lets an answer end")
@@ -429,27 +341,22 @@ def drains(model):
 
 def cut(model, *options, asks):
     """What each request gets from a server that is told to end at once: status and answer, or the events of a stream."""
-    s = Server(model, "-c", "65536", "--parallel", "2", "--drain", "0", *options)
-    got, begun = {}, threading.Barrier(len(asks) + 1)
-    def one(i, path, body):
+    s = Server(serve, model, "-c", "65536", "--parallel", "2", "--drain", "0", *options)
+    begun = threading.Barrier(len(asks) + 1)
+
+    def one(path, body):
         c = s.connect()
         c.request("POST", path, json.dumps(body))
         begun.wait()
         r = c.getresponse()
         text = r.read().decode()
-        got[i] = r.status, [e.removeprefix("data: ") for e in text.split("\n\n") if e] if body.get("stream") else json.loads(text)
-    threads = [threading.Thread(target=one, args=(i, *a)) for i, a in enumerate(asks)]
-    for t in threads:
-        t.start()
-    begun.wait()
-    until = time.time() + 20
-    while s.busy() < min(2, len(asks)) and time.time() < until:
-        time.sleep(0.005)
-    time.sleep(0.2)
-    check(s.end() == 0, "a server with --drain 0 ends")
-    for t in threads:
-        t.join()
-    return [got[i] for i in range(len(asks))]
+        return r.status, [data for _, data in machines.sse(text)] if body.get("stream") else json.loads(text)
+
+    def end():
+        begun.wait()
+        until(lambda: sum(n > 2 or "mbeddings" in asks[0][0] for n in s.decoded()) >= min(2, len(asks)), 20)
+        check(s.end() == 0, "a server with --drain 0 ends")
+    return at_once([end, *(functools.partial(one, *a) for a in asks)])[1:]
 
 
 def cuts(model):
@@ -457,9 +364,7 @@ def cuts(model):
     long = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 60000}
     talk = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "max_tokens": 60000}
     for path, body in (("/completion", long), ("/v1/completions", long), ("/v1/chat/completions", talk), ("/v1/completions", {**long, "n": 2})):
-        options = ("--chat-template", "chatml")
-        streams = cut(model, *options, asks=[(path, {**body, "stream": True})])
-        status, events = streams[0]
+        (status, events), = cut(model, "--chat-template", "chatml", asks=[(path, {**body, "stream": True})])
         last = json.loads(events[-1])
         check(status == 200 and last.get("error", {}).get("code") == 503 and len(events) > 1, f"{path}: a stream that is cut ends with an error: {events[-1]}")
         check(not any(re.search(r'"finish_reason":"|"stop":true|^.DONE', e) for e in events), f"{path}: and nothing says that it is complete")
@@ -470,32 +375,29 @@ def cuts(model):
     check(all(status == 503 and "error" in a for status, a in got), f"503: embeddings that are cut {[(status, str(a)[:200]) for status, a in got]}")
 
 
-with tempfile.TemporaryDirectory() as folder:
-    model = folder + "/tiny.gguf"
-    subprocess.run([make, "--layers", "1", "--context", "65536", model], check=True, stdout=subprocess.DEVNULL)
-    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--no-display-prompt", "--deterministic", "-t", "1"],
-                              capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
-    expected = norm(expected)
-    server = Server(model, "--deterministic", "--chat-template", "chatml", "-c", "65536")
-    check("is ready" in server.ready, "it says when it is ready")
-    completions(server, expected)
-    chats(server)
-    bad_requests(server)
-    clients(server, expected)
-    check(server.end() == 0, "it ends")
-    tools(model, folder)
-    policies(model, folder)
-    killed(model, expected)
-    keys(model)
-    interfaces(model)
-    full(model)
-    embeds(model)
-    drains(model)
-    cuts(model)
+def ordinary(model, expected):
+    with Server(serve, model, "--deterministic", "--chat-template", "chatml", "-c", "65536") as s:
+        check("is ready" in s.said[1], "it says when it is ready")
+        completions(s, expected)
+        chats(s)
+        bad_requests(s)
+        clients(s, expected)
+
+
+def refused(model, folder):
     for options, status in ((["--port", "x"], 2), (["--policy", "none"], 2), (["--lora", "x"], 2), (["--host", "192.0.2.1", "--port", "0"], 6),
                             (["--host", "127.0.0.1,192.0.2.1", "--port", "0"], 6), (["--host", ",", "--port", "0"], 2), (["--no-kv-unified"], 2)):
         r = subprocess.run([serve, model, *options], capture_output=True, text=True)
         check(r.returncode == status and r.stderr.count("\n") == 1, f"status {status}: {r.stderr.strip()}")
     r = subprocess.run([serve, folder + "/none.gguf", "--port", "0"], capture_output=True, text=True)
     check(r.returncode in (3, 6) and "none.gguf" in r.stderr.splitlines()[-1], f"status {r.returncode}: {r.stderr.splitlines()[-1]}")
-sys.exit(failures > 0)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    model = make_model(make, folder + "/tiny.gguf", "--context", "65536")
+    expected = subprocess.run([run, model, "-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--no-display-prompt", "--deterministic", "-t", "1"],
+                              capture_output=True, check=True).stdout.decode(errors="replace").rstrip("\n")
+    expected = norm(expected)
+    side_by_side(lambda test, *given: test(model, *given), [
+        (policies, folder), (ordinary, expected), (cuts,), (killed, expected), (drains,), (full,), (tools, folder), (interfaces,), (keys,), (embeds,), (refused, folder)])
+sys.exit(finish())

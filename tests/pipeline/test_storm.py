@@ -4,7 +4,6 @@ start: none becomes a file's.
 
     test_storm.py BINARY_DIR STORM_LIBRARY
 """
-import json
 import os
 import pty
 import select
@@ -16,27 +15,21 @@ import tempfile
 import time
 import urllib.request
 
+from rig import Server, at_once, check, finish, until
+
 BIN, STORM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 HARDWARE = "rtx3090-ryzen5950x"
 PLAN = ["--prompt", "16", "-n", "8", "-c", "256"]
-failures = 0
-
-
-def check(good, what, more=""):
-    global failures
-    failures += not good
-    print(("ok    " if good else "WRONG ") + what + ("" if good else f": {more}"), flush=True)
 
 
 def storm_of(folder):
-    return {**os.environ, "LD_PRELOAD": STORM, "OATO_STORM": os.path.join(folder, "count"),
-            "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
+    return {"LD_PRELOAD": STORM, "OATO_STORM": os.path.join(folder, "count"), "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
 
 
 def run(folder, storm, program, *args, given=None):
     """Its exit status and output; in a folder of its own, where it leaves its files."""
     p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, input=given, capture_output=True,
-                       env=storm_of(folder) if storm else None, timeout=120)
+                       env={**os.environ, **storm_of(folder)} if storm else None, timeout=120)
     return p.returncode, p.stdout, p.stderr.decode(errors="replace")
 
 
@@ -51,30 +44,13 @@ def both(quiet, stormy, name, program, *args, given=None, same=True):
     check(good, f"{program} {name}", f"status {a[0]} and {b[0]}, {len(a[1])} and {len(b[1])} bytes: {b[2][-300:]}")
 
 
-def answer(port, path, body):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode())
-    return urllib.request.urlopen(request, timeout=60).read()
-
-
 def serve(folder, storm):
     """What a server answers, and its exit status."""
-    p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", "0", "-c", "256"], cwd=folder,
-                         stderr=subprocess.PIPE, text=True, env=storm_of(folder) if storm else None)
-    try:
-        said = p.stderr.readline()
-        port = int(said.split(":")[3].split(",")[0])
-        while "ready" not in said:
-            said = p.stderr.readline()
-        body = {"prompt": "The river", "n_predict": 12, "temperature": 0, "cache_prompt": False}
-        whole = json.loads(answer(port, "/completion", body))["content"]
-        lines = answer(port, "/completion", {**body, "stream": True}).decode().split("\n\n")
-        pieces = "".join(json.loads(line[6:])["content"] for line in lines if line.startswith("data: {"))
-        tokens = answer(port, "/tokenize", {"content": "two lines\n"})
-        p.send_signal(signal.SIGTERM)
-        p.stderr.read()
-        return whole, pieces, tokens, p.wait(60)
-    finally:
-        p.kill()
+    s = Server(os.path.join(BIN, "oato-serve"), "m.gguf", "-c", "256", cwd=folder, env=storm_of(folder) if storm else {})
+    body = {"prompt": "The river", "n_predict": 12, "cache_prompt": False}
+    whole = s.ask("/completion", body)[1]["content"]
+    pieces = "".join(e["content"] for e in s.events("/completion", body))
+    return whole, pieces, s.ask("/tokenize", {"content": "two lines\n"}), s.end()
 
 
 def typed(folder):
@@ -83,7 +59,7 @@ def typed(folder):
     if not child:
         os.chdir(folder)
         args = ["oato-run", "chat", "m.gguf", "-n", "6", "--temp", "0", "-t", "2"]
-        os.execve(os.path.join(BIN, "oato-run"), args, {**storm_of(folder), "TERM": "xterm"})
+        os.execve(os.path.join(BIN, "oato-run"), args, {**os.environ, **storm_of(folder), "TERM": "xterm"})
     seen = b""
     for keys, wanted in [("", "> "), ("Gr\u00fc\u00df Gott\r", "(cut at -n 6)"), ("\x03", "Ctrl-C again"), ("/help\r", "/clear"), ("/bye\r", "decode")]:
         time.sleep(0.3)  # the prompt is there a moment before the editor waits for keys
@@ -104,12 +80,9 @@ def typed(folder):
 
 
 def closed(folder, program, *args, which):
-    """Its exit status where the descriptors of `which` are closed."""
-    def close():
-        for fd in which:
-            os.close(fd)
-    p = subprocess.run([os.path.join(BIN, program), *args], cwd=folder, preexec_fn=close, timeout=120,
-                       stdin=subprocess.PIPE if 0 in which else subprocess.DEVNULL, capture_output=True)
+    """Its exit status and what it says where the descriptors of `which` are closed."""
+    close = ["/bin/sh", "-c", 'exec "$@" ' + " ".join(("0<&-", "1>&-", "2>&-")[fd] for fd in which), "sh"]
+    p = subprocess.run([*close, os.path.join(BIN, program), *args], cwd=folder, timeout=120, stdin=subprocess.DEVNULL, capture_output=True)
     return p.returncode, p.stdout + p.stderr
 
 
@@ -120,13 +93,13 @@ def closed_server(folder):
         port = s.getsockname()[1]
     p = subprocess.Popen([os.path.join(BIN, "oato-serve"), "m.gguf", "--port", str(port), "-c", "256"], cwd=folder,
                          preexec_fn=lambda: [os.close(fd) for fd in range(3)])
-    said = None
-    for _ in range(600):
+
+    def health():
         try:
-            said = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
-            break
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status
         except OSError:
-            time.sleep(0.1)
+            return None
+    said = until(health, 60)
     p.send_signal(signal.SIGTERM)
     return said, p.wait(60)
 
@@ -158,9 +131,8 @@ def programs_in_a_storm(quiet, stormy):
     b("bench", "oato-run", "bench", *cpu, "-p", "16", "-n", "4", "-r", "1", same=False)
     b("", "oato-profile", "m.gguf", "-o", "machine.yaml", "--quick", "--devices", "cpu", same=False)
     b("plan from the profile", "oato-plan", "m.gguf", "-p", "machine.yaml", *PLAN, "-o", "own.plan", same=False)
-    one, other = serve(quiet, False), serve(stormy, True)
+    one, other, status = at_once([lambda: serve(quiet, False), lambda: serve(stormy, True), lambda: typed(stormy)])
     check(one == other and one[3] == 0, "oato-serve", f"{one} and {other}")
-    status = typed(stormy)
     check(status == 0, "oato-run chat at a terminal", status)
     counts = [line.split() for line in open(os.path.join(stormy, "count"))]
     struck = sum(int(n) for n, _ in counts), sum(int(n) for _, n in counts)
@@ -171,11 +143,11 @@ def programs_in_a_storm(quiet, stormy):
 def descriptors_that_are_closed(quiet, model):
     for which in [[0], [1], [2], [0, 1], [0, 1, 2]]:
         name = f"with {which} closed"
-        for program, args in [("oato-run", ["m.gguf", "-p", "The river", "-n", "4"]),
-                              ("oato-run", ["chat", "m.gguf", "-n", "4"]),
-                              ("oato-run", ["logits", "m.gguf", "--ids", "1,2", "-o", "closed.bin"]),
-                              ("oato-plan", ["m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "closed.plan"]),
-                              ("oato-make-model", ["--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "closed.gguf"])]:
+        for program, *args in [("oato-run", "m.gguf", "-p", "The river", "-n", "4"),
+                               ("oato-run", "chat", "m.gguf", "-n", "4"),
+                               ("oato-run", "logits", "m.gguf", "--ids", "1,2", "-o", "closed.bin"),
+                               ("oato-plan", "m.gguf", "--hardware", HARDWARE, *PLAN, "-o", "closed.plan"),
+                               ("oato-make-model", "--layers", "2", "--width", "128", "--ffn", "256", "--type", "Q4_1", "closed.gguf")]:
             got, said = closed(quiet, program, *args, which=which)
             check(got == 0 and (args[0] != "chat" or 0 not in which or b"decode 0 tokens" in said or 2 in which),
                   f"{program} {args[0]} {name}", f"{got} {said[-300:]}")
@@ -189,4 +161,4 @@ def descriptors_that_are_closed(quiet, model):
 
 with tempfile.TemporaryDirectory() as quiet, tempfile.TemporaryDirectory() as stormy:
     descriptors_that_are_closed(quiet, programs_in_a_storm(quiet, stormy))
-sys.exit(failures != 0)
+sys.exit(finish())

@@ -4,19 +4,16 @@
 Tools with templates that know none, and with models whose calls are no JSON, on a tiny random model: a call that must be made is
 valid by its schema, whole and as a stream in pieces; wherever the limit cuts it nothing of it is said; the history becomes texts.
 """
-import atexit
 import json
 import re
-import signal
-import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
+
+import rig
+from rig import check, finish, make_model, side_by_side
 
 serve, make = sys.argv[1:3]
-failures = 0
-n_pieces, n_calls = 0, 0  # of arguments that were streamed
+n_pieces = []  # of the arguments of each call that was streamed
 # Refuses the system, and turns that do not alternate.
 STRICT = """{%- for m in messages %}{%- if m.role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}
 {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate') }}{%- endif %}
@@ -42,37 +39,18 @@ TALK = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"
         {"role": "tool", "content": "20", "tool_call_id": "1"}, {"role": "tool", "content": "noon", "tool_call_id": "2"}, {"role": "user", "content": "And?"}]
 
 
-def check(good, what):
-    global failures
-    failures += not good
-    if not good:
-        print("WRONG", what)
-
-
-class Server:
-    def __init__(self, model, *options):
-        self.process = subprocess.Popen([serve, model, "--port", "0", "-t", "1", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        atexit.register(self.process.kill)
-        self.port = int(re.search(r":(\d+), loading", self.process.stderr.readline())[1])
-        self.process.stderr.readline()
-
-    def ask(self, path, body):
-        try:
-            with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode()), timeout=120) as r:
-                return r.read().decode()
-        except urllib.error.HTTPError as e:
-            return e.read().decode()
-
+class Server(rig.Server):
     def chat(self, body):
-        return json.loads(self.ask("/v1/chat/completions", body))["choices"][0]
+        return self.ask("/v1/chat/completions", body)[1]["choices"][0]
+
+    def prompt(self, body):
+        return self.ask("/apply-template", body)[1].get("prompt")
 
     def stream(self, body):
         """Text, calls as [name, arguments], how many pieces the arguments came in, and why it ended."""
         says, calls, pieces, finish = "", [], 0, None
-        for event in self.ask("/v1/chat/completions", {**body, "stream": True}).split("\n\n"):
-            if not event.startswith("data: {"):
-                continue
-            choice = json.loads(event[6:])["choices"][0]
+        for event in self.events("/v1/chat/completions", body)[:-1]:
+            choice = event["choices"][0]
             finish = choice["finish_reason"] or finish
             says += choice["delta"].get("content") or ""
             for c in choice["delta"].get("tool_calls", []):
@@ -83,11 +61,6 @@ class Server:
                 calls[-1][1] += c["function"]["arguments"]
                 pieces += bool(c["function"]["arguments"])
         return says, calls, pieces, finish
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        said = self.process.stderr.read()
-        check(self.process.wait(60) == 0, f"the server ends: {said}")
 
 
 def valid(call):
@@ -100,7 +73,7 @@ def valid(call):
 
 
 def calls(s, name):
-    global n_pieces, n_calls
+
     ask = {"messages": HELLO, "tools": TOOLS, "temperature": 1, "max_tokens": 300}
     named = {"type": "function", "function": {"name": "add"}}
     for seed, choice in enumerate(["required", "required", named]):
@@ -111,7 +84,7 @@ def calls(s, name):
         says, streamed, pieces, finish = s.stream({**ask, "tool_choice": choice, "seed": seed})
         check(not says and streamed == got and finish == "tool_calls", f"{name}: as a stream: {says!r} {streamed} {pieces} {finish}")
         whole = got[0][1]
-        n_pieces, n_calls = n_pieces + pieces, n_calls + 1
+        n_pieces.append(pieces)
     for n in range(1, 41):
         says, cut, _, finish = s.stream({**ask, "tool_choice": named, "seed": 2, "max_tokens": n})
         check(not says and len(cut) < 2 and all(c[0] == "add" and whole.startswith(c[1]) for c in cut) and finish in ("length", "tool_calls")
@@ -124,7 +97,7 @@ def calls(s, name):
     a = s.chat(odd({"type": ["null", "object"], "properties": {}}))
     check([c["function"] for c in a["message"].get("tool_calls", [])] == [{"name": "f", "arguments": "{}"}], f"{name}: an object or nothing: {a}")
     for parameters in ({"type": "string"}, {"enum": [1]}, {"type": ["string", "null"]}):
-        told = json.loads(s.ask("/v1/chat/completions", odd(parameters))).get("error", {})
+        told = s.ask("/v1/chat/completions", odd(parameters))[1].get("error", {})
         check(told.get("code") == 400 and "an object" in told["message"], f"{name}: {parameters}: {told}")
     # what is called without being forced to is read, and is one call where that is asked for
     both = "".join(f'<tool_call>\n{{"name": "{f}", "arguments": {{"a": [1]}}}}\n</tool_call>' for f in "fg")
@@ -139,8 +112,7 @@ def calls(s, name):
 
 def prompts(s, name, system, shows_calls=False):
     ask = {"messages": TALK, "tools": TOOLS}
-    text = lambda body: json.loads(s.ask("/apply-template", body))["prompt"]
-    with_tools, none, plain = text(ask), text({**ask, "tool_choice": "none"}) if system else "", text({"messages": TALK[1:], "tools": TOOLS})
+    with_tools, none, plain = s.prompt(ask), s.prompt({**ask, "tool_choice": "none"}) if system else "", s.prompt({"messages": TALK[1:], "tools": TOOLS})
     check(all(f'"name": "{t["function"]["name"]}"' in with_tools for t in TOOLS) and "<tools>" not in none and with_tools.count("<tools>") == 1
           and with_tools.index("Be brief.") < with_tools.index("Hi") and plain.count("<tools>") == 1, f"{name}: tools in the prompt: {with_tools}")
     for prompt in (with_tools, plain, none) if system else (with_tools, plain):
@@ -152,8 +124,8 @@ def prompts(s, name, system, shows_calls=False):
 def own(s):
     """auto: as the template shows tools; a call that must be made: in the generic form, as no grammar is known for its own."""
     ask = {"messages": HELLO, "tools": TOOLS}
-    check("<own>add</own>" in s.ask("/apply-template", ask) and "<tools>" not in s.ask("/apply-template", ask), "a template's own tools")
-    prompt = json.loads(s.ask("/apply-template", {**ask, "messages": TALK, "tool_choice": "required"}))["prompt"]
+    check("<own>add</own>" in s.prompt(ask) and "<tools>" not in s.prompt(ask), "a template's own tools")
+    prompt = s.prompt({**ask, "messages": TALK, "tool_choice": "required"})
     check("<own>" not in prompt and "<tools>" in prompt and "<tool_response>" in prompt and "<function=" not in prompt, f"a call that must be made: {prompt}")
     a = s.chat({**ask, "max_tokens": 400, "grammar": 'root ::= "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"'})
     check(a["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a":1}'}, f"its own form: {a}")
@@ -164,7 +136,7 @@ def own(s):
 
 def old(s):
     """Messages of the older interface, and ways to leave out what there is not."""
-    prompt = lambda *messages: json.loads(s.ask("/apply-template", {"messages": list(messages)})).get("prompt")
+    prompt = lambda *messages: s.prompt({"messages": list(messages)})
     user = {"role": "user", "content": "Hi"}
     check(prompt({"role": "developer", "content": "S"}, user) == prompt({"role": "system", "content": "S"}, user), "the developer is the system")
     check(prompt(user, {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}, {"role": "function", "name": "f", "content": "7"})
@@ -176,20 +148,17 @@ def old(s):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    model = folder + "/tiny.gguf"
-    subprocess.run([make, "--context", "2048", "-o", model], check=True, capture_output=True)
-    for name, options in (("chatml", ["--chat-template", "chatml"]), ("llama2", ["--chat-template", "llama2"]), ("gemma", ["--chat-template", "gemma"]),
-                          ("zephyr", ["--chat-template", "zephyr"]), ("strict", ["--chat-template", STRICT]), ("silent", ["--chat-template", SILENT]),
-                          ("tagged", ["--chat-template", TAGGED])):
-        s = Server(model, *options)
-        if name == "tagged":
-            own(s)
-        else:
-            prompts(s, name, name not in ("strict", "silent"))
-            calls(s, name) if name != "silent" else None
-        if name == "chatml":
-            old(s)
-        s.end()
-check(n_pieces > 2 * n_calls, f"arguments come in pieces: {n_pieces} of {n_calls} calls")
-print(f"{n_calls} calls in {n_pieces} pieces, {failures} wrong")
-sys.exit(failures != 0)
+    model = make_model(make, folder + "/tiny.gguf", "--layers", "2", "--context", "2048")
+
+    def all_of(name, template):
+        with Server(serve, model, "--chat-template", template) as s:
+            if name == "tagged":
+                own(s)
+            else:
+                prompts(s, name, name not in ("strict", "silent"))
+                calls(s, name) if name != "silent" else None
+            if name == "chatml":
+                old(s)
+    side_by_side(all_of, [*((name, name) for name in ("chatml", "llama2", "gemma", "zephyr")), ("strict", STRICT), ("silent", SILENT), ("tagged", TAGGED)])
+check(sum(n_pieces) > 2 * len(n_pieces), f"arguments come in pieces: {sum(n_pieces)} of {len(n_pieces)} calls")
+sys.exit(finish())

@@ -19,17 +19,16 @@ import json
 import multiprocessing
 import os
 import random
-import re
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import nasty
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../pipeline"))
+import nasty # noqa: E402
+import rig # noqa: E402
+from rig import at_once, check, finish, is_real, is_sanitized, make_model # noqa: E402
 
 MB = 1 << 20
 TEMPLATE = """{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
@@ -38,47 +37,13 @@ TEMPLATE = """{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %
 {%- if words is sequence and sorts %}{{ words | sort | join(',') }}{% endif %}
 {%- if nested %}{{ nested | tojson }}{% endif %}
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
-failures = 0
 
 
-def check(good, what):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", what, flush=True)
+class Server(rig.Server):
+    always = ("--temp", "0", "--parallel", "8", "--context", "8192", "--api-key", "good,greedy", "--idle", "5")
 
-
-class Server:
     def __init__(self, options, model, *more):
-        environment = {"ASAN_OPTIONS": "quarantine_size_mb=16", **os.environ}
-        self.process = subprocess.Popen(
-            [options.serve, model, "--port", str(options.port), "--temp", "0", "--parallel", "8", "--context", "8192", "--api-key",
-             "good,greedy", "--idle", "5", *more], stderr=subprocess.PIPE, text=True, env=environment)
-        self.said = []
-        self.port = int(re.search(r":(\d+), loading", self.line())[1])
-        while "ready" not in self.line():
-            pass
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
-
-    def line(self):
-        line = self.process.stderr.readline()
-        if not line:
-            sys.exit("the server ended: " + "".join(self.said))
-        self.said.append(line)
-        return line
-
-    def memory(self, name):
-        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as f:
-            return int(re.search(name + r":\s+(\d+)", f.read())[1]) / 1024
-
-    def end(self, what, seconds=60):
-        """By a signal, cleanly."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = "no end"
-        check(status == 0, f"{what}: exit status {status} {''.join(self.said[-5:]) if status else ''}")
+        super().__init__(options.serve, model, "--port", options.port, *more, env={"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "quarantine_size_mb=16")})
 
 
 def connect(port, timeout=300):
@@ -307,7 +272,7 @@ def company(options, model):
     post(s.port, "/v1/completions", json.dumps({"prompt": "A", "max_tokens": 1, "grammar": 'root ::= "a"'})) # sorts the vocabulary
     phase(s.port, lambda: time.sleep(1))
     alone = phase(s.port, lambda: time.sleep(options.seconds))
-    before = s.memory("VmHWM")
+    before = s.memory()
     results = multiprocessing.Queue()
     child = multiprocessing.Process(target=attack, args=(s.port, attacks, options.seed, results))
     got = []
@@ -327,7 +292,7 @@ def company(options, model):
     check(s.process.poll() is None, f"the server lives {''.join(s.said[-8:]) if s.process.poll() is not None else ''}")
     if s.process.poll() is not None:
         return
-    more = s.memory("VmHWM") - before
+    more = s.memory() - before
     for name, status, seconds, message in sorted(got, key=lambda r: -r[2])[:options.show]:
         print(f"     {seconds:6.2f} s  {status:4d}  {name}: {message[:110]}")
     bad = [r for r in got if r[1] not in (0, 200, 400, 503)]
@@ -343,24 +308,22 @@ def company(options, model):
     check(beside["longest"] <= options.stall, f"no stream stands still longer than {options.stall} s: {beside['longest']:.2f} s")
     check(beside["health"] <= options.stall, f"/health and /metrics answer within {options.stall} s: {beside['health']:.2f} s")
     check(more <= options.memory, f"memory grew by {more:.0f} MB at its peak, at most {options.memory}")
-    s.end("SIGTERM afterwards")
+    check(s.end() == 0, "SIGTERM afterwards", s.said)
 
 
 # --------------------------------------------------------------------------------- dripping, embeddings, ending
 
 def drips(options, model):
-    s = Server(options, model)
-    c = socket.create_connection(("127.0.0.1", s.port))
-    begin = time.monotonic()
-    try:
-        while time.monotonic() - begin < 20:
-            c.sendall(b"G" if time.monotonic() - begin < 0.1 else b"E")
-            time.sleep(0.4)
-    except OSError:
-        pass
-    took = time.monotonic() - begin
-    check(took < 15, f"a connection that drips is closed after {took:.1f} s with --idle 5")
-    s.end("SIGTERM")
+    with Server(options, model, "--idle", "1") as s:
+        c, begin = s.socket(), time.monotonic()
+        try:
+            while time.monotonic() - begin < 20:
+                c.sendall(b"G" if time.monotonic() - begin < 0.1 else b"E")
+                time.sleep(0.2)
+        except OSError:
+            pass
+        took = time.monotonic() - begin
+        check(took < 11, f"a connection that drips is closed after {took:.1f} s with --idle 1")
 
 
 def embeddings(options, model):
@@ -370,23 +333,22 @@ def embeddings(options, model):
         s = Server(options, model, "--embeddings", "--drain", "0")
         waiting = []
         for half in (True, False) * 4:
-            c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+            c = s.socket(60)
             c.sendall(head + body)
             if half:
                 c.shutdown(socket.SHUT_WR)
             waiting.append(c)
         time.sleep(wait)
-        s.end(f"embeddings, half-closed clients, --drain 0, {wait} s")
+        check(s.end() == 0, f"SIGTERM: embeddings, half-closed clients, --drain 0, {wait} s", s.said)
         for c in waiting:
             c.close()
-    s = Server(options, model, "--embeddings")
-    c = socket.create_connection(("127.0.0.1", s.port), timeout=60)
-    c.sendall(head + body)
-    c.shutdown(socket.SHUT_WR)
-    time.sleep(1)
-    status, text = post(s.port, "/v1/embeddings", json.dumps({"input": "A"}))
-    check(status == 200 and b"embedding" in text, "a half-closed client ends no server of embeddings")
-    s.end("SIGTERM")
+    with Server(options, model, "--embeddings") as s:
+        c = s.socket(60)
+        c.sendall(head + body)
+        c.shutdown(socket.SHUT_WR)
+        time.sleep(1)
+        status, text = post(s.port, "/v1/embeddings", json.dumps({"input": "A"}))
+        check(status == 200 and b"embedding" in text, "a half-closed client ends no server of embeddings")
 
 
 def main():
@@ -403,18 +365,13 @@ def main():
     p.add_argument("--show", type=int, default=8, help="slowest requests to print")
     p.add_argument("--port", type=int, default=0)
     options = p.parse_args()
-    with open(options.serve, "rb") as f:
-        if b"__asan_init" in f.read():
-            options.stall, options.memory = 4 * options.stall, 4 * options.memory
+    if is_sanitized(options.serve):
+        options.stall, options.memory = 4 * options.stall, 4 * options.memory
     with tempfile.TemporaryDirectory() as options.folder:
-        model = options.model
-        if not model.endswith(".gguf"):
-            model = os.path.join(options.folder, "model.gguf")
-            subprocess.run([options.model, "--context", "8192", model], check=True, stdout=subprocess.DEVNULL)
+        model = options.model if is_real(options.model) else make_model(options.model, options.folder + "/model.gguf", "--layers", "2", "--context", "8192")
         company(options, model)
-        drips(options, model)
-        embeddings(options, model)
-    sys.exit(failures > 0)
+        at_once([lambda: drips(options, model), lambda: embeddings(options, model)])
+    sys.exit(finish())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { WIDTH = 64, KINDS = ASK_RERANK + 1 };
+enum { WIDTH = 64, KINDS = ASK_QUERY_SLOT + 1 };
 
 static bool is_used(const struct member *m)
 {
@@ -143,6 +143,10 @@ static void defaults_of_clients_pass(void **state)
         {ASK_TEXT, "{'best_of':2}", false},
         {ASK_TEXT, "{'prompt_logprobs':0}", false},
         {ASK_NATIVE, "{'lora':[],'n_indent':0,'t_max_predict_ms':-1,'adaptive_target':-1.0}", true},
+        {ASK_NATIVE, "{'n_indent':4,'t_max_predict_ms':250,'t_max_prompt_ms':500}", true},
+        {ASK_NATIVE, "{'n_indent':-1}", false},
+        {ASK_RERANK, "{'truncate':true,'raw_scores':false}", true},
+        {ASK_RERANK, "{'raw_scores':true}", false},
         {ASK_NATIVE, "{'something else':{'a':1},'lora':null}", true},
         {ASK_NATIVE, "{'lora':[{'id':0,'scale':1}]}", false},
         {ASK_EMBED, "{'dimensions':64,'embd_normalize':2,'normalize':true,'endianness':'little'}",
@@ -150,11 +154,16 @@ static void defaults_of_clients_pass(void **state)
         {ASK_EMBED, "{'dimensions':65}", false},
         {ASK_OLLAMA, "{'keep_alive':-1,'template':'','context':[],'images':null,'dimensions':8}",
          true},
-        {ASK_OPTIONS, "{'tfs_z':1,'penalize_newline':true,'num_gpu':99,'numa':false}", true},
+        {ASK_OPTIONS,
+         "{'tfs_z':1,'penalize_newline':true,'num_gpu':99,'numa':false,'num_ctx':999999}", true},
         {ASK_OPTIONS, "{'penalize_newline':false}", false},
         {ASK_CHAT, "{'stream_options':true}", false},
         {ASK_CHAT, "{'parallel_tool_calls':'no'}", false},
         {ASK_CHAT, "{'chat_template_kwargs':[]}", false},
+        {ASK_OLLAMA, "{'dimensions':0}", true},
+        {ASK_OLLAMA, "{'dimensions':-1}", false},
+        {ASK_QUERY_RESPONSE, "{'stream':false}", true},
+        {ASK_QUERY_RESPONSE, "{'starting_after':0}", false},
     };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -215,7 +224,29 @@ static void property_check(const struct member *m, const json_t *p)
                  m->most);
 }
 
-/* Under components, or of a path. */
+/* Addresses and what stands behind their ?. */
+static const char *const asked_at[] = {[ASK_QUERY] = "/props",
+                                       [ASK_QUERY_MODELS] = "/v1/models",
+                                       [ASK_QUERY_RESPONSE] = "/v1/responses/{id}",
+                                       [ASK_QUERY_ITEMS] = "/v1/responses/{id}/input_items",
+                                       [ASK_QUERY_SLOTS] = "/slots",
+                                       [ASK_QUERY_SLOT] = "/slots/{id}"};
+
+static json_t *query_schema(const json_t *operation)
+{
+    json_t *properties = json_object();
+    const json_t *p;
+    size_t i;
+    json_array_foreach(json_object_get(operation, "parameters"), i, p)
+    {
+        if (!strcmp(json_string_value(json_object_get(p, "in")), "query"))
+            json_object_set(properties, json_string_value(json_object_get(p, "name")),
+                            json_object_get(p, "schema"));
+    }
+    return properties;
+}
+
+/* Under components, or of a path; the caller's. */
 static json_t *schema_of(const json_t *api, enum ask_kind kind)
 {
     static const char *const names[] = {
@@ -225,12 +256,16 @@ static json_t *schema_of(const json_t *api, enum ask_kind kind)
         [ASK_MESSAGES] = "Messages",  [ASK_RESPONSES] = "Responses",
         [ASK_OLLAMA] = "Ollama",      [ASK_OPTIONS] = "OllamaOptions",
         [ASK_INFILL] = "Infill",      [ASK_RERANK] = "Rerank"};
+    json_t *paths = json_object_get(api, "paths");
+    if (kind >= ASK_QUERY)
+        return query_schema(json_object_get(json_object_get(paths, asked_at[kind]),
+                                            kind == ASK_QUERY_SLOT ? "post" : "get"));
     json_t *schema = json_object_get(json_object_get(json_object_get(api, "components"), "schemas"),
                                      names[kind]);
     if (*names[kind] == '/')
-        json_unpack(json_object_get(json_object_get(api, "paths"), names[kind]), "{s{s{s{s{so}}}}}",
-                    "post", "requestBody", "content", "application/json", "schema", &schema);
-    return json_object_get(schema, "properties");
+        json_unpack(json_object_get(paths, names[kind]), "{s{s{s{s{so}}}}}", "post", "requestBody",
+                    "content", "application/json", "schema", &schema);
+    return json_incref(json_object_get(schema, "properties"));
 }
 
 static void openapi_says_the_same(void **state)
@@ -254,6 +289,7 @@ static void openapi_says_the_same(void **state)
         for (const struct member *m = members; m->name; m++)
             if (is_used(m) && m->on & MEMBER_ON(kind) && !json_object_get(properties, m->name))
                 fail_msg("openapi.json lacks %s", m->name);
+        json_decref(properties);
     }
     json_decref(api);
 }
@@ -271,13 +307,24 @@ static void list_add(struct text *t, unsigned bits, const char *const *names, si
 
 static void table_print(struct text *t)
 {
-    static const char *const at[] = {
-        [ASK_NATIVE] = "/completion", [ASK_TEXT] = "/v1/completions",
-        [ASK_CHAT] = "chat",          [ASK_EMBED] = "embeddings",
-        [ASK_TOKENIZE] = "/tokenize", [ASK_DETOKENIZE] = "/detokenize",
-        [ASK_MESSAGES] = "messages",  [ASK_RESPONSES] = "responses",
-        [ASK_OLLAMA] = "Ollama",      [ASK_OPTIONS] = "Ollama's options",
-        [ASK_INFILL] = "/infill",     [ASK_RERANK] = "rerank"};
+    static const char *const at[] = {[ASK_NATIVE] = "/completion",
+                                     [ASK_TEXT] = "/v1/completions",
+                                     [ASK_CHAT] = "chat",
+                                     [ASK_EMBED] = "embeddings",
+                                     [ASK_TOKENIZE] = "/tokenize",
+                                     [ASK_DETOKENIZE] = "/detokenize",
+                                     [ASK_MESSAGES] = "messages",
+                                     [ASK_RESPONSES] = "responses",
+                                     [ASK_OLLAMA] = "Ollama",
+                                     [ASK_OPTIONS] = "Ollama's options",
+                                     [ASK_INFILL] = "/infill",
+                                     [ASK_RERANK] = "rerank",
+                                     [ASK_QUERY] = "any address, behind ?",
+                                     [ASK_QUERY_MODELS] = "/v1/models?",
+                                     [ASK_QUERY_RESPONSE] = "/v1/responses/{id}?",
+                                     [ASK_QUERY_ITEMS] = "/v1/responses/{id}/input_items?",
+                                     [ASK_QUERY_SLOTS] = "/slots?",
+                                     [ASK_QUERY_SLOT] = "/slots/{id}?"};
     static const char *const types[] = {"flag", "whole number", "number", "text", "list", "object"};
     const unsigned answers = MEMBER_ON(ASK_NATIVE) | MEMBER_ON(ASK_TEXT) | MEMBER_ON(ASK_CHAT);
     text_printf(t, "| member | at | wants | here |\n|---|---|---|---|\n");

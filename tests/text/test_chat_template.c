@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/text/small_vocab.h"
@@ -26,6 +27,15 @@ static const struct chat_message talk[] = {
     SAYS("system", "Be brief"), SAYS("user", "Hello"),    SAYS("assistant", "Hi there"),
     SAYS("user", " And? "),     SAYS("assistant", " X "), SAYS("user", "Bye"),
 };
+
+/* In place of the system's: 24 November 2026, 22:00 UTC. */
+time_t time(time_t *out)
+{
+    const time_t now = 1795557600;
+    if (out)
+        *out = now;
+    return now;
+}
 
 /* A file that holds nothing but a template; program NULL: not even that. */
 static struct gguf *file_with(const char *program)
@@ -218,7 +228,7 @@ static void a_default_system_message_is_given_when_there_is_none(void **state)
             "Face<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     renders(named("llama3.1"), hello, 1, false,
             "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-            "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
+            "Today Date: 25 Nov 2026\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
             "<|eot_id|>");
     renders(named("chatml"), hello, 1, true,
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
@@ -275,6 +285,18 @@ static void the_program_of_the_model_is_run(void **state)
     renders(own(g, NULL), talk, 1, false, "<system>Be brief|");
     renders(own(g, "{\"mood\": \"sch\\u00f6n\"}"), talk, 2, true,
             "<system>Be brief<user>Hello|<assistant>sch\xc3\xb6n");
+    gguf_close(g);
+}
+
+static void programs_are_told_the_local_date(void **state)
+{
+    static const char program[] =
+        "{{ date_string }}, {{ datetime }}, {{ strftime_now('%d %b %Y %H:%M') }}";
+    struct gguf *g = file_with(program);
+    (void)state;
+    renders(own(g, NULL), talk, 1, true, "25 Nov 2026, Nov 25 2026, 25 Nov 2026 07:00");
+    renders(own(g, "{\"date_string\": \"today\"}"), talk, 1, true,
+            "today, Nov 25 2026, 25 Nov 2026 07:00");
     gguf_close(g);
 }
 
@@ -390,8 +412,10 @@ int main(void)
         cmocka_unit_test(the_program_of_the_model_is_run),
         cmocka_unit_test(a_program_takes_the_place_of_the_models),
         cmocka_unit_test(a_program_that_refuses_says_why),
+        cmocka_unit_test(programs_are_told_the_local_date),
         cmocka_unit_test(variables_are_a_json_object),
         cmocka_unit_test(the_first_token_is_left_to_the_tokenizer),
     };
+    setenv("TZ", "EAST-9", 1); /* nine hours before UTC */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,6 +230,12 @@ static const struct language schemas[] = {
     {"{\"type\":\"number\",\"exclusiveMinimum\":-3,\"maximum\":5}",
      {"-2.999", "-0.5", "0", "0.25", "4.999", "5", "5.000"},
      {"-3", "-3.0", "5.001", "6", "05", "1e1", "-"}},
+    {"{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":2.25}",
+     {"-1.5", "-1.500", "-1.49", "-0.5", "0", "2", "2.25", "2.2499", "2.0"},
+     {"-1.6", "-1.501", "-2", "2.26", "2.2501", "3", "-0", "2.", "12"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0.05,\"exclusiveMaximum\":0.5}",
+     {"0.1", "0.0501", "0.06", "0.49", "0.499999"},
+     {"0.05", "0.050", "0.5", "0.50", "0", "0.04", "0.51", "1", "0."}},
     {"{\"type\":\"number\"}", {"0", "-12.50", "1E+7"}, {"", ".5", "1.", "+1", "0x1", "01"}},
     {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
      {"\"ab\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\u00e9\\ud83d\\ude00\""},
@@ -241,6 +247,15 @@ static const struct language schemas[] = {
      {"\"2024-02-28T23:59:59Z\"", "\"1999-12-31T00:00:00.25-08:30\""},
      {"\"2024-02-30T00:00:00Z\"", "\"2024-13-01T00:00:00Z\"", "\"2024-04-31T00:00:00Z\"",
       "\"2024-01-01T24:00:00Z\"", "\"2024-01-01 00:00:00Z\""}},
+    {"{\"format\":\"duration\"}",
+     {"\"P3Y6M4DT12H30M5S\"", "\"P2W\"", "\"PT5M\""},
+     {"\"P\"", "\"PT\"", "\"P1D2Y\"", "\"P1WT1S\""}},
+    {"{\"format\":\"ipv6\"}",
+     {"\"::\"", "\"fe80::1:2\"", "\"1:2:3:4:5:6:7:8\""},
+     {"\":\"", "\"1:2\"", "\"1::2::3\"", "\"12345::\""}},
+    {"{\"format\":\"uri\"}",
+     {"\"https://a.example:80/b?c=d/#e\"", "\"file:///x\"", "\"mailto:a@b.c\""},
+     {"\"a\"", "\"/a\"", "\"a: b\"", "\"1:a\"", "\"http://a b\"", "\"http://a:b\""}},
     {"{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"maxItems\":2}",
      {"null", "[]", "[\"a\"]", "[ \"a\", \"b\" ]"},
      {"", "[1]", "[\"a\",]", "[\"a\",\"b\",\"c\"]"}},
@@ -281,7 +296,7 @@ static const struct language schemas[] = {
      {"{}", "{\"a\":1}"},
      {"1"}},
     {"{\"type\":\"object\"}", {"{}", "{\"a\":1}"}, {"1"}},
-    {"{\"type\":\"string\",\"format\":\"uri\"}", {"\"x:y\"", "\"\""}, {"1"}},
+    {"{\"type\":\"string\",\"format\":\"uri-reference\"}", {"\"x:y\"", "\"\""}, {"1"}},
     {"{\"type\":\"string\",\"format\":\"date\",\"maxLength\":2}", {"\"x\""}, {"\"xyz\""}},
     {"{\"type\":\"string\",\"format\":\"phone\",\"pattern\":\"^[0-9]$\"}", {"\"1\""}, {"\"x\""}},
     {"{\"type\":\"integer\",\"format\":\"int32\"}", {"1"}, {"\"x\""}},
@@ -300,6 +315,32 @@ static void schemas_allow_what_they_accept(void **state)
         if (grammar_of_schema(json, strlen(json), NULL, &g, &err))
             fail_msg("%s: %s", json, err.text);
         check_language(g, &schemas[i]);
+        grammar_free(g);
+    }
+}
+
+/* Numbers with few digits, also near the bounds: allowed where they are in the interval. */
+static void intervals_have_their_numbers(void **state)
+{
+    struct random r = random_of_run();
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        const bool open[] = {random_below(&r, 2), random_below(&r, 2)};
+        const int low = (int)random_below(&r, 401) - 200;
+        const int high = low + 2 + (int)random_below(&r, i % 2 ? 30 : 300);
+        char json[160], number[32];
+        snprintf(json, sizeof json, "{\"type\":\"number\",\"%s\":%.2f,\"%s\":%.2f}",
+                 open[0] ? "exclusiveMinimum" : "minimum", low / 100.,
+                 open[1] ? "exclusiveMaximum" : "maximum", high / 100.);
+        struct grammar *g;
+        assert_int_equal(grammar_of_schema(json, strlen(json), NULL, &g, NULL), OATO_OK);
+        for (int n = (low - 3) * 10; n < (high + 3) * 10; n += 1 + (int)random_below(&r, 7)) {
+            const bool in = (open[0] ? n > low * 10 : n >= low * 10) &&
+                            (open[1] ? n < high * 10 : n <= high * 10);
+            snprintf(number, sizeof number, "%.*f", n % 1000 ? n % 100 ? 3 : 1 : 0, n / 1000.);
+            if (matches(g, number, 8) != in)
+                fail_msg("%s: %s", json, number);
+        }
         grammar_free(g);
     }
 }
@@ -548,6 +589,7 @@ int main(void)
         cmocka_unit_test(bad_grammars_are_refused_with_their_line),
         cmocka_unit_test(hostile_grammars_are_bounded),
         cmocka_unit_test(schemas_allow_what_they_accept),
+        cmocka_unit_test(intervals_have_their_numbers),
         cmocka_unit_test(walks_end_in_json),
         cmocka_unit_test(masks_agree_with_tokens_asked_one_by_one),
         cmocka_unit_test(a_sampler_follows_a_grammar),

@@ -11,9 +11,10 @@
 
 #include <cmocka.h>
 
-static void expect(const char *text, const char *const *words, const char *said, const char *hit)
+static void expect_lines(const char *text, const char *const *words, int32_t indent,
+                         const char *said, const char *hit)
 {
-    struct stops stops = {0};
+    struct stops stops = {.indent = indent};
     const size_t n = strlen(text);
     for (; *words; words++)
         stops.word[stops.n++] = (char *)*words;
@@ -35,6 +36,11 @@ static void expect(const char *text, const char *const *words, const char *said,
     }
 }
 
+static void expect(const char *text, const char *const *words, const char *said, const char *hit)
+{
+    expect_lines(text, words, 0, said, hit);
+}
+
 static void cuts(void **state)
 {
     (void)state;
@@ -46,6 +52,21 @@ static void cuts(void **state)
     expect("a\n\nUser: b", (const char *const[]){"\nUser:", "User", NULL}, "a\n", "\nUser:");
     expect("stop", (const char *const[]){"stop", NULL}, "", "stop");
     expect("text", (const char *const[]){NULL}, "text", "");
+}
+
+/* Words come first or lines, whichever does. */
+static void lines(void **state)
+{
+    const char *const none[] = {NULL}, *const b[] = {"b", NULL};
+    (void)state;
+    expect_lines("a\n  b\n c", none, 2, "a\n  b", "");
+    expect_lines("a\n  b\n\t\tc", none, 2, "a\n  b\n\t\tc", "");
+    expect_lines("a\n\n  b", none, 2, "a", "");
+    expect_lines("a\nb", none, 1, "a", "");
+    expect_lines("a\nb", b, 0, "a\n", "b");
+    expect_lines("a\nb", b, 1, "a", "");
+    expect_lines("a\n  b\nc", b, 2, "a\n  ", "b");
+    expect_lines("a\n ", none, 2, "a\n ", "");
 }
 
 /* What begins no word is not held back: a stream shows it at once. */
@@ -67,6 +88,7 @@ static void at_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cuts), cmocka_unit_test(at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cuts), cmocka_unit_test(lines),
+                                       cmocka_unit_test(at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,6 +85,16 @@ static int32_t end_of(const struct words *w)
     return id;
 }
 
+static struct thinking *thinks(const struct words *w, struct grammar_state *follows, bool begun,
+                               int32_t most, const char *message)
+{
+    const struct thinking_marks marks = {"<t>", "</t>", begun, most, message};
+    struct thinking *t;
+    struct oato_error err;
+    assert_int_equal(thinking_create(follows, w->tokenizer, &marks, &t, &err), OATO_OK);
+    return t;
+}
+
 static void answers_follow_behind_reasoning(void **state)
 {
     static const struct {
@@ -111,7 +121,7 @@ static void answers_follow_behind_reasoning(void **state)
         struct grammar_state *follows;
         struct oato_error err;
         assert_int_equal(grammar_state_create(w->grammar, w->vocab, NULL, &follows, &err), OATO_OK);
-        struct thinking *t = thinking_create(follows, w->tokenizer, "<t>", "</t>", rows[i].begun);
+        struct thinking *t = thinks(w, follows, rows[i].begun, -1, NULL);
         const struct sampler_constraint c = thinking_constraint(t);
         const size_t taken = follow(w, &c, rows[i].text);
         if (taken != rows[i].taken)
@@ -133,7 +143,7 @@ static void masks_allow_what_is_allowed(void **state)
         struct oato_error err;
         int n = 0;
         assert_int_equal(grammar_state_create(w->grammar, w->vocab, NULL, &follows, &err), OATO_OK);
-        struct thinking *t = thinking_create(follows, w->tokenizer, "<t>", "</t>", false);
+        struct thinking *t = thinks(w, follows, false, -1, NULL);
         const struct sampler_constraint c = thinking_constraint(t);
         assert_int_equal(follow(w, &c, texts[i]), strlen(texts[i]));
         const bool behind = !strcmp(texts[i], "<t>so </t>"); /* white space is asked about alone */
@@ -148,11 +158,71 @@ static void masks_allow_what_is_allowed(void **state)
     }
 }
 
+/* A character is a token here, or its bytes are. What is forced is the only one of the mask. */
+static void reasoning_ends_after_so_many_tokens(void **state)
+{
+    static const struct {
+        bool grammar, begun;
+        int32_t most;
+        const char *message, *text;
+        size_t taken;
+        const char *forced; /* from there on */
+    } rows[] = {
+        {true, true, 3, NULL, "abcd", 3, "</t>"},
+        {true, true, 0, NULL, "abcd", 0, "</t>"},
+        {true, false, 2, ".", "<t>abc", 5, ".</t>"},
+        {false, true, 3, " Well.", "abcd", 3, " Well.</t>"},
+        {false, false, 2, NULL, "so <t>abc", 8, "</t>"},
+        {false, false, 5, NULL, "<t>a</t> and <t>bcdefg", 21, "</t>"}, /* each has as many */
+        {false, true, 3, NULL, "ab\xc3\xa9z", 4, "</t>"},              /* a whole character */
+        {false, true, 1, NULL, "\xf0\xf0\xf0\xf0\xf0", 4, "</t>"},     /* that never is one */
+        {false, true, 9, NULL, "a</t> any text", 14, ""},
+        {false, true, -1, NULL, "abcdefghi", 9, ""},
+    };
+    const struct words *w = *state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct grammar_state *follows = NULL;
+        struct oato_error err;
+        if (rows[i].grammar)
+            assert_int_equal(grammar_state_create(w->grammar, w->vocab, NULL, &follows, &err),
+                             OATO_OK);
+        struct thinking *t = thinks(w, follows, rows[i].begun, rows[i].most, rows[i].message);
+        const struct sampler_constraint c = thinking_constraint(t);
+        const size_t taken = follow(w, &c, rows[i].text);
+        if (taken != rows[i].taken)
+            fail_msg("%s: %zu bytes taken, not %zu", rows[i].text, taken, rows[i].taken);
+        assert_true(c.allows(c.user, end_of(w)) == (!rows[i].grammar && !*rows[i].forced));
+        struct text forced;
+        text_init(&forced);
+        while (forced.len < strlen(rows[i].forced)) {
+            int32_t id = -1, n = 0;
+            const char *s;
+            size_t length;
+            for (int32_t k = 0; k < tokenizer_size(w->tokenizer); k++)
+                if (in_mask(&c, k)) {
+                    id = k;
+                    n++;
+                }
+            assert_int_equal(n, 1);
+            assert_true(c.allows(c.user, id) &&
+                        tokenizer_piece(w->tokenizer, id, true, &s, &length));
+            text_add(&forced, s, length);
+            c.take(c.user, id);
+        }
+        assert_string_equal(or_empty(forced.data), rows[i].forced);
+        assert_int_equal(follow(w, &c, rows[i].grammar ? "  yes" : "maybe"), 5);
+        text_free(&forced);
+        thinking_free(t);
+        grammar_state_free(follows);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_follow_behind_reasoning),
         cmocka_unit_test(masks_allow_what_is_allowed),
+        cmocka_unit_test(reasoning_ends_after_so_many_tokens),
     };
     return cmocka_run_group_tests_name("thinking", tests, setup, teardown);
 }

@@ -41,15 +41,20 @@ static struct value raise_exception(struct jinja *x, const struct call *c)
     return undefined;
 }
 
-static struct value strftime_now(struct jinja *x, const struct call *c)
+struct value jinja_now(struct jinja *x, struct value format)
 {
     char form[128], out[512];
     struct tm tm = {0};
     const time_t now = (time_t)x->now;
-    if (c->v[1].len >= sizeof form || !localtime_r(&now, &tm))
+    if (format.len >= sizeof form || !localtime_r(&now, &tm))
         jinja_fail(x, "the format of a time is too long");
-    snprintf(form, sizeof form, "%.*s", (int)min_i64(c->v[1].len, sizeof form), c->v[1].s);
+    snprintf(form, sizeof form, "%.*s", (int)min_i64(format.len, sizeof form), format.s);
     return value_string(x, out, strftime(out, sizeof out, form, &tm));
+}
+
+static struct value strftime_now(struct jinja *x, const struct call *c)
+{
+    return jinja_now(x, c->v[1]);
 }
 
 static struct value range(struct jinja *x, const struct call *c)

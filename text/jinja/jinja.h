@@ -99,6 +99,8 @@ void jinja_budget(struct jinja *x, struct budget *b);
 void jinja_set(struct jinja *x, const char *name, struct value v);
 /* Sets every member of a JSON object. */
 void jinja_set_json(struct jinja *x, const char *json, size_t n);
+/* The local time at which the run began, as strftime writes it: what strftime_now gives. */
+struct value jinja_now(struct jinja *x, struct value format);
 oato_status jinja_run(struct jinja *x, struct text *out);
 void jinja_end(struct jinja *x);
 bool jinja_failed(const struct jinja *x);

@@ -6,7 +6,7 @@ import anthropic
 import pydantic
 
 import machines
-from rig import ANSWER, ASK, MODEL, PLACE, is_answer, is_place, refused
+from rows import ANSWER, ASK, MODEL, PLACE, is_answer, is_place, refused
 
 VISIT = {"name": "visit", "description": "plans a visit", "input_schema": PLACE}
 LEAVE = {"name": "leave", "input_schema": {"type": "object", "properties": {}}}

@@ -5,7 +5,7 @@ import json
 import ollama
 
 import machines
-from rig import ANSWER, ASK, CAPITAL, MODEL, PLACE, is_answer, is_place, refused
+from rows import ANSWER, ASK, CAPITAL, MODEL, PLACE, is_answer, is_place, refused
 
 TOOL = {"type": "function", "function": {"name": "visit", "description": "plans a visit", "parameters": PLACE}}
 ZERO = {"temperature": 0, "num_predict": 40}

@@ -5,7 +5,7 @@ import openai
 import pydantic
 
 import machines
-from rig import ASK, MODEL, PLACE, is_place, refused
+from rows import ASK, MODEL, PLACE, is_place, refused
 
 TOOLS = [{"type": "function", "function": {"name": "visit", "description": "plans a visit", "parameters": PLACE}},
          {"type": "function", "function": {"name": "leave", "parameters": {"type": "object", "properties": {}}}}]

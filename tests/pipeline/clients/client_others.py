@@ -21,7 +21,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider # noqa: E402
 from pydantic_ai.providers.openai import OpenAIProvider # noqa: E402
 
 from client_openai import TOOLS, Capital, call_is # noqa: E402
-from rig import ASK, CAPITAL, MODEL, PLACE, is_place, refused # noqa: E402
+from rows import ASK, CAPITAL, MODEL, PLACE, is_place, refused # noqa: E402
 
 litellm.telemetry = False
 litellm.suppress_debug_info = True

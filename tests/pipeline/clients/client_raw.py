@@ -3,7 +3,7 @@ import json
 import urllib.error
 import urllib.request
 
-from rig import ASK
+from rows import ASK
 
 
 def ask(url, path, body=None, method=None):

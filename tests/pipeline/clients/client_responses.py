@@ -6,7 +6,7 @@ import pydantic
 
 import machines
 from client_openai import Capital, client, valid
-from rig import ANSWER, CAPITAL, MODEL, PLACE, is_answer, is_place, refused
+from rows import ANSWER, CAPITAL, MODEL, PLACE, is_answer, is_place, refused
 
 VISIT = {"type": "function", "name": "visit", "description": "plans a visit", "parameters": PLACE, "strict": True}
 LEAVE = {"type": "function", "name": "leave", "description": "leaves", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": False}

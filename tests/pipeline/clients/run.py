@@ -15,8 +15,14 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import gguf_file # noqa: E402
 import rig # noqa: E402
+import rows # noqa: E402
+
+
+class Server(rig.Server):
+    always = () # as people start it
 
 
 def main():
@@ -32,24 +38,24 @@ def main():
     total = [0, 0]
     with tempfile.TemporaryDirectory() as folder:
         small = rig.make_model(a.make, folder + "/embed.gguf")
-        infill = a.infill or rig.with_keys(small, folder + "/infill.gguf", rig.FILL_IN)
+        infill = a.infill or gguf_file.with_keys(small, folder + "/infill.gguf", gguf_file.FILL_IN)
         servers = {
-            "url": rig.Server(a.serve, a.model, "-c", "16384", "--parallel", "8"),
-            "thinking_url": rig.Server(a.serve, a.model, "-c", "4096", "--chat-template-file", HERE / "thinking.jinja"),
-            "embedding_url": rig.Server(a.serve, small, "--embeddings", "-c", "16384"),
-            "infill_url": rig.Server(a.serve, infill, "-c", "4096"),
-            "keyed": rig.Server(a.serve, a.model, "-c", "1024", "--api-key", "secret"),
+            "url": Server(a.serve, a.model, "-c", "16384", "--parallel", "8"),
+            "thinking_url": Server(a.serve, a.model, "-c", "4096", "--chat-template-file", HERE / "thinking.jinja"),
+            "embedding_url": Server(a.serve, small, "--embeddings", "-c", "16384"),
+            "infill_url": Server(a.serve, infill, "-c", "4096"),
+            "keyed": Server(a.serve, a.model, "-c", "1024", "--api-key", "secret"),
         }
-        context = rig.Context(**{name: s.url for name, s in servers.items() if name != "keyed"})
+        context = rows.Context(**{name: s.url for name, s in servers.items() if name != "keyed"})
         context.kept.keyed_url = servers["keyed"].url
         context.kept.lm_eval = a.lm_eval
         for name in a.clients.split(","):
             if name == "lm_eval" and not a.lm_eval:
                 continue
-            total = [x + y for x, y in zip(total, rig.run(importlib.import_module("client_" + name).ROWS, context, a.only))]
+            total = [x + y for x, y in zip(total, rows.run(importlib.import_module("client_" + name).ROWS, context, a.only))]
         for name, server in servers.items():
-            if why := server.end():
-                print(f"WRONG {name}: {why}")
+            if status := server.end():
+                print(f"WRONG {name}: the server ends with {status}: {''.join(server.said[-9:])}")
                 total[1] += 1
     print(f"{total[0]} right, {total[1]} wrong")
     return total[1] > 0

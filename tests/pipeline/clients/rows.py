@@ -1,17 +1,10 @@
-"""What the tables of calls share: servers, and rows that are run one behind another.
+"""What the tables of calls share: rows that are run one behind another.
 
 A row is (name, what is asked, what must be true of the result). The first takes the client's Context and may put away for later rows
 what it needs in `context.kept`; the second takes the result and says what is wrong, or nothing (True counts as nothing, False as
 'not so'). A row whose second part is made by refused() must be refused with that exception and name the member.
 """
-import atexit
 import dataclasses
-import os
-import pathlib
-import re
-import signal
-import struct
-import subprocess
 import time
 import traceback
 import types
@@ -83,43 +76,3 @@ def run(rows, context, only=""):
         counts[why is not None] += 1
         print(f"{'WRONG' if why else 'ok   '} {name} ({time.monotonic() - began:.1f} s)" + (f": {why}" if why else ""), flush=True)
     return counts
-
-
-class Server:
-    """A server at a free port of its own. url is where it listens."""
-    def __init__(self, serve, *options):
-        self.process = subprocess.Popen([serve, *map(str, options), "--port", "0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "OATO_PLAN": "none"})
-        atexit.register(self.process.kill) # a test that breaks off leaves no server
-        line = self.process.stderr.readline()
-        if not (port := re.search(r":(\d+), loading", line)):
-            raise SystemExit(f"the server does not start: {line}{self.process.stderr.read()}")
-        self.url = f"http://127.0.0.1:{port[1]}"
-        self.process.stderr.readline()
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        said = self.process.stderr.read()
-        status = self.process.wait(60)
-        return None if status == 0 else f"the server ends with {status}: {said[-500:]}"
-
-
-def with_keys(path, to, keys):
-    """A copy of a GGUF with more keys, whole numbers, at its beginning. Tensors are aligned to 32 bytes, so they move by as many."""
-    def pack(name, kind, value):
-        return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
-    data = pathlib.Path(path).read_bytes()
-    more = b"".join(pack(name, 4, struct.pack("<I", value)) for name, value in keys.items())
-    blank = pack("test.blank", 8, struct.pack("<Q", 0))
-    fill = -(len(more) + len(blank)) % 32
-    more += pack("test.blank", 8, struct.pack("<Q", fill) + b" " * fill)
-    pathlib.Path(to).write_bytes(data[:16] + struct.pack("<Q", struct.unpack_from("<Q", data, 16)[0] + len(keys) + 1) + more + data[24:])
-    return to
-
-
-# A model that fills in: its prompt is made of these tokens.
-FILL_IN = {"tokenizer.ggml.fim_pre_token_id": 300, "tokenizer.ggml.fim_suf_token_id": 301, "tokenizer.ggml.fim_mid_token_id": 302}
-
-
-def make_model(make, path, *options):
-    subprocess.run([make, "--layers", "1", "--context", "16384", *options, str(path)], check=True, stdout=subprocess.DEVNULL)
-    return pathlib.Path(path)
