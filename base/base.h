@@ -433,6 +433,11 @@ bool parse_i64(const char *s, int64_t lo, int64_t hi, int64_t *out);
 /* The same for counts (tokens etc.): "4k" is 4096, "1m" 1048576. */
 bool parse_count(const char *s, int64_t lo, int64_t hi, int64_t *out);
 bool parse_f64(const char *s, double lo, double hi, double *out);
+/* The shortest text that reads back as v, which is finite, as Python and JSON write it: a whole
+ * number below 1e16 has a zero behind the point, others have an exponent when that is small or
+ * large. */
+enum { F64_TEXT = 40 };
+void print_f64(double v, char text[F64_TEXT]);
 
 /* ----------------------------------------------------------------- share of the machine --- */
 

@@ -318,6 +318,16 @@ bool parse_f64(const char *s, double lo, double hi, double *out)
     return true;
 }
 
+void print_f64(double v, char text[F64_TEXT])
+{
+    const bool whole = v == floor(v), large = fabs(v) >= 1e16;
+    *text = 0;
+    for (int n = 1; n <= 17 && strtod(text, NULL) != v; n++)
+        snprintf(text, F64_TEXT, whole && large ? "%.*e" : "%.*g", n - (whole && large), v);
+    if (whole && !large)
+        snprintf(text, F64_TEXT, "%.1f", v);
+}
+
 uint64_t hash_bytes(const void *data, size_t bytes)
 {
     return XXH64(data, bytes, 0);

@@ -3,6 +3,7 @@
  * the thread that writes what is queued.
  */
 #include "executor/prompt_store_internal.h"
+#include "executor/text_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -355,17 +356,8 @@ static void *writer_run(void *store)
 static oato_status folder_check(struct prompt_store *s, struct oato_error *err)
 {
     struct prompt_scan scan;
-    struct text path;
-    text_init(&path);
-    text_printf(&path, "%s/oato-check", s->o.folder);
-    oato_status status =
-        path.failed ? oato_fail_memory(err, 64, "a file name") : outfile_check(path.data, err);
-    text_free(&path);
-    if (status) {
-        oato_fail(err, OATO_EIO, "the prompt cache cannot write in %s; name another folder",
-                  s->o.folder);
+    if (text_folder_use(s->o.folder, "the prompt cache", err))
         return err->status;
-    }
     if (!prompt_scan_make(s->o.folder, true, &scan))
         return oato_fail(err, OATO_EIO, "the prompt cache cannot read %s: %s", s->o.folder,
                          strerror(errno));
@@ -393,7 +385,6 @@ oato_status prompt_store_open(const struct prompt_store_options *o, struct promp
     s->index.most = o->most_bytes;
     s->index.folder = strdup(o->folder);
     s->o.folder = s->index.folder;
-    folder_make(o->folder);
     oato_status status = s->o.folder ? folder_check(s, err)
                                      : oato_fail_memory(err, strlen(o->folder), "a file name");
     if (!status && pthread_create(&s->writer, NULL, writer_run, s))

@@ -5,11 +5,26 @@
 #include "executor/text_file.h"
 #include "executor/executor_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+oato_status text_folder_use(const char *path, const char *who, struct oato_error *err)
+{
+    struct text file;
+    text_init(&file);
+    text_printf(&file, "%s/oato-check", path);
+    folder_make(path);
+    oato_status status = file.failed ? oato_fail_memory(err, strlen(path), "a file name") : OATO_OK;
+    if (!status && outfile_check(file.data, err))
+        status = oato_fail(err, OATO_EIO, "%s cannot write in %s: %s; name another folder", who,
+                           path, strerror(errno));
+    text_free(&file);
+    return status;
+}
 
 /* A piece on its way between the two threads. */
 struct passing {

@@ -4,6 +4,7 @@
  * assistant and of the user. So the template sees only roles and texts, which all templates know.
  */
 #include "text/chat_tools.h"
+#include "text/json_values.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -11,10 +12,9 @@
 
 static void dump_add(struct text *t, const char *before, const json_t *value, const char *after)
 {
-    char *dump = json_dumps(value ? value : json_null(), JSON_ENCODE_ANY);
-    text_printf(t, "%s%s%s", before, or_empty(dump), after);
-    t->failed = t->failed || !dump;
-    free(dump);
+    text_printf(t, "%s", before);
+    value_add(t, value ? value : json_null(), true);
+    text_printf(t, "%s", after);
 }
 
 static void tools_add(struct text *t, const json_t *tools, bool several)

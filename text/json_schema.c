@@ -10,11 +10,27 @@
  */
 #include "text/grammar.h"
 #include "text/json_schema_internal.h"
+#include "text/json_values.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { RULES_MOST = 20000, RULE_STEPS = 100, KEYWORD_STEPS = 50 };
+
+/* Of keywords that are not supported: values that generators write although they forbid nothing. */
+static bool forbids_nothing(const char *key, const json_t *value)
+{
+    static const char *const of_schemas[] = {
+        "propertyNames",         "patternProperties", "dependentRequired", "dependentSchemas",
+        "unevaluatedProperties", "unevaluatedItems",  "dependencies",      NULL};
+    const bool empty = json_is_true(value) || (json_is_object(value) && !json_object_size(value));
+    const bool texts =
+        json_object_size(value) == 1 && json_is(json_object_get(value, "type"), "string");
+    return (empty && schema_is_any_of(key, of_schemas)) ||
+           (texts && !strcmp(key, "propertyNames")) ||
+           (!strcmp(key, "minProperties") && json_is_number(value) && !json_number_value(value)) ||
+           (!strcmp(key, "uniqueItems") && json_is_false(value));
+}
 
 static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
 {
@@ -37,6 +53,7 @@ static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
                                               "$dynamicRef",
                                               "$recursiveRef",
                                               "unevaluatedItems",
+                                              "uniqueItems",
                                               NULL};
     const char *key;
     json_t *value;
@@ -44,8 +61,7 @@ static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
         return m->err->status;
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (schema_is_any_of(key, unsupported) ||
-            (!strcmp(key, "uniqueItems") && !json_is_false(value)))
+        if (schema_is_any_of(key, unsupported) && !forbids_nothing(key, value))
             return schema_fail(m, "is not supported", key);
     }
     return OATO_OK;
@@ -108,17 +124,21 @@ static oato_status make_values(struct schema_maker *m, const json_t *schema, str
         return m->err->status;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = values ? json_array_get(values, i) : one;
+        struct text dump;
         bool equal = true;
         if (values && one && schema_equal(m, v, one, &equal))
             return m->err->status;
         if (!equal || (types && !(allowed & schema_type(type_of(v)))))
             continue;
-        char *dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (!dump)
+        text_init(&dump);
+        value_add(&dump, v, false);
+        if (dump.failed) {
+            text_free(&dump);
             return schema_fail_memory(m);
+        }
         text_printf(e, "%s", join);
-        gbnf_literal(e, dump, strlen(dump));
-        free(dump);
+        gbnf_literal(e, dump.data, dump.len);
+        text_free(&dump);
         join = " | ";
     }
     return *join ? OATO_OK

@@ -92,12 +92,36 @@ json_t *json_value_take(struct text *t)
     return v;
 }
 
-void value_write(struct text *t, json_t *value)
+void value_add(struct text *t, const json_t *value, bool blanks)
 {
-    char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    text_add(t, or_empty(dump), dump ? strlen(dump) : 0);
+    static const char numeric[] = "+-.0123456789eE";
+    char *dump = json_dumps(value, JSON_ENCODE_ANY | (blanks ? 0 : JSON_COMPACT));
+    /* jansson writes 0.1 with 17 digits, or with fewer what is then another number. */
+    for (const char *s = or_empty(dump); *s;) {
+        size_t n = strcspn(s, "\"-0123456789");
+        text_add(t, s, n);
+        s += n;
+        n = strspn(s, numeric);
+        if (*s == '"') {
+            for (n = 1; s[n] != '"'; n++)
+                n += s[n] == '\\';
+            text_add(t, s, ++n);
+        } else if (memchr(s, '.', n) || memchr(s, 'e', n)) {
+            char real[F64_TEXT];
+            print_f64(strtod(s, NULL), real);
+            text_add(t, real, strlen(real));
+        } else {
+            text_add(t, s, n);
+        }
+        s += n;
+    }
     t->failed = t->failed || !dump;
     free(dump);
+}
+
+void value_write(struct text *t, json_t *value)
+{
+    value_add(t, value, false);
     json_decref(value);
 }
 

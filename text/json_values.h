@@ -29,7 +29,10 @@ struct json_t *text_value(const char *s, size_t n);
 struct json_t *json_text_take(struct text *t);
 /* The value that a text, which is freed, is in JSON; NULL: it is none. */
 struct json_t *json_value_take(struct text *t);
-/* Appends a value, which is freed; NULL: memory is short, and the text has failed. */
+/* Appends a value, each number with as many digits as tell it; with blanks behind commas and
+ * colons. NULL: memory is short, and the text has failed. */
+void value_add(struct text *t, const struct json_t *value, bool blanks);
+/* The same without blanks; the value is freed. */
 void value_write(struct text *t, struct json_t *value);
 
 /* Appends a member (key NULL: an element) that is a text: n bytes in base64 (RFC 4648). */

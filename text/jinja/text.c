@@ -65,19 +65,6 @@ static void emit_str(struct jinja *x, struct text *to, const char *s)
     jinja_emit(x, to, s, strlen(s));
 }
 
-/* The shortest text that reads back as f, in Python's form: a whole number below 1e16 has a zero
- * behind the point, others have an exponent when that is small or large. */
-static void write_float(struct jinja *x, double f, struct text *to)
-{
-    char digits[40] = "";
-    const bool whole = f == floor(f), large = fabs(f) >= 1e16;
-    for (int n = 1; n <= 17 && strtod(digits, NULL) != f; n++)
-        snprintf(digits, sizeof digits, whole && large ? "%.*e" : "%.*g", n - (whole && large), f);
-    if (whole && !large)
-        snprintf(digits, sizeof digits, "%.1f", f);
-    emit_str(x, to, digits);
-}
-
 static void write_string(struct jinja *x, struct value v, const struct form *form, struct text *to)
 {
     static const char letters[] = "\nn\rr\tt\\\\\bb\ff";
@@ -149,7 +136,7 @@ static void value_write(struct jinja *x, struct value v, const struct form *form
                         struct text *to)
 {
     static const char *const words[2][3] = {{"None", "False", "True"}, {"null", "false", "true"}};
-    char digits[24];
+    char digits[F64_TEXT];
     if (!jinja_steps(x, 1) || !jinja_enter(x))
         return;
     if (form->json && (v.type == VALUE_UNDEFINED || v.type > VALUE_DICT))
@@ -161,7 +148,10 @@ static void value_write(struct jinja *x, struct value v, const struct form *form
         snprintf(digits, sizeof digits, "%lld", (long long)v.i);
         emit_str(x, to, digits);
         break;
-    case VALUE_FLOAT: write_float(x, v.f, to); break;
+    case VALUE_FLOAT:
+        print_f64(v.f, digits);
+        emit_str(x, to, digits);
+        break;
     case VALUE_STRING: write_string(x, v, form, to); break;
     case VALUE_LIST:
     case VALUE_TUPLE:
