@@ -92,10 +92,9 @@ static enum MHD_Result file_pass(struct exchange *x, int32_t slot, bool saves)
     if (status && atomic_load(&m->state) != INSTANCE_READY)
         return reply_ending(x);
     if (status)
-        return reply_error(
-            x, saves && status == OATO_EIO ? MHD_HTTP_INTERNAL_SERVER_ERROR : MHD_HTTP_BAD_REQUEST,
-            "slot %d cannot be %s%s%.255s: %s", slot, saves ? "saved" : "restored",
-            named ? saves ? " to " : " from " : "", named ? name : "", err.text);
+        return reply_error(x, MHD_HTTP_BAD_REQUEST, "slot %d cannot be %s%s%.255s: %s", slot,
+                           saves ? "saved" : "restored", named ? saves ? " to " : " from " : "",
+                           named ? name : "", err.text);
     return file_reply(x, slot, name, saves, tokens, bytes, now_ns() - begin_ns);
 }
 
