@@ -69,7 +69,7 @@ void options_init(struct options *o, const struct option_row *rows, int argc, ch
 
 static int unknown(const struct options *o, const char *word, struct oato_error *err)
 {
-    const char *names[64];
+    const char *names[256];
     size_t n = 0;
     for (const struct option_row *r = o->rows; r->name && n < ARRAY_LEN(names); r++)
         if (r->help && r->kind != OPT_ANSWER)
@@ -90,6 +90,23 @@ static bool is_choice(const char *words, const char *word)
         if (strcspn(w, "|") == n && !memcmp(w, word, n))
             return true;
     return false;
+}
+
+/* Whether an option's value is the name of a file or a folder. */
+static bool is_file(const char *value)
+{
+    static const char *const files[] = {"FILE", "DIR", "PLAN", "PROFILE", "MODEL"};
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        if (!strncmp(value, files[i], strlen(files[i])))
+            return true;
+    return false;
+}
+
+static int empty_word(const char *where, struct oato_error *err)
+{
+    oato_fail(err, OATO_EUSAGE, "%s: an empty word is no file's name; is a shell variable unset?",
+              where);
+    return OPT_ERROR;
 }
 
 static int take_value(struct options *o, const struct option_row *r, const char *attached,
@@ -120,7 +137,7 @@ static int take_value(struct options *o, const struct option_row *r, const char 
         return OPT_ERROR;
     }
     o->value = attached ? attached : o->argv[o->index++];
-    return r->id;
+    return *o->value || !is_file(r->value) ? r->id : empty_word(o->name, err);
 }
 
 int options_next(struct options *o, struct oato_error *err)
@@ -132,7 +149,7 @@ int options_next(struct options *o, struct oato_error *err)
     o->glued = false;
     if (o->only_operands || word[0] != '-' || !word[1]) {
         o->value = word;
-        return OPT_OPERAND;
+        return *word ? OPT_OPERAND : empty_word("operand", err);
     }
     if (!strcmp(word, "--")) {
         o->only_operands = true;

@@ -115,6 +115,17 @@ const char *prompts_unable(const struct engine *e)
                                  : NULL;
 }
 
+/* Bytes of the files without which no prompt can begin. */
+static uint64_t least_bytes(const struct prompt_store_options *o)
+{
+    uint64_t least = 0;
+    for (int part = 0; part < PROMPT_PARTS; part++) {
+        const struct prompt_record r = {.n = o->page, .bytes = o->bytes[part]};
+        least += o->bytes[part] ? prompt_record_bytes(&r) : 0;
+    }
+    return least;
+}
+
 oato_status prompts_open(struct engine *e, struct oato_error *err)
 {
     const char *why = prompts_unable(e);
@@ -137,6 +148,14 @@ oato_status prompts_open(struct engine *e, struct oato_error *err)
                                            .page = KV_PAGE_POSITIONS,
                                            .warn = e->warn,
                                            .user = NULL};
+    const uint64_t least = least_bytes(&o);
+    if (least > o.most_bytes) {
+        warn_line(e->warn, e->user,
+                  "the prompt cache is not used: 64 tokens of this model take more than it may "
+                  "hold; --prompt-cache-size wants at least %llu MiB",
+                  (unsigned long long)((least + (1 << 20) - 1) >> 20));
+        return OATO_OK;
+    }
     e->keeps_end = &e->keeps;
     e->install_ns_byte = 0.25;
     return prompt_store_open(&o, &e->prompts, err);

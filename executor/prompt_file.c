@@ -158,3 +158,15 @@ const char *prompt_file_owner(int fd)
         return "belongs to another user";
     return st.st_mode & (S_IWGRP | S_IWOTH) ? "can be written by others" : NULL;
 }
+
+oato_status prompt_file_open(struct outfile *f, const char *path, struct oato_error *err)
+{
+    struct stat st;
+    *f = (struct outfile){.path = NULL};
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode))
+        return oato_fail(err, OATO_EIO, "%s: is not a file; name another one", path);
+    oato_status status = outfile_open(f, path, err);
+    if (!status)
+        fchmod(stream_fd(f->stream), S_IRUSR | S_IWUSR);
+    return status;
+}

@@ -46,6 +46,10 @@ oato_status prompt_record_head(int fd, uint64_t offset, const struct prompt_iden
  * here. */
 oato_status prompt_record_ids(int fd, uint64_t offset, const struct prompt_record *r, int32_t *ids,
                               struct oato_error *err);
+/* Opens a file to write records into, for its owner alone, because it tells what somebody asked.
+ * OATO_EIO: it cannot be made, or something else than a file has that name: a link would lead out
+ * of the folder, and a pipe waits for a reader. */
+oato_status prompt_file_open(struct outfile *f, const char *path, struct oato_error *err);
 /* NULL, or why a file is not trusted: hashes detect damage, not intent. */
 const char *prompt_file_owner(int fd);
 

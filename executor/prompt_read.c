@@ -85,7 +85,7 @@ static oato_status piece_read(const struct prompt_read *r, const struct prompt_p
     prompt_index_path(&s->index, p->key, p->part, path);
     if (path->failed)
         return oato_fail_memory(err, 64, "a file name");
-    const int fd = RETRY(open(path->data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    const int fd = RETRY(open(path->data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (fd < 0 && errno == ENOENT)
         return oato_fail(err, OATO_NEGATIVE, "another server has removed it");
     if (fd < 0)
@@ -109,16 +109,17 @@ static void piece_bad(const struct prompt_read *r, const char *path, const struc
     for (int32_t i = r->n_read; i < end; i++) {
         const struct prompt_piece *p = &r->pieces[i];
         struct text file;
-        store_lock(s);
-        struct prompt_entry *e = prompt_index_find(&s->index, p->key, p->part);
-        const bool here = e && e->here;
-        if (here)
-            prompt_index_remove(&s->index, e);
-        store_unlock(s);
         text_init(&file);
         prompt_index_path(&s->index, p->key, p->part, &file);
-        if (here && err->status == OATO_EFILE && !file.failed)
+        if (err->status == OATO_EFILE && !file.failed && prompt_store_has(s, p->key, p->part))
             unlink(file.data);
+        store_lock(s); /* only now: what is listed before cannot come back into the index */
+        struct prompt_entry *e = prompt_index_find(&s->index, p->key, p->part);
+        if (e && e->here) {
+            prompt_index_remove(&s->index, e);
+            s->removed++;
+        }
+        store_unlock(s);
         text_free(&file);
     }
     if (err->status != OATO_NEGATIVE)

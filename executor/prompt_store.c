@@ -3,6 +3,7 @@
  * the thread that writes what is queued.
  */
 #include "executor/prompt_store_internal.h"
+#include "executor/text_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -137,7 +138,6 @@ struct prompt_record record_of(const struct prompt_store *s, enum prompt_part pa
     return (struct prompt_record){.part = part, .n = n, .ids = ids, .bytes = s->o.bytes[part]};
 }
 
-/* A file that others may not read: it tells what somebody asked. */
 static oato_status piece_write(const struct prompt_store *s, const struct waiting *w,
                                struct oato_error *err)
 {
@@ -148,12 +148,11 @@ static oato_status piece_write(const struct prompt_store *s, const struct waitin
     struct text path;
     text_init(&path);
     prompt_index_path(&s->index, w->key, w->part, &path);
-    oato_status status =
-        path.failed ? oato_fail_memory(err, 64, "a file name") : outfile_open(&f, path.data, err);
+    oato_status status = path.failed ? oato_fail_memory(err, 64, "a file name")
+                                     : prompt_file_open(&f, path.data, err);
     text_free(&path);
     if (status)
         return status;
-    fchmod(stream_fd(f.stream), S_IRUSR | S_IWUSR);
     status = prompt_record_write(&f, &s->o.who, &record, w->data, err);
     if (status)
         return status; /* it has been abandoned */
@@ -215,12 +214,19 @@ static void others_look(struct prompt_store *s, struct others *o)
         o->changed_ns = now;
     }
     o->unsettled = o->listed_ns < o->changed_ns + TICK_NS;
-    if (!o->unsettled || now < o->next_ns || !prompt_scan_make(s->o.folder, false, &scan))
+    if (!o->unsettled || now < o->next_ns)
         return;
     store_lock(s);
-    const bool others = prompt_index_merge(&s->index, &scan);
+    const uint64_t removed = s->removed;
     store_unlock(s);
-    o->listed_ns = now;
+    if (!prompt_scan_make(s->o.folder, false, &scan))
+        return;
+    store_lock(s);
+    const bool stale = s->removed != removed; /* a file that is listed may be gone */
+    const bool others = !stale && prompt_index_merge(&s->index, &scan);
+    store_unlock(s);
+    free(scan.found);
+    o->listed_ns = stale ? o->listed_ns : now;
     o->next_ns = now + (now_ns() - now) * LIST_SHARE;
     if (others)
         room_make(s, 0, INT64_MAX);
@@ -350,17 +356,8 @@ static void *writer_run(void *store)
 static oato_status folder_check(struct prompt_store *s, struct oato_error *err)
 {
     struct prompt_scan scan;
-    struct text path;
-    text_init(&path);
-    text_printf(&path, "%s/oato-check", s->o.folder);
-    oato_status status =
-        path.failed ? oato_fail_memory(err, 64, "a file name") : outfile_check(path.data, err);
-    text_free(&path);
-    if (status) {
-        oato_fail(err, OATO_EIO, "the prompt cache cannot write in %s; name another folder",
-                  s->o.folder);
+    if (text_folder_use(s->o.folder, "the prompt cache", err))
         return err->status;
-    }
     if (!prompt_scan_make(s->o.folder, true, &scan))
         return oato_fail(err, OATO_EIO, "the prompt cache cannot read %s: %s", s->o.folder,
                          strerror(errno));
@@ -388,7 +385,6 @@ oato_status prompt_store_open(const struct prompt_store_options *o, struct promp
     s->index.most = o->most_bytes;
     s->index.folder = strdup(o->folder);
     s->o.folder = s->index.folder;
-    folder_make(o->folder);
     oato_status status = s->o.folder ? folder_check(s, err)
                                      : oato_fail_memory(err, strlen(o->folder), "a file name");
     if (!status && pthread_create(&s->writer, NULL, writer_run, s))

@@ -53,7 +53,8 @@ struct prompt_store {
     uint64_t stop_ns; /* when to stop in any case */
     struct prompt_index index;
     struct waiting *first, **last;
-    bool touched; /* files are to be told when they were used */
+    uint64_t removed; /* entries that the reader has taken out, whose files are gone */
+    bool touched;     /* files are to be told when they were used */
     struct prompt_read *reads;
     void *spare[PROMPT_PARTS][PROMPT_SPARES];
     int n_spare[PROMPT_PARTS];

@@ -84,10 +84,24 @@ int32_t state_mark_slot(const struct state_pool *p, uint64_t text)
     return i < 0 ? -1 : p->marks[i].slot;
 }
 
+/* Makes room for one more: of two ends of prompts whose answers went on the older one goes, else
+ * the checkpoint that was longest not used. */
+static void mark_room(struct state_pool *p)
+{
+    int32_t oldest = 0, ends = 0;
+    if (p->n_marks < STATE_CHECKPOINTS)
+        return;
+    for (int32_t i = p->n_marks - 1; i >= 0; i--)
+        if (p->marks[i].passed) {
+            oldest = i;
+            ends++;
+        }
+    mark_remove(p, ends > 1 ? oldest : p->marks[0].passed);
+}
+
 int32_t state_mark_new(struct state_pool *p, int32_t length, uint64_t text)
 {
-    if (p->n_marks == STATE_CHECKPOINTS)
-        mark_remove(p, 0);
+    mark_room(p);
     const int32_t slot =
         slot_take(p); /* at most as many are named as there are sequences and marks */
     p->marks[p->n_marks++] =
@@ -98,7 +112,8 @@ int32_t state_mark_new(struct state_pool *p, int32_t length, uint64_t text)
 /* The last to be replaced. */
 static void mark_touch(struct state_pool *p, int32_t i)
 {
-    const struct state_mark used = p->marks[i];
+    struct state_mark used = p->marks[i];
+    used.passed = false;
     for (; i + 1 < p->n_marks; i++)
         p->marks[i] = p->marks[i + 1];
     p->marks[i] = used;
@@ -112,25 +127,34 @@ void state_mark_use(struct state_pool *p, struct kv_seq *s, uint64_t text)
     s->state = slot_share(p, p->marks[p->n_marks - 1].slot);
 }
 
-/* Keeps the state that the sequence has now; the checkpoint that was longest not used makes room.
- */
-static void mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text)
+/* Keeps the state that the sequence has now. The end of its prompt stays while there is room,
+ * because the same prompt may come again, or be saved. */
+static void mark_add(struct state_pool *p, const struct kv_seq *s, int32_t seq, uint64_t text,
+                     bool prompt)
 {
     if (!p->n_slots)
         return;
-    for (int32_t i = p->n_marks - 1; i >= 0; i--)
-        if (p->marks[i].seq == seq && p->marks[i].latest)
+    for (int32_t i = p->n_marks - 1; i >= 0; i--) {
+        struct state_mark *m = &p->marks[i];
+        if (m->seq != seq || !m->latest)
+            continue;
+        if (prompt || !m->prompt)
             mark_remove(p, i);
+        else {
+            m->latest = false;
+            m->passed = true;
+        }
+    }
     if (text && mark_of(p, text) >= 0) {
         mark_touch(p, mark_of(p, text));
         return;
     }
-    if (p->n_marks == STATE_CHECKPOINTS)
-        mark_remove(p, 0);
+    mark_room(p);
     p->marks[p->n_marks++] = (struct state_mark){.seq = seq,
                                                  .length = s->length,
                                                  .slot = slot_share(p, s->state),
                                                  .text = text,
+                                                 .prompt = prompt,
                                                  .latest = text && s->length != s->branch};
 }
 
@@ -142,7 +166,7 @@ void state_keep(struct kv_pool *p, int32_t seq, bool prompt)
         full ? prefix_text(&p->prefix, s->table[KV_ALL].pages[s->length / KV_PAGE_POSITIONS - 1])
              : 0;
     if (s->shares ? text != 0 : prompt)
-        mark_add(&p->state, s, seq, text);
+        mark_add(&p->state, s, seq, text, prompt);
 }
 
 int32_t state_truncate(struct state_pool *p, struct kv_seq *s, int32_t seq, int32_t length)

@@ -5,11 +5,26 @@
 #include "executor/text_file.h"
 #include "executor/executor_internal.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+oato_status text_folder_use(const char *path, const char *who, struct oato_error *err)
+{
+    struct text file;
+    text_init(&file);
+    text_printf(&file, "%s/oato-check", path);
+    folder_make(path);
+    oato_status status = file.failed ? oato_fail_memory(err, strlen(path), "a file name") : OATO_OK;
+    if (!status && outfile_check(file.data, err))
+        status = oato_fail(err, OATO_EIO, "%s cannot write in %s: %s; name another folder", who,
+                           path, strerror(errno));
+    text_free(&file);
+    return status;
+}
 
 /* A piece on its way between the two threads. */
 struct passing {
@@ -152,9 +167,8 @@ oato_status text_file_save(const struct text_file *t, const int32_t *ids, int32_
     void *data = malloc(data_bytes_most(t->engine));
     if (!data)
         return oato_fail_memory(err, data_bytes_most(t->engine), "a saved prompt");
-    oato_status status = outfile_open(&f, path, err);
+    oato_status status = prompt_file_open(&f, path, err);
     if (!status) {
-        fchmod(stream_fd(f.stream), S_IRUSR | S_IWUSR); /* it tells what somebody asked */
         status = pieces_write(t, ids, n, &f, data, tokens, bytes, err);
         if (!status && !*tokens)
             status = oato_fail(err, OATO_NEGATIVE,

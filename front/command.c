@@ -263,9 +263,10 @@ static oato_status command_run(int argc, char **argv, bool chats, struct oato_er
         return err->status;
     if (access(a.open.model, F_OK)) /* before a prompt is asked for */
         return oato_fail(err, OATO_EIO, "%s: %s", a.open.model, strerror(errno));
-    outfile_keep(a.open.model);
-    outfile_keep(a.open.plan);
-    outfile_keep(a.open.neurons);
+    const char *inputs[] = {a.open.model, a.open.plan,    a.open.neurons,
+                            a.file,       a.grammar_file, a.schema_file};
+    for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
+        outfile_keep(inputs[i]);
     if (chats && first == 1 && wants_talk(&a))
         while (verbs[verb].verb != CHAT)
             verb++;

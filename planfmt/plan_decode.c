@@ -78,7 +78,8 @@ static oato_status decode_header(struct decoder *d, uint32_t *n_sections)
                       get_u32(h + 8), PLAN_FORMAT);
     uint64_t bytes = get_u64(h + 16);
     if (d->bytes < bytes)
-        return refuse(d, "truncated: %zu of %llu bytes", d->bytes, (unsigned long long)bytes);
+        return refuse(d, "truncated: %zu of %llu bytes; copy it again, or run oato-plan again",
+                      d->bytes, (unsigned long long)bytes);
     if (d->bytes > bytes)
         return refuse(d, "%zu extra bytes after the end of the plan at %llu",
                       d->bytes - (size_t)bytes, (unsigned long long)bytes);

@@ -410,6 +410,8 @@ static oato_status profile_model(const struct command *given, struct oato_error 
     const bool planned = c->plan && !status;
     if (!status)
         status = model_open_as(c->model, &c->choice, &model, err);
+    if (!status && planned)
+        status = plan_check_model(&plan, model->gguf, err);
     if (!status && !path) /* the name needs the machine, which the file may then hold already */
         status = profiler_begin(NULL, true, &p, NULL, NULL, err);
     if (!status && !path) {

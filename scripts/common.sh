@@ -23,6 +23,12 @@ die() {
     exit 1
 }
 
+# The command line is wrong.
+misuse() {
+    say "${0##*/}: $*"
+    exit 2
+}
+
 # A section heading with the time since the script began.
 section() {
     printf '\n==== %s  (%d:%02d)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)) >&2

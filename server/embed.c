@@ -10,15 +10,21 @@
 
 const char *const pooling_names[] = {"last", "mean", "none", NULL};
 
+size_t embedding_numbers(const struct choice *c)
+{
+    const struct instance *m = c->job->instance;
+    return (m->pooling == POOLING_NONE ? (size_t)c->n_ids : 1) *
+           (size_t)m->session.model->shape.width;
+}
+
 void choice_row(void *user, const float *row)
 {
     struct choice *c = user;
     const struct instance *m = c->job->instance;
     const int32_t width = m->session.model->shape.width;
-    const size_t kept = m->pooling == POOLING_NONE ? (size_t)c->n_ids : 1;
     pthread_mutex_lock(&c->job->lock);
     if (!c->rows)
-        c->rows = calloc(kept * (size_t)width, sizeof *c->rows);
+        c->rows = calloc(embedding_numbers(c), sizeof *c->rows);
     float *to = c->rows + (m->pooling == POOLING_NONE ? c->n_rows * (size_t)width : 0);
     c->failed = c->failed || !c->rows;
     c->n_rows++;

@@ -14,7 +14,8 @@ enum {
     HTTP_THREADS = 4,
     HEADERS_BYTES = 32 << 10, /* of a connection: its request's head and its answer's */
     HELD_BYTES = 32 << 20,    /* of all bodies, or four of the largest */
-    PART_BYTES = 64 << 10     /* of a body, which may take --idle */
+    PART_BYTES = 64 << 10,    /* of a body, which may take --idle */
+    NUMBERS_AT_ONCE = 50000   /* that are written meanwhile: some 30 ms; others wait for them */
 };
 
 static struct peer *peer_of(struct MHD_Connection *c)
@@ -108,13 +109,14 @@ enum MHD_Result reply(struct exchange *x, unsigned status, const char *type, con
                    MHD_create_response_from_buffer(n, (void *)text, MHD_RESPMEM_MUST_COPY));
 }
 
-/* t is freed; MHD_NO: memory is short. */
+/* t is taken over; MHD_NO: memory is short. */
 static enum MHD_Result reply_text(struct exchange *x, unsigned status, struct text *t)
 {
-    const enum MHD_Result result =
-        t->failed ? MHD_NO : reply(x, status, JSON_TYPE, t->data, t->len);
-    text_free(t);
-    return result;
+    struct MHD_Response *r =
+        t->failed ? NULL : MHD_create_response_from_buffer(t->len, t->data, MHD_RESPMEM_MUST_FREE);
+    if (!r)
+        text_free(t);
+    return respond(x, status, JSON_TYPE, r);
 }
 
 enum MHD_Result reply_json(struct exchange *x, struct text *t)
@@ -253,12 +255,21 @@ static enum MHD_Result stream_begin(struct exchange *x)
     return respond(x, MHD_HTTP_OK, x->job->ask.dialect->stream_type, r);
 }
 
+enum MHD_Result answer_whole(struct exchange *x)
+{
+    struct text whole;
+    text_init(&whole);
+    x->job->ask.dialect->whole(x->job, &whole);
+    if (x->job->ask.kind == ASK_NATIVE)
+        fields_pick(&whole, x->fields);
+    return reply_json(x, &whole);
+}
+
 /* Called with a new job, and again whenever its connection was let go on. A stream begins with its
  * first text, so that what fails before that has a status of its own. */
 static enum MHD_Result job_answer(struct exchange *x)
 {
     struct job *j = x->job;
-    struct text whole;
     struct oato_error error;
     pthread_mutex_lock(&j->lock);
     const bool ended = j->n_ended == j->n_choices, gone = j->cancelled;
@@ -281,11 +292,9 @@ static enum MHD_Result job_answer(struct exchange *x)
         return MHD_NO;
     if (j->ask.stream)
         return stream_begin(x);
-    text_init(&whole);
-    j->ask.dialect->whole(j, &whole);
-    if (j->ask.kind == ASK_NATIVE)
-        fields_pick(&whole, x->fields);
-    return reply_json(x, &whole);
+    return job_numbers(j) + json_array_size(x->fields) * (size_t)j->n_choices > NUMBERS_AT_ONCE
+               ? prepare_later(x)
+               : answer_whole(x);
 }
 
 enum MHD_Result job_begin(struct exchange *x, struct job *j)

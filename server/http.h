@@ -77,7 +77,8 @@ struct exchange {
     bool crowded;      /* other bodies left no room for this one */
 };
 
-/* prepare.c: route->answer in another thread; meanwhile the connection is suspended. */
+/* prepare.c: route->answer in another thread, or answer_whole where the request has a job, which
+ * has ended; meanwhile the connection is suspended. */
 enum MHD_Result prepare_later(struct exchange *x);
 oato_status prepare_open(struct server *s, struct oato_error *err);
 /* By whoever has a request that was prepared, or waited for a model: it is answered or, without a
@@ -94,6 +95,8 @@ bool client_went(struct MHD_Connection *c);
 /* Makes a job of what is asked, which is taken over: of x->json's messages, or of the prompts
  * (routes.c). */
 enum MHD_Result answers_begin(struct exchange *x, struct ask *ask, const json_t *prompts);
+/* The whole answer of x->job, which has ended. By any thread. */
+enum MHD_Result answer_whole(struct exchange *x);
 /* Hands the job, which is taken over, to the engine thread; 503 when too many wait. */
 enum MHD_Result job_begin(struct exchange *x, struct job *j);
 /* cors.c: what pages of other sites may ask and read. */

@@ -147,22 +147,26 @@ static void prompt_decode(struct choice *c)
 }
 
 enum { CHOICE_STEPS = 1000 }; /* to make an answer */
+enum { ROW_BYTES = 16 };      /* a number of a token's vector, as text and as it is kept */
 
-/* A number in an answer, as text and as it is kept. */
-enum { SCORE_BYTES = 80 };
+/* A number in an answer, as text and as it is kept; to write it, where an HTTP thread has to. */
+enum { SCORE_BYTES = 80, SCORE_STEPS = 100 };
 
-/* Room for the log probabilities of the prompt. All answers to it have the same: those of the first
+/* Room for the log probabilities of the prompt. All answers to it tell the same: those of the first
  * one. */
 static oato_status scores_prepare(struct choice *c, struct oato_error *err)
 {
     struct job *j = c->job;
     const size_t n = (size_t)c->n_ids - 1;
-    if (!j->ask.echo || !j->ask.sampling.logprobs || j->n_choices % j->ask.n || !n)
+    if (!j->ask.echo || !j->ask.sampling.logprobs || !n)
         return OATO_OK;
-    if (budget_spend(&j->ask.budget, 0, n * c->per_token * SCORE_BYTES,
+    if (budget_spend(&j->ask.budget, j->ask.stream ? n * c->per_token * SCORE_STEPS : 0,
+                     n * c->per_token * SCORE_BYTES,
                      "echo with logprobs, for so many tokens of prompts and alternatives to each,",
                      err))
         return err->status;
+    if (j->n_choices % j->ask.n)
+        return OATO_OK;
     c->scores = malloc(n * c->per_token * sizeof *c->scores);
     return c->scores ? OATO_OK
                      : oato_fail_memory(err, n * c->per_token * sizeof *c->scores,
@@ -201,9 +205,10 @@ oato_status job_add(struct job *j, int32_t *ids, int32_t n_ids, struct oato_erro
     j->choices[j->n_choices++] = c;
     if (status)
         return status;
+    const bool rows = j->ask.kind == ASK_EMBED && j->instance->pooling == POOLING_NONE;
     if (budget_spend(&j->ask.budget, CHOICE_STEPS + (uint64_t)n_ids,
                      sizeof *c + (size_t)n_ids * sizeof *ids + c->prompt.len +
-                         sampler_bytes(&sampling),
+                         sampler_bytes(&sampling) + (rows ? embedding_numbers(c) * ROW_BYTES : 0),
                      "so many answers, or what they look back at,", err))
         return err->status;
     if (j->ask.kind == ASK_EMBED)
@@ -281,9 +286,18 @@ void choice_fed(void *user, int32_t fed)
     pthread_mutex_unlock(&c->job->lock);
 }
 
+/* What is kept of them until an answer is told as a whole is taken from the request's budget. */
 static bool probs_take(struct choice *c)
 {
     int32_t n;
+    struct oato_error err;
+    struct job *j = c->job;
+    if (budget_spend(
+            &j->ask.budget, 0, c->per_token * (j->ask.stream ? sizeof *c->probs : SCORE_BYTES),
+            "the log probabilities of so many tokens, with the alternatives to each,", &err)) {
+        job_fail(j, &err, false);
+        return false;
+    }
     const struct token_prob *p = sampler_probs(c->sampler, &n);
     for (int32_t i = 0; (size_t)i < c->per_token; i++) {
         struct token_prob *more = array_room(c->probs, c->n_probs, &c->probs_cap, sizeof *more);
@@ -393,4 +407,16 @@ void choice_end(void *user, enum batch_end why)
         m->counts.longest = (size_t)c->n_ids + c->n_tokens;
     m->counts.cancelled += why == BATCH_CANCELLED;
     pthread_mutex_unlock(&m->lock);
+}
+
+size_t job_numbers(const struct job *j)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < j->n_choices; i++) {
+        const struct choice *c = j->choices[i];
+        const bool scored = j->ask.echo && j->ask.sampling.logprobs;
+        n += c->n_probs + (c->rows ? embedding_numbers(c) : 0) +
+             (scored ? (size_t)c->n_ids * c->per_token : 0);
+    }
+    return n;
 }

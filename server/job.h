@@ -131,7 +131,10 @@ enum ending choice_ending(const struct choice *c);
 const char *ending_finish(enum ending e);
 const char *ending_stop_type(enum ending e);
 const char *ending_stop_reason(enum ending e); /* Anthropic's */
-unsigned job_status(const struct job *j);      /* of HTTP, once its answers have ended */
+/* Numbers in a whole answer: of vectors and log probabilities, which take most of the time that
+ * writing it takes. */
+size_t job_numbers(const struct job *j);
+unsigned job_status(const struct job *j); /* of HTTP, once its answers have ended */
 /* With the job's lock: it ends as an error, unless it has one already. step: of a step of the
  * engine, which is never the client's fault. job_cut: it did not fail, but is cut short. */
 void job_fail(struct job *j, const struct oato_error *err, bool step);
@@ -140,6 +143,8 @@ void job_cut(struct job *j, bool shutdown);
 extern const char *const pooling_names[]; /* by enum pooling: embed.c */
 /* embed.c: batch_request.on_row. */
 void choice_row(void *user, const float *row);
+/* Numbers that are kept of an input to be embedded: its vector's, or those of each token. */
+size_t embedding_numbers(const struct choice *c);
 /* Of a pooled embedding, once: gives what is asked of it length 1, and returns how many of its
  * rows' numbers that are. */
 int32_t embedding_take(struct choice *c);

@@ -10,15 +10,16 @@
 /* How often waiting connections are looked at, and whether prompts to be kept were written. */
 enum { LOOK_NS = 100000000, WRITE_NS = 10000000 };
 
-/* Those of them that no batch has yet: all of a request that is alone, and as many as fill a
- * quarter of the places where others are there: with more, steps would take half as long again for
- * all. */
+/* Those of them that no batch has yet. Of a request that is alone one place less than there are,
+ * which whoever comes next finds free; and as many as fill a quarter of the places where others
+ * are there: with more, steps would take half as long again for all. */
 static void job_add_choices(struct instance *m, struct batch *b, struct job *j)
 {
     struct oato_error err = {0};
     const int32_t seqs = m->options->session.engine.seqs;
     const bool alone = m->active == j && !j->next;
-    const int32_t most = alone ? seqs : (seqs + 3) / 4;
+    const int32_t spare = seqs >= 4; /* of few places one is too much */
+    const int32_t most = alone ? seqs - spare : (seqs + 3) / 4;
     while (j->n_added < j->n_choices && j->n_added - j->n_ended < most) {
         struct choice *c = j->choices[j->n_added++];
         const struct batch_request r = {.ids = c->ids,

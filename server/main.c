@@ -333,6 +333,15 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,
                          "--no-kv-unified divides the positions of -c N; give that, too");
+    const struct server_options *so = &a.server;
+    const char *inputs[] = {so->session.model,
+                            so->session.plan,
+                            so->session.neurons,
+                            so->profile,
+                            so->session.chat_template_file,
+                            so->api_key_file};
+    for (size_t i = 0; i < ARRAY_LEN(inputs); i++)
+        outfile_keep(inputs[i]);
     interrupt_catch();
     if (a.models)
         return several_run(&a, err);

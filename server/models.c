@@ -213,8 +213,8 @@ static void models_reap(struct models *all)
         instance_unload(m);
         malloc_trim(0);
         const bool failed = err.status && err.status != OATO_NEGATIVE;
-        text_tell("oato-serve: %s is unloaded%s%s\n", m->name, failed ? ": " : "",
-                  failed ? err.text : "");
+        text_tell("oato-serve: %s %sis unloaded%s%s\n", m->name, failed ? "has failed and " : "",
+                  failed ? ": " : "", failed ? err.text : "");
         pthread_mutex_lock(&all->lock);
         if (failed)
             fail(m, &err);

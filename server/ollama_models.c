@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Of Ollama's interface as it is followed here: clients ask whether theirs is new enough. */
-#define OLLAMA_VERSION "0.12.11"
+/* Of Ollama whose interface this is: clients ask whether it is new enough, such as Codex for
+ * /v1/responses (0.13.4), which came before /v1/messages (0.14). */
+#define OLLAMA_VERSION "0.14.0"
 
 static json_t *details_make(const struct model *m)
 {

@@ -19,19 +19,24 @@ static bool is_one_of(const char *name, const char *const *names)
     return *names != NULL;
 }
 
-/* Read by the model as bytes and a length. */
+/* Read by the model as bytes and a length: prompts, and what was said, called and answered before,
+ * which clients send back as they have got it. */
 static bool is_model_text(const struct json_place *p)
 {
-    static const char *const prompts[] = {"prompt", "content", "input", NULL};
-    static const char *const said[] = {"content", "text", "reasoning_content", "arguments", NULL};
-    static const char *const parts[] = {"prompt_string", "content", "text", NULL};
+    static const char *const prompts[] = {
+        "prompt",      "content",   "input", "system",       "instructions",
+        "query",       "documents", "texts", "input_prefix", "input_suffix",
+        "input_extra", "suffix",    NULL};
+    static const char *const said[] = {
+        "content", "text", "reasoning_content", "thinking", "output", "prompt_string", NULL};
+    static const char *const calls[] = {"arguments", "input", NULL};
     const struct json_place *top = p;
-    while (top->in)
-        top = top->in;
-    if (!strcmp(top->member, "messages"))
-        return p->member && is_one_of(p->member, said);
-    return is_one_of(top->member, prompts) &&
-           (!p->member || p == top || is_one_of(p->member, parts));
+    bool called = false;
+    for (; top->in; top = top->in)
+        called = called || (top->member && is_one_of(top->member, calls));
+    const bool prompt = is_one_of(top->member, prompts);
+    return (prompt || !strcmp(top->member, "messages")) &&
+           (p == top || called || (p->member ? is_one_of(p->member, said) : prompt));
 }
 
 /* JSON may hold zero bytes (\u0000), and so may what the model reads; every other text is handled

@@ -105,6 +105,8 @@ oato_status policy_open(struct instance *m, struct oato_error *err)
     options.policy = (enum scheduler_policy)policy;
     while (m->server->keys.item && m->server->keys.item[options.clients - 1])
         options.clients++;
+    if (o->decision_log && outfile_check(o->decision_log, err))
+        return err->status;
     if (o->decision_log && !(m->decisions = stream_open(o->decision_log, "w")))
         return oato_fail(err, OATO_EIO, "%s: %s", o->decision_log, strerror(errno));
     options.log = m->decisions;

@@ -3,7 +3,7 @@
  * tokens, schemas. That may take long, so threads of its own do it, and those that answer stay
  * free. Long requests have a lane of their own, so that short ones do not wait for them, and all of
  * these threads yield to the engine's. What a request may take in all is its budget's, and what
- * nobody waits for any more is given up.
+ * nobody waits for any more is given up. Answers of very many numbers are written here, too.
  */
 #include "server/server_internal.h"
 
@@ -54,10 +54,12 @@ static void prepare(struct exchange *x, bool stopped)
     enum MHD_Result result = MHD_NO; /* also where nobody waits any more */
     enum models_take taking = MODEL_TAKEN;
     struct oato_error err;
-    if (stopped)
+    if (stopped && !x->job)
         result = reply_ending(x);
     else if (client_went(x->connection))
         result = MHD_NO;
+    else if (x->job)
+        result = answer_whole(x);
     else if (json_afford(&x->budget, or_empty(x->body.data), x->body.len, &err))
         result = reply_failure(x, &err);
     else if ((taking = models_take(x, &result)) == MODEL_TAKEN)
@@ -69,7 +71,8 @@ static void prepare(struct exchange *x, bool stopped)
 void prepare_end(struct exchange *x, enum MHD_Result result)
 {
     body_release(x);
-    x->fields = json_incref(json_object_get(x->json, "response_fields"));
+    if (x->json)
+        x->fields = json_incref(json_object_get(x->json, "response_fields"));
     json_decref(x->json);
     x->json = NULL;
     x->failed = result != MHD_YES;
@@ -131,7 +134,7 @@ static void lane_add(struct exchange *x)
 {
     struct preparation *p = &x->server->preparation;
     const size_t n = x->body.len;
-    struct lane *l = &p->lane[n > LONG_BYTES ? VAST : n > SHORT_BYTES ? LONG : SHORT];
+    struct lane *l = &p->lane[n > LONG_BYTES ? VAST : n > SHORT_BYTES || x->job ? LONG : SHORT];
     struct exchange **at = &l->first;
     x->budget = BUDGET_REQUEST;
     x->queued_ns = now_ns();
@@ -165,7 +168,7 @@ enum MHD_Result prepare_later(struct exchange *x)
     if (taken)
         return MHD_YES;
     x->preparing = PREPARE_NOT;
-    return reply_ending(x);
+    return x->job ? answer_whole(x) : reply_ending(x);
 }
 
 oato_status prepare_open(struct server *s, struct oato_error *err)

@@ -15,7 +15,8 @@ oato_status slots_open(struct instance *m, struct oato_error *err)
 {
     if (!m->options->slot_save_path)
         return OATO_OK;
-    folder_make(m->options->slot_save_path);
+    if (text_folder_use(m->options->slot_save_path, "--slot-save-path", err))
+        return err->status;
     m->slots = text_slots_create(m->options->session.engine.seqs);
     return m->slots ? OATO_OK : oato_fail_memory(err, 1 << 10, "slots");
 }

@@ -146,6 +146,7 @@ static oato_status take_workload(const struct options *o, void *to, struct oato_
 {
     struct workload *w = to;
     w->name = workload_find(o->value);
+    outfile_keep(w->name ? NULL : o->value);
     if (!w->name && !strchr(o->value, '.') && !strchr(o->value, '/'))
         return bad_value(o, "mixed, chat, code, rag or a FILE.yaml", err);
     return w->name ? OATO_OK : workload_load(o->value, w, err);

@@ -9,6 +9,7 @@
  */
 #include "solver/planning_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -81,6 +82,7 @@ int32_t request_prefill_kinds(const struct plan_request *q)
 struct request_step request_prefill_kind(const struct plan_request *q, int32_t kind)
 {
     int32_t point = 0;
+    assert(kind < request_prefill_kinds(q));
     for (; kind >= point_kinds(q, point); point++)
         kind -= point_kinds(q, point);
     const int64_t steps = request_prefill_steps(q, point), like = steps - 1;

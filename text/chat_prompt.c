@@ -4,6 +4,7 @@
  * texts, and so do templates that show no tools.
  */
 #include "text/chat_prompt.h"
+#include "base/json_cost.h"
 #include "text/chat_tools.h"
 #include "text/json_values.h"
 
@@ -15,8 +16,8 @@ enum { MESSAGES_MAX = 4096 };
 
 /* ----------------------------------------------------------------------------- messages --- */
 
-/* Arguments come as text; templates expect them as an object. */
-static void arguments_parse(json_t *calls)
+/* Arguments come as text; templates expect them as an object, which takes more than the text. */
+static oato_status arguments_parse(json_t *calls, struct budget *budget, struct oato_error *err)
 {
     json_t *call;
     size_t i;
@@ -25,6 +26,8 @@ static void arguments_parse(json_t *calls)
         json_t *function = json_object_get(call, "function");
         const json_t *text = json_object_get(function, "arguments");
         const char *s = or_empty(json_string_value(text));
+        if (json_afford(budget, s, json_string_length(text), err))
+            return err->status;
         json_t *object = !json_is_string(text) ? NULL
                          : !s[strspn(s, " \n")]
                              ? json_object() /* of a function without parameters */
@@ -34,21 +37,23 @@ static void arguments_parse(json_t *calls)
         else
             json_decref(object);
     }
+    return OATO_OK;
 }
 
 /* Checks a message and changes it in place: its content becomes a text. */
-static oato_status message_mend(const struct chat_template *c, json_t *message, size_t at,
+static oato_status message_mend(const struct chat_request *r, json_t *message, size_t at,
                                 struct oato_error *err)
 {
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return oato_fail(err, OATO_EUSAGE, "message %zu wants a role and content", at + 1);
-    chat_message_rename(c, message);
+    chat_message_rename(r->template, message);
     json_t *content = json_object_get(message, "content"),
            *calls = json_object_get(message, "tool_calls");
     if (json_is_array(json_object_get(message, "reasoning_content")))
         json_object_set_new(message, "reasoning_content",
                             parts_join(json_object_get(message, "reasoning_content"), "\n"));
-    arguments_parse(calls);
+    if (arguments_parse(calls, r->budget, err))
+        return err->status;
     if (json_is_array(content)) {
         json_t *joined = parts_join(content, "\n");
         if (!joined)
@@ -66,7 +71,7 @@ static oato_status message_mend(const struct chat_template *c, json_t *message, 
     return OATO_OK;
 }
 
-static oato_status messages_mend(const struct chat_template *c, json_t *messages,
+static oato_status messages_mend(const struct chat_request *r, json_t *messages,
                                  struct oato_error *err)
 {
     json_t *message;
@@ -77,7 +82,7 @@ static oato_status messages_mend(const struct chat_template *c, json_t *messages
                          MESSAGES_MAX);
     json_array_foreach(messages, i, message)
     {
-        if (message_mend(c, message, i, err))
+        if (message_mend(r, message, i, err))
             return err->status;
         const bool says = json_is(json_object_get(message, "role"), "assistant") &&
                           !json_object_get(message, "tool_calls");
@@ -305,7 +310,7 @@ oato_status chat_prompt_make(const struct chat_request *r, enum chat_form *form,
     const json_t *o = r->json, *tools = NULL;
     struct talk t = {r, json_object_get(o, "messages"), .answer = true};
     bool goes_on = false;
-    if (messages_mend(r->template, t.messages, err) || tools_check(o, &tools, err) ||
+    if (messages_mend(r, t.messages, err) || tools_check(o, &tools, err) ||
         json_flag(o, "continue_final_message", &goes_on, err) ||
         json_flag(o, "add_generation_prompt", &t.answer, err))
         return err->status;

@@ -125,7 +125,9 @@ oato_status chat_template_find(const struct gguf *g, const char *name, size_t n,
         return oato_fail_memory(err, sizeof *c, "the chat template");
     oato_status status = OATO_OK;
     c->format = name && !from ? chat_format_named(name) : NULL;
-    if (name && (from || is_program(name, n))) {
+    if (from && !n) {
+        status = oato_fail(err, OATO_EFILE, "%s: is empty: no chat template", from);
+    } else if (name && (from || is_program(name, n))) {
         status =
             program_open(c, g, (struct gguf_string){name, n}, from ? from : "--chat-template", err);
         if (status == OATO_EFILE && !from) /* the command line is no file */

@@ -17,6 +17,21 @@
 
 enum { RULES_MOST = 20000, RULE_STEPS = 100, KEYWORD_STEPS = 50 };
 
+/* Of keywords that are not supported: values that generators write although they forbid nothing. */
+static bool forbids_nothing(const char *key, const json_t *value)
+{
+    static const char *const of_schemas[] = {
+        "propertyNames",         "patternProperties", "dependentRequired", "dependentSchemas",
+        "unevaluatedProperties", "unevaluatedItems",  "dependencies",      NULL};
+    const bool empty = json_is_true(value) || (json_is_object(value) && !json_object_size(value));
+    const bool texts =
+        json_object_size(value) == 1 && json_is(json_object_get(value, "type"), "string");
+    return (empty && schema_is_any_of(key, of_schemas)) ||
+           (texts && !strcmp(key, "propertyNames")) ||
+           (!strcmp(key, "minProperties") && json_is_number(value) && !json_number_value(value)) ||
+           (!strcmp(key, "uniqueItems") && json_is_false(value));
+}
+
 static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
 {
     static const char *const unsupported[] = {"not",
@@ -38,6 +53,7 @@ static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
                                               "$dynamicRef",
                                               "$recursiveRef",
                                               "unevaluatedItems",
+                                              "uniqueItems",
                                               NULL};
     const char *key;
     json_t *value;
@@ -45,8 +61,7 @@ static oato_status check_keywords(struct schema_maker *m, const json_t *schema)
         return m->err->status;
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (schema_is_any_of(key, unsupported) ||
-            (!strcmp(key, "uniqueItems") && !json_is_false(value)))
+        if (schema_is_any_of(key, unsupported) && !forbids_nothing(key, value))
             return schema_fail(m, "is not supported", key);
     }
     return OATO_OK;

@@ -26,11 +26,14 @@ export function ofModel(path) {
 async function checked(response) {
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
-  throw new ServerError(body?.error?.message ?? `${response.status} ${response.statusText}`, response.status,
-                        body?.error?.type);
+  const message = response.status !== 401 ? body?.error?.message ?? `${response.status} ${response.statusText}`
+    : key.get() ? "The server does not accept this API key: enter another one in the settings."
+    : "The server wants an API key: enter it in the settings.";
+  throw new ServerError(message, response.status, body?.error?.type);
 }
 
 function headers(more) {
+  if (/[^ -~]/.test(key.get())) throw new Error("The API key, in the settings, has characters that no key has.");
   return key.get() ? {...more, Authorization: "Bearer " + key.get()} : more;
 }
 
@@ -43,16 +46,18 @@ export async function post(path, body, signal) {
     method: "POST", signal, headers: headers({"Content-Type": "application/json"}), body: JSON.stringify(body)}));
 }
 
-/** The events of a stream, parsed. One that is an error is thrown. */
+/** The events of a stream, parsed. One that is an error is thrown, and so is an end without [DONE]. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let held = "";;) {
+  for (let held = "", whole = false;;) {
     const {value, done} = await reader.read();
+    if (done && !whole) throw new TypeError("the stream ends in the middle");
     if (done) return;
     const lines = (held + value).split("\n");
     held = lines.pop();
     for (const line of lines) {
-      if (!line.startsWith("data: ") || line.startsWith("data: [DONE]")) continue;
+      whole ||= line.startsWith("data: [DONE]");
+      if (whole || !line.startsWith("data: ")) continue;
       const event = JSON.parse(line.slice(6));
       if (event.error) throw new ServerError(event.error.message, event.error.code, event.error.type);
       yield event;

@@ -20,6 +20,7 @@ function isOpen(side) {
 
 /** On a narrow screen a side lies over the chat, which nothing reaches meanwhile. */
 function open(side, on) {
+  const inside = $(side).contains(document.activeElement);
   document.body.classList.toggle("show-" + side, on);
   if (!narrow.matches) kept.set("show-" + side, on);
   $(side).inert = !on;
@@ -28,6 +29,7 @@ function open(side, on) {
   $("shade").hidden = !over;
   document.querySelector("main").inert = over;
   if (narrow.matches && on) $(side).querySelector("button").focus();
+  if (!on && inside) $("show-" + side).focus();
 }
 
 function closeDrawers() {
@@ -63,7 +65,7 @@ function panels() {
   choose($(kept.get("tab", "tab-plan")) ?? tabs[0]);
   for (const side of SIDES) $("show-" + side).addEventListener("click", () => open(side, !isOpen(side)));
   for (const close of document.querySelectorAll("[data-close]"))
-    close.addEventListener("click", () => { open(close.dataset.close, false); $("show-" + close.dataset.close).focus(); });
+    close.addEventListener("click", () => open(close.dataset.close, false));
   $("shade").addEventListener("click", closeDrawers);
   narrow.addEventListener("change", arrange);
   arrange();
@@ -80,7 +82,7 @@ function grow() {
 function submit() {
   if (chat.isBusy()) return chat.stop();
   const text = $("text").value.trim();
-  if (!text && !files.count()) return;
+  if ((!text && !files.count()) || !chat.isFree()) return;
   $("text").value = "";
   grow();
   chat.send(text, files.take());

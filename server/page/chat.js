@@ -8,9 +8,10 @@ import * as settings from "./settings.js";
 import * as store from "./store.js";
 
 const SAVE_MS = 1000; // between two times that a growing answer is kept
+const SILENCE_MS = 30000; // without a change by the tab where an answer arrives: that tab is gone
 const alive = new Map(); // id → {conversation, controller}: answers that arrive
 const views = new Map(); // id of a message → its view
-let current = empty(), listed = () => {}, answered = () => {};
+let current = empty(), silence, listed = () => {}, answered = () => {};
 
 function empty() {
   return {id: newId(), title: "", changed: Date.now(), messages: []};
@@ -19,6 +20,15 @@ function empty() {
 /** list(): the list of conversations has changed. ended(timings): an answer has ended. */
 export function configure({list, ended}) {
   [listed, answered] = [list, ended];
+}
+
+/** Says so where what is shown may not be changed: an answer is arriving, here or in another tab, which would write
+ * over the change. */
+export function isFree() {
+  if (isBusy()) toast("An answer is arriving: stop it first");
+  else if (current.messages.at(-1)?.end === "arrives") toast("An answer to this conversation is arriving in another tab");
+  else return true;
+  return false;
 }
 
 export const currentId = () => current.id;
@@ -47,18 +57,21 @@ function scrollToEnd() {
 
 /** Draws the messages of the conversation that is shown; views of those that stay are kept. */
 export function draw() {
-  const there = new Set(current.messages.map(m => m.id));
+  const there = new Set(current.messages.map(m => m.id)), inside = $("talk").contains(document.activeElement);
   for (const [id, view] of views)
     if (!there.has(id)) {
       view.at.remove();
       views.delete(id);
     }
+  let next = $("talk").firstChild;
   for (const m of current.messages) {
     if (!views.has(m.id)) views.set(m.id, messageView(does));
     const view = views.get(m.id);
     view.draw(m, stateOf(m, current));
-    $("talk").append(view.at);
+    if (view.at === next) next = next.nextSibling; // one that is moved loses its focus and what is selected in it
+    else $("talk").insertBefore(view.at, next);
   }
+  if (inside && !$("talk").contains(document.activeElement)) $("talk").focus({preventScroll: true});
   document.body.classList.toggle("blank", !current.messages.length);
   document.title = current.title ? `${current.title} – OATO` : "OATO";
   kept.set("current", current.messages.length ? current.id : "", sessionStorage);
@@ -89,11 +102,15 @@ async function keep(conversation) {
   listed();
 }
 
+/** Answers that arrived in a page that was closed. */
+function interrupt(conversation) {
+  for (const m of conversation.messages) if (m.end === "arrives") m.end = "interrupted";
+}
+
 export async function show(id) {
   const there = alive.get(id)?.conversation ?? await store.load(id);
   if (!there) return;
-  for (const m of there.messages) // a page that was closed while it arrived
-    if (m.end === "arrives" && alive.get(id)?.message !== m) m.end = "interrupted";
+  if (!alive.has(id)) interrupt(there);
   current = there;
   draw();
   scrollToEnd();
@@ -136,10 +153,12 @@ export async function drop(id) {
 
 /** Another tab has changed it: what is shown is read again, unless an answer arrives here. */
 export async function changedElsewhere(id) {
-  if (id === current.id && !alive.has(id)) {
-    const there = await store.load(id);
-    if (there) current = there;
+  const there = await store.load(id);
+  if (there && id === current.id && !alive.has(id)) {
+    current = there;
     draw();
+    clearTimeout(silence);
+    silence = setTimeout(() => { if (current === there) { interrupt(there); draw(); } }, SILENCE_MS);
   }
   listed();
 }
@@ -186,6 +205,7 @@ async function answer(conversation) {
   let saved = asked, next = 0, timings = null, refused;
   conversation.messages.push(m);
   alive.set(conversation.id, {conversation, controller, message: m});
+  keep(conversation); // other tabs see that it arrives
   if (conversation === current) {
     draw();
     scrollToEnd();
@@ -231,7 +251,7 @@ async function answer(conversation) {
 function failed(conversation, m, error) {
   const nothing = !m.text && !m.thought && !m.calls.length, stopped = error.name === "AbortError";
   m.end = stopped ? "stopped" : "error";
-  if (!stopped) m.error = error.message;
+  if (!stopped) m.error = explain(error);
   if (!nothing) return;
   conversation.messages.splice(conversation.messages.indexOf(m), 1);
   const last = conversation.messages.at(-1);
@@ -243,17 +263,16 @@ function failed(conversation, m, error) {
 function explain(error) {
   if (error.type === "exceed_context_size_error")
     return `Too long for the model: ${error.message}. Shorten this message, delete older ones, or begin a new chat.`;
-  if (error instanceof TypeError) return "The server cannot be reached.";
+  if (error instanceof TypeError) return "The server cannot be reached, or the connection to it was lost.";
   return error.message;
 }
 
 // ------------------------------------------------------------------------------------------------ what people do
 
 export function send(text, files = []) {
-  if (isBusy() || (!text && !files.length)) return;
-  banner("");
+  if (!isFree() || (!text && !files.length)) return;
+  if (!keep.full) banner("");
   current.messages.push({id: newId(), role: "user", text, files});
-  keep(current);
   answer(current);
 }
 
@@ -277,7 +296,7 @@ async function again(at, whenRefused = () => {}) {
 }
 
 function edit(m, text) {
-  if (isBusy() || (!text && !m.files?.length)) return;
+  if (!isFree() || (!text && !m.files?.length)) return false;
   const was = m.text, at = current.messages.indexOf(m) + 1, ends = at === current.messages.length;
   m.text = text;
   if (m.role === "user") {
@@ -285,25 +304,26 @@ function edit(m, text) {
       if (ends) return; // the message itself tells what is wrong with it
       m.text = was;
       keep(current);
-      views.get(m.id)?.edit(m, text);
+      views.get(m.id)?.edit(text);
     });
   } else {
     keep(current);
     draw();
   }
+  return true;
 }
 
 function retry(m) {
-  if (!isBusy()) again(current.messages.indexOf(m) + 1);
+  if (isFree()) again(current.messages.indexOf(m) + 1);
 }
 
 function regenerate(m) {
-  if (!isBusy()) again(current.messages.indexOf(m));
+  if (isFree()) again(current.messages.indexOf(m));
 }
 
 function remove(m) {
   const conversation = current, at = conversation.messages.indexOf(m);
-  if (isBusy()) return toast("An answer is arriving: stop it first");
+  if (!isFree()) return;
   conversation.messages.splice(at, 1);
   keep(conversation);
   draw();
@@ -316,7 +336,7 @@ function remove(m) {
 
 /** The result of a tool; when all calls have theirs the model goes on. */
 function result(m, call, text) {
-  if (isBusy()) return;
+  if (!isFree()) return;
   current.messages.push({id: newId(), role: "tool", text, callId: call.id});
   keep(current);
   if (m.calls.every(c => stateOf(m, current).results.has(c.id))) answer(current);
@@ -326,5 +346,5 @@ function result(m, call, text) {
 /** The last message of the person, to edit it. */
 export function editLast() {
   const last = current.messages.findLast(m => m.role === "user");
-  if (last) views.get(last.id)?.edit(last);
+  if (last) views.get(last.id)?.edit();
 }

@@ -14,21 +14,25 @@ function when(time) {
 
 function item({id, title}) {
   const ours = id === chat.currentId();
-  const open = button(title, title, () => { chat.show(id); onShow(); }, {class: "title", "aria-current": ours ? "page" : null});
+  const open = button(title, title, () => { chat.show(id); onShow(); }, {class: "title", dir: "auto", "aria-current": ours ? "page" : null});
   if (chat.isBusy(id)) open.prepend(make("span", {class: "dot", title: "An answer is arriving"}));
-  return make("li", {class: ours ? "ours" : null}, open,
+  return make("li", {class: ours ? "ours" : null, "data-id": id}, open,
     button("✎", `Rename ${title}`, () => chat.rename(id, prompt("Title of the conversation", title) ?? ""),
            {class: "icon", "aria-label": `Rename ${title}`}),
     button("✕", `Delete ${title}`, () => chat.drop(id), {class: "icon delete", "aria-label": `Delete ${title}`}));
 }
 
-let drawing = 0;
+let drawing = 0, drawn = "";
 
-/** Draws the list; of calls that overtake each other the last one counts. */
+/** Draws the list where something in it has changed: what is pressed or has the focus stays while an answer grows. Of
+ * calls that overtake each other the last one counts. */
 export async function draw() {
   const mine = ++drawing, words = $("find").value.toLowerCase();
   const all = (await store.list()).filter(head => head.title.toLowerCase().includes(words));
-  if (mine !== drawing) return;
+  const now = JSON.stringify([words, chat.currentId(), ...all.map(h => [h.id, h.title, when(h.changed), chat.isBusy(h.id)])]);
+  if (mine !== drawing || now === drawn) return;
+  drawn = now;
+  const at = document.activeElement, focused = at?.closest("#conversations li")?.dataset.id;
   const rows = [];
   let last = "";
   for (const head of all) {
@@ -38,6 +42,7 @@ export async function draw() {
   }
   if (!rows.length) rows.push(make("li", {class: "soft none", text: words ? "Nothing found" : "No conversations yet"}));
   $("conversations").replaceChildren(...rows);
+  if (focused) document.querySelector(`li[data-id="${focused}"] [class="${at.className}"]`)?.focus();
 }
 
 export function listen(shown) {

@@ -38,7 +38,7 @@ function nodes(html) {
     }
   for (const code of fragment.querySelectorAll("pre > code")) frame(code);
   for (const table of fragment.querySelectorAll("table")) {
-    const at = make("div", {class: "wide"});
+    const at = make("div", {class: "wide", tabindex: "0", role: "group", "aria-label": "Table"});
     table.replaceWith(at);
     at.append(table);
   }
@@ -53,6 +53,7 @@ function frame(code) {
          button("Copy", "Copy this code", () => copy(code.textContent.replace(/\n$/, "")), {class: "copy"})));
   pre.replaceWith(at);
   pre.tabIndex = 0;
+  pre.dir = "ltr";
   at.append(pre);
   code.className = "";
   code.dataset.language = language;
@@ -117,7 +118,7 @@ export function drawer(into) {
     for (const block of blocks.splice(same)) block.at.remove();
     if (!blocks.length) into.replaceChildren();
     for (const token of tokens.slice(same)) {
-      const at = make("div", {class: "block"});
+      const at = make("div", {class: "block", dir: "auto"});
       at.append(nodes(marked.parser([token])));
       into.append(at);
       blocks.push({raw: token.raw, at, coloured: false});
@@ -131,7 +132,7 @@ export function drawer(into) {
 
   function drawPlain(text) {
     blocks = [];
-    into.replaceChildren(make("div", {class: "block plain", text}));
+    into.replaceChildren(make("div", {class: "block plain", dir: "auto", text}));
   }
 
   let slow = false; // while it grows: a text that takes long is drawn once more when it has ended

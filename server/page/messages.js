@@ -1,5 +1,6 @@
 // messages.js - one message of a conversation as an element, drawn anew while it grows. What may be done with it is
-// told by `does`: {edit, regenerate, remove, retry, result}, functions of the message (chat.js).
+// told by `does`: {edit, regenerate, remove, retry, result}, functions of the message (chat.js); edit(message, text) is
+// false where that cannot be now.
 import {button, copy, make, size} from "./dom.js";
 import {drawer} from "./markdown.js";
 
@@ -35,6 +36,7 @@ function noteOf(m) {
   const parts = [];
   if (m.end === "length") parts.push("cut at the limit of tokens");
   if (m.end === "stopped") parts.push("stopped");
+  if (m.end === "arrives") parts.push("arriving in another tab");
   if (m.end === "interrupted") parts.push("interrupted when the page was closed");
   if (m.tokens) parts.push(m.tokens === 1 ? "1 token" : `${m.tokens} tokens`);
   if (m.firstMs) parts.push(`first after ${m.firstMs < 10000 ? `${Math.round(m.firstMs)} ms` : `${(m.firstMs / 1000).toFixed(1)} s`}`);
@@ -44,14 +46,21 @@ function noteOf(m) {
 
 /** {at, draw(message, state)}; state: {live, last, results}: it grows, nothing follows, ids of calls with results. */
 export function messageView(does) {
-  const thought = make("div", {class: "plain"}), text = make("div", {class: "text"});
+  const thought = make("div", {class: "plain", dir: "auto"}), text = make("div", {class: "text", dir: "auto"});
   const details = make("details", {class: "thought"}, make("summary", {text: "Reasoning"}), thought);
   const files = make("div", {class: "attached"}), calls = make("div"), error = make("p", {class: "error", role: "alert"});
   const note = make("span", {class: "soft note"}), actions = make("span", {class: "actions"});
   const at = make("article", {class: "message"}, details, files, text, calls, error, make("footer", {}, note, actions));
   const markdown = drawer(text);
-  let drawn = "", opened = false;
+  const shown = new Map(); // element → what its children were made of: they keep focus and state while that stays
+  let drawn = "", opened = false, latest = null;
   details.addEventListener("toggle", () => { if (!details.dataset.ours) opened = true; });
+
+  function fill(into, of, children) {
+    if (shown.get(into) === of) return;
+    shown.set(into, of);
+    into.replaceChildren(...children());
+  }
 
   function drawThought(m, live) {
     details.hidden = !m.thought;
@@ -67,20 +76,20 @@ export function messageView(does) {
 
   function drawActions(m, {live, last}) {
     const row = [];
-    if (m.failed || (m.role !== "assistant" && last)) row.push(button("Try again", "Ask for the answer", () => does.retry(m)));
-    if (m.text) row.push(button("Copy", "Copy this message", () => copy(m.text)));
-    row.push(button("Edit", m.role === "user" ? "Change this message and ask again" : "Change this message", () => edit(m)));
+    if (m.failed || (m.role !== "assistant" && last)) row.push(button("Try again", "Ask for the answer", () => does.retry(latest)));
+    if (m.text) row.push(button("Copy", "Copy this message", () => copy(latest.text)));
+    row.push(button("Edit", m.role === "user" ? "Change this message and ask again" : "Change this message", () => edit()));
     if (m.role === "assistant")
-      row.push(button("Regenerate", last ? "Answer again" : "Answer again, and drop what follows", () => does.regenerate(m)));
-    row.push(button("Delete", "Delete this message", () => does.remove(m)));
-    actions.replaceChildren(...(live ? [] : row));
+      row.push(button("Regenerate", last ? "Answer again" : "Answer again, and drop what follows", () => does.regenerate(latest)));
+    row.push(button("Delete", "Delete this message", () => does.remove(latest)));
+    fill(actions, live ? "" : row.map(b => b.title).join(), () => live ? [] : row);
   }
 
-  function edit(m, begun = m.text) {
-    const input = make("textarea", {"aria-label": "Edit the message", rows: Math.min(12, begun.split("\n").length + 1)});
-    const close = () => form.replaceWith(text);
-    const form = make("form", {class: "edit", onsubmit: e => { e.preventDefault(); close(); does.edit(m, input.value.trim()); }},
-      input, make("button", {type: "submit", text: m.role === "user" ? "Send" : "Save"}), button("Cancel", null, close));
+  function edit(begun = latest.text) {
+    const input = make("textarea", {"aria-label": "Edit the message", dir: "auto", rows: Math.min(12, begun.split("\n").length + 1)});
+    const close = () => { form.replaceWith(text); actions.querySelector("button")?.focus(); };
+    const form = make("form", {class: "edit", onsubmit: e => { e.preventDefault(); if (does.edit(latest, input.value.trim())) close(); }},
+      input, make("button", {type: "submit", text: latest.role === "user" ? "Send" : "Save"}), button("Cancel", null, close));
     input.value = begun;
     input.addEventListener("keydown", e => {
       if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) form.requestSubmit();
@@ -91,19 +100,21 @@ export function messageView(does) {
   }
 
   function draw(m, state) {
+    latest = m; // of one that was read again: buttons that stay are about that one
     at.className = `message ${m.role}${m.failed ? " failed" : ""}${state.live ? " live" : ""}`;
     at.dataset.id = m.id;
     at.setAttribute("aria-label", NAMES[m.role]);
     at.setAttribute("aria-busy", String(state.live));
     drawThought(m, state.live);
-    files.replaceChildren(...(m.files ?? []).map(fileView));
+    fill(files, m.files?.length, () => (m.files ?? []).map(fileView));
     const now = `${m.text}\0${state.live}`;
     if (m.role === "assistant" && now !== drawn) markdown(m.text, !state.live);
-    else if (m.role !== "assistant") text.textContent = m.text;
+    else if (m.role !== "assistant" && text.textContent !== m.text) text.textContent = m.text;
     drawn = now;
     if (m.role === "tool") text.classList.add("plain");
-    const answer = call => !state.live && state.last && !state.results.has(call.id) && ((c, value) => does.result(m, c, value));
-    calls.replaceChildren(...(m.calls ?? []).map(call => callView(call, answer(call))));
+    const answer = call => !state.live && state.last && !state.results.has(call.id) && ((c, value) => does.result(latest, c, value));
+    fill(calls, JSON.stringify(m.calls?.map(call => [call, Boolean(answer(call))])), () =>
+      (m.calls ?? []).map(call => callView(call, answer(call))));
     error.textContent = m.failed ?? m.error ?? "";
     error.hidden = !error.textContent;
     note.textContent = state.live ? "" : noteOf(m);

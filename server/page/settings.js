@@ -56,11 +56,18 @@ function check(input, name) {
   }
 }
 
+const FORMS = {tools: ["Tools", "a list", '[{"type": "function", …}]', Array.isArray],
+               more: ["Other members", "an object", '{"stop": ["END"]}', value => !Array.isArray(value) && typeof value === "object"]};
+
 function parsed(name) {
-  const value = values[name] ? JSON.parse(values[name]) : null;
-  if (value && name === "tools" && !Array.isArray(value)) throw new Error("Tools are a list: [{\"type\": \"function\", …}]");
-  if (value && name === "more" && (Array.isArray(value) || typeof value !== "object"))
-    throw new Error("Members are an object: {\"stop\": [\"END\"]}");
+  const [label, form, example, is] = FORMS[name];
+  let value = null;
+  try {
+    value = values[name] ? JSON.parse(values[name]) : null;
+  } catch (error) {
+    throw new Error(`${label}, in the settings, are no JSON: ${error.message}`);
+  }
+  if (value && !is(value)) throw new Error(`${label}, in the settings, are ${form}: ${example}`);
   return value;
 }
 
@@ -75,7 +82,7 @@ function clear() {
 export function build() {
   const secret = make("input", {type: "password", autocomplete: "off", id: "key"});
   secret.value = key.get();
-  secret.addEventListener("change", () => { key.set(secret.value); dispatchEvent(new Event("oato-key")); });
+  secret.addEventListener("change", () => { key.set(secret.value.trim()); dispatchEvent(new Event("oato-key")); });
   $("settings").append(
     make("p", {class: "soft", text: "A field that is empty leaves the server's own value, which it shows."}),
     field("system", "System message", make("textarea", {rows: 3})),
@@ -104,7 +111,7 @@ export async function refresh() {
       inputs.get(name).placeholder = none || String(value === undefined ? "server's default" : Number(value.toPrecision(6)));
     }
   } catch (error) {
-    if (error.status === 401) banner("The server wants an API key: enter it in the settings.");
+    if (error.status === 401) banner(error.message);
     else if (model.name === undefined) throw error;
     for (const [name] of NUMBERS) inputs.get(name).placeholder = "server's default";
   }

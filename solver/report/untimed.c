@@ -44,16 +44,16 @@ static void off_text(double off, struct text *out)
 void estimates_off(const struct plan *plan, const struct problem *p, double share[PHASE_COUNT])
 {
     double all[PHASE_COUNT] = {0}, may[PHASE_COUNT] = {0};
-    const struct request_step steps[PHASE_COUNT] = {
-        [PHASE_PREFILL] = request_prefill_kind(&p->request, 0),
-        [PHASE_DECODE] = request_decode_step(&p->request)};
+    struct request_step steps[PHASE_COUNT] = {[PHASE_DECODE] = request_decode_step(&p->request)};
+    if (request_prefill_kinds(&p->request)) /* none with --prompt 0 */
+        steps[PHASE_PREFILL] = request_prefill_kind(&p->request, 0);
     for (int32_t i = 0, op = 0; i < plan->n_costs; i++) {
         const struct plan_cost *c = &plan->costs[i];
         const double ns = (double)c->ns;
         while (strcmp(p->graph.ops[op].name, c->op) != 0)
             op = (op + 1) % p->graph.n_ops;
         all[c->phase] += ns + (double)c->transfer_ns;
-        if (c->estimate)
+        if (c->estimate && steps[c->phase].tokens)
             may[c->phase] += ns * request_step_cost(p, &p->graph, op, &p->graph.ops[op].op,
                                                     c->device, &steps[c->phase])
                                       .off;

@@ -285,6 +285,39 @@ def a_message_too_long_is_no_end(p):
     p.b.wait("!document.querySelector('.message.failed')", "its end")
 
 
+def a_lost_server_is_told(p):
+    p.say("cut")
+    assert p.messages()[-1] == ["assistant", "This is all"], p.messages()
+    assert "connection to it was lost" in p.b.run("[...document.querySelectorAll('.error')].at(-1).textContent")
+    p.say("say שלום עולם")
+    assert p.b.run("getComputedStyle([...document.querySelectorAll('.block')].at(-1)).direction") == "rtl"
+
+
+def an_answer_in_another_tab_is_left_alone(p):
+    p.new()
+    p.say("say shared")
+    change = """(async () => {
+        const done = r => new Promise(resolve => { r.onsuccess = () => resolve(r.result); });
+        const id = JSON.parse(sessionStorage.getItem("oato.current")), store = (await done(indexedDB.open("oato"))).transaction(
+            "conversations", "readwrite").objectStore("conversations"), there = await done(store.get(id));
+        there.messages[2] = {id: "there", role: "assistant", text: "from there", thought: "", calls: [], end: "%s"};
+        await done(store.put(there));
+        new BroadcastChannel("oato").postMessage(id); })()"""
+    p.b.run(change % "arrives")
+    p.b.wait("document.querySelectorAll('.message').length === 3", "the other tab's answer")
+    assert "arriving in another tab" in p.b.run("[...document.querySelectorAll('.note')].at(-1).textContent")
+    p.b.click("#text")
+    p.b.write("say mine")
+    p.b.key("Enter")
+    p.b.wait("document.querySelector('#toast').textContent.includes('another tab')", "why nothing is sent")
+    assert p.b.run("document.querySelector('#text').value") == "say mine" and len(p.messages()) == 3
+    p.b.run(change % "stop")
+    p.b.wait("!document.querySelector('#talk').innerText.includes('arriving')", "its end")
+    p.b.key("Enter")
+    p.done()
+    assert p.messages()[2:] == [["assistant", "from there"], ["user", "say mine"], ["assistant", "mine"]], p.messages()
+
+
 def a_full_browser_is_told(p):
     # As a disk without room ends it; DevTools' quota holds only some seconds after it is set.
     p.b.run("""window.put = IDBObjectStore.prototype.put;
@@ -390,8 +423,8 @@ def attacks_do_nothing(p):
 ACTIONS = [settings_show_the_servers_values, sends_and_shows_an_answer, streams_markdown_and_code, copies_code, stops_an_answer,
            deletes_a_message_and_takes_it_back, regenerates, edits_a_message_and_asks_again, a_new_chat_leaves_a_stream_alone,
            switches_renames_and_deletes_conversations, a_reload_keeps_all, takes_text_files, shows_reasoning,
-           shows_calls_and_takes_results, a_message_too_long_is_no_end, a_full_browser_is_told, shows_the_plan,
-           several_models_are_a_choice, keys_are_enough, attacks_do_nothing]
+           shows_calls_and_takes_results, a_lost_server_is_told, an_answer_in_another_tab_is_left_alone, a_message_too_long_is_no_end,
+           a_full_browser_is_told, shows_the_plan, several_models_are_a_choice, keys_are_enough, attacks_do_nothing]
 
 
 def drive(upstream, name, width, height, phone, pictures):
@@ -414,7 +447,7 @@ def drive(upstream, name, width, height, phone, pictures):
                 page.shot("wrong-" + action.__name__)
             print(f"{result} {name}: {action.__name__.replace('_', ' ')} ({time.monotonic() - begin:.1f} s)")
         outside = [url for url in browser.requests if not url.startswith((upstream.url, "data:", "blob:", "about:"))]
-        allowed = ("400", "Bad Request")  # the message that is too long
+        allowed = ("400", "Bad Request", "ERR_INCOMPLETE_CHUNKED")  # the message that is too long, the server that is lost
         faults_told = [line for line in browser.console if not any(word in line for word in allowed)]
         if outside or any(AWAY in url for url in browser.requests):
             print("WRONG ", name, "requests that leave the machine:", outside)

@@ -68,7 +68,7 @@ HEAVY = [mark * 12000 for mark in ("**a ", "_a", "> ", "[", "<a ", "`", "[a](", 
 
 # Everything that markup of the page may have: names of elements, and of their attributes.
 ALLOWED = {"a": {"href", "target", "rel", "title"}, "button": {"type", "title", "class"}, "code": {"class", "data-language"},
-           "div": {"class"}, "figure": {"class"}, "pre": {"tabindex"}, "span": {"class"}, "td": {"align"}, "th": {"align"},
+           "div": {"class", "dir", "tabindex", "role", "aria-label"}, "figure": {"class"}, "pre": {"tabindex", "dir"}, "span": {"class"}, "td": {"align"}, "th": {"align"},
            "ol": {"start"}, **{name: set() for name in (
                "b", "blockquote", "br", "del", "details", "em", "figcaption", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i", "ins",
                "kbd", "li", "mark", "p", "s", "strong", "sub", "summary", "sup", "table", "tbody", "thead", "tr", "u", "ul")}}

@@ -30,6 +30,7 @@ scripts = {
     "think": lambda body: [{"reasoning_content": "Let me "}, {"reasoning_content": "see."}, *words("It is 4.")],
     "tool": tool_answer,
     "slow": lambda body: words("word " * 2000),
+    "cut": lambda body: words("This is all"),
     "say": lambda body: words(body["messages"][-1]["content"].removeprefix("say ")),
 }
 
@@ -114,6 +115,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
                 if asked.startswith("slow"):
                     time.sleep(0.02)
+            if asked.startswith("cut"):  # as a server that is killed
+                time.sleep(0.1)  # a browser drops what it has not handed on yet
+                self.close_connection = True
+                return
             calls = any("tool_calls" in d for d in deltas)
             self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"}]})
             self.event({"choices": [], "usage": {"completion_tokens": len(deltas)}, "timings": {

@@ -140,6 +140,9 @@ def conversations(s):
             (([*HELLO, {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}}, {"type": "local_shell_call_output", "id": "c", "output": "a"}], {}),
              ([*HELLO, {"type": "function_call", "call_id": "c", "name": "local_shell", "arguments": '{"command": ["ls"]}'}, {"type": "function_call_output", "call_id": "c", "output": "a"}], {})):
         check(tokens("/v1/responses/input_tokens", {"input": a[0], **a[1]}) == tokens("/v1/responses/input_tokens", {"input": b[0], **b[1]}), f"items {[i.get('type') for i in a[0]]}")
+    zero = [{"type": "thinking", "thinking": "a\0", "signature": ""}, {"type": "tool_use", "id": "t", "name": "weather", "input": {"city": ["\0"]}}]
+    s.good("/v1/messages/count_tokens", {"system": "\0", "messages": [*HELLO, {"role": "assistant", "content": zero}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "\0"}]}]})
+    s.good("/v1/responses/input_tokens", {"instructions": "\0", "input": [*HELLO, {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": "\0"}, {"type": "custom_tool_call_output", "call_id": "c", "output": "\0"}]})
     chat = s.good("/v1/chat/completions", {**CHAT, "max_tokens": 12})["choices"][0]["message"]["content"]
     check(s.good("/v1/messages", {**CONVERSATION, "max_tokens": 12})["content"][0]["text"] == chat, "a message is what the chat says", chat)
     said = s.good("/v1/responses", {**INPUT, "max_output_tokens": 12})

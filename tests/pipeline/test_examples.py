@@ -152,7 +152,7 @@ def documented(examples):
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__)
+    p = argparse.ArgumentParser(usage=__doc__.removeprefix("usage: "))
     p.add_argument("serve")
     p.add_argument("make")
     p.add_argument("--model")

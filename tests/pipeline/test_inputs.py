@@ -6,6 +6,7 @@ that errors name, each of which is taken. BIN: the folder of the programs."""
 import json
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -277,6 +278,16 @@ MISTAKES = [line.split("|") for line in """
 3|text:1: not a line|oato-serve --replay text
 3|bad.jinja, line 2|oato-serve tiny.gguf --chat-template-file bad.jinja --port 0
 3|text: not a plan|oato-serve tiny.gguf --plan text --port 0
+2|--plan: an empty word is no file's name|oato-run tiny.gguf -p x --plan ''
+2|operand: an empty word is no file's name|oato-serve '' --port 0
+2|did you mean '--prepared-cache'?|oato-serve tiny.gguf --prepared-cach x
+2|is not overwritten|oato-serve tiny.gguf --decision-log tiny.gguf --port 0
+2|is not overwritten|oato-plan tiny.gguf --hardware h200 --workload points.yaml -o points.yaml
+6|cannot write in text: Not a directory|oato-serve tiny.gguf --slot-save-path text --port 0
+6|cannot write in text: Not a directory|oato-serve tiny.gguf --prompt-cache text --port 0
+3|tiny.gguf: has a control character|oato-serve tiny.gguf --api-key-file tiny.gguf --port 0
+3|empty: is empty|oato-serve tiny.gguf --chat-template-file empty --port 0
+3|made for another model|oato-profile tiny.gguf --restores --plan other.plan -o x.yaml
 """.strip().splitlines()]
 
 
@@ -287,8 +298,13 @@ def every_mistake_has_its_status():
     for name in ("text", "bad/text.yaml"):
         open(name, "w").write("hello\n")
     open("words.txt", "w").write("many words " * 60)
+    open("points.yaml", "w").write("points:\n- {prompt: 8, generate: 4}\n")
+    make_model(os.path.join(BIN, "oato-make-model"), "other.gguf")
+    for model, plan in (("other.gguf", ["other.plan"]), ("tiny.gguf", ["x.plan", "--prompt", "0"])):
+        p = run("oato-plan", model, "--hardware", "h200", "-o", *plan)
+        check(p.returncode == 0, f"a plan of {model}: {lines(p)}")
     open("cut.gguf", "wb").write(open("tiny.gguf", "rb").read()[:3000])
-    side_by_side(wants, [(int(status), says, *command.split()) for status, says, command in MISTAKES])
+    side_by_side(wants, [(int(status), says, *shlex.split(command)) for status, says, command in MISTAKES])
     for level in ("frob", "neon" if os.uname().machine == "x86_64" else "avx2"):
         wants(2, "this build has ref", "oato-run", "tiny.gguf", "-p", "x", env={"OATO_CPU_ISA": level})
     best = re.search(r"use (\S+) \(it has", " ".join(lines(run("oato-run", "tiny.gguf", "-p", "x", "-n", "1",

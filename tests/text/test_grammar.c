@@ -259,6 +259,11 @@ static const struct language schemas[] = {
     {"{\"type\":[\"array\",\"null\"],\"items\":{\"type\":\"string\"},\"maxItems\":2}",
      {"null", "[]", "[\"a\"]", "[ \"a\", \"b\" ]"},
      {"", "[1]", "[\"a\",]", "[\"a\",\"b\",\"c\"]"}},
+    {"{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"minProperties\":0,"
+     "\"patternProperties\":{},\"unevaluatedProperties\":true,\"uniqueItems\":false,"
+     "\"additionalProperties\":{\"type\":\"null\"}}",
+     {"{}", "{\"a\":null}"},
+     {"", "{\"a\":1}", "[]"}},
     {"{\"prefixItems\":[{\"const\":1},true],\"items\":{\"type\":\"null\"},\"minItems\":3}",
      {"[1,\"x\",null]", "[1,{},null,null]"},
      {"[1,2]", "[2,2,null]", "[1,2,3]"}},

@@ -387,6 +387,8 @@ static void what_a_schema_asks_in_vain_is_named(void **state)
     } bad[] = {
         {"{\"type\":\"integer\",\"multipleOf\":2}", "'multipleOf' is not supported"},
         {"{\"not\":{}}", "'not' is not supported"},
+        {"{\"propertyNames\":{\"maxLength\":2}}", "'propertyNames' is not supported"},
+        {"{\"minProperties\":1}", "'minProperties' is not supported"},
         {"{\"items\":{\"if\":{}}}", "'if' is not supported"},
         {"{\"type\":\"array\",\"uniqueItems\":true}", "'uniqueItems' is not"},
         {"{\"$ref\":\"http://x/y\"}", "only references within"},
