@@ -200,6 +200,7 @@ def switches_renames_and_deletes_conversations(p):
     p.b.click("[...document.querySelectorAll('#conversations .title')].find(t => t.textContent === 'say second')")
     p.b.wait("document.querySelectorAll('.message').length === 2", "the other conversation")
     p.side("left")
+    p.b.wait("document.querySelector('#conversations .ours .title').textContent === 'say second'", "the list")
     p.b.click("#conversations .ours button[title^=Rename]")
     p.b.wait("document.querySelector('#conversations .ours .title').textContent === 'Renamed'", "its new title")
     p.b.click("#conversations .ours .delete")
@@ -397,12 +398,12 @@ def attacks_do_nothing(p):
     p.b.run("window.hits = 0; window.hit = () => { window.hits++; }")
     wrong = [fault for text in ATTACKS for fault in faults(text, p.b.run(f"{DRAW}({json.dumps(text)})"))]
     assert not wrong, "\n".join(wrong)
-    for text in HEAVY:
+    for text in HEAVY:  # 2 s on a quiet machine; what grows without limit takes minutes
         took = p.b.run("""(async text => {
             const {drawer} = await import(new URL("page/markdown.js", location.href)), begin = performance.now();
             drawer(document.createElement("div"))(text, true);
             return performance.now() - begin; })""" + f"({json.dumps(text)})")
-        assert took < 5000, f"{text[:9]!r} takes {took} ms"
+        assert took < 15000, f"{text[:9]!r} takes {took} ms"
     all_at_once = "\n\n".join(ATTACKS)
     p.say("say " + all_at_once)  # as a message, an answer and a title
     p.b.run("""(async () => { // and as what a conversation that was kept has in its other places
