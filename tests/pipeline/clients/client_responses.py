@@ -10,7 +10,7 @@ from rows import ANSWER, CAPITAL, MODEL, PLACE, is_answer, is_place, refused
 
 VISIT = {"type": "function", "name": "visit", "description": "plans a visit", "parameters": PLACE, "strict": True}
 LEAVE = {"type": "function", "name": "leave", "description": "leaves", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": False}
-MANY = [*({"role": "user", "content": "one " * 30} for _ in range(40)), {"role": "user", "content": CAPITAL}]
+MANY = [*({"role": ("user", "assistant")[i % 2], "content": "one " * 30} for i in range(40)), {"role": "user", "content": CAPITAL}]
 EVENT = pydantic.TypeAdapter(openai.types.responses.ResponseStreamEvent)
 
 
