@@ -79,7 +79,7 @@ struct state_pool {
         uint64_t text; /* of whole pages (prefix.c), behind which others may begin; 0: none */
         bool latest;   /* the next one of the sequence replaces it, */
         bool prompt;   /* unless that is the answer's and this one the prompt's; */
-        bool passed;   /* then it was so, and only one such is kept in any case */
+        bool passed;   /* then it was so, and is the first to make room */
     } marks[STATE_CHECKPOINTS];
     int32_t n_marks;
     struct step_state_copy *copies; /* for the step to do first */

@@ -84,19 +84,16 @@ int32_t state_mark_slot(const struct state_pool *p, uint64_t text)
     return i < 0 ? -1 : p->marks[i].slot;
 }
 
-/* Makes room for one more: of two ends of prompts whose answers went on the older one goes, else
- * the checkpoint that was longest not used. */
+/* Makes room for one more: the oldest end of a prompt whose answer went on goes, else the
+ * checkpoint that was longest not used. */
 static void mark_room(struct state_pool *p)
 {
-    int32_t oldest = 0, ends = 0;
+    int32_t gone = 0;
     if (p->n_marks < STATE_CHECKPOINTS)
         return;
-    for (int32_t i = p->n_marks - 1; i >= 0; i--)
-        if (p->marks[i].passed) {
-            oldest = i;
-            ends++;
-        }
-    mark_remove(p, ends > 1 ? oldest : p->marks[0].passed);
+    while (gone < p->n_marks && !p->marks[gone].passed)
+        gone++;
+    mark_remove(p, gone < p->n_marks ? gone : 0);
 }
 
 int32_t state_mark_new(struct state_pool *p, int32_t length, uint64_t text)

@@ -17,11 +17,13 @@ oato_status text_folder_use(const char *path, const char *who, struct oato_error
     struct text file;
     text_init(&file);
     text_printf(&file, "%s/oato-check", path);
+    errno = 0;
     folder_make(path);
+    const int why = errno == EEXIST ? 0 : errno;
     oato_status status = file.failed ? oato_fail_memory(err, strlen(path), "a file name") : OATO_OK;
     if (!status && outfile_check(file.data, err))
         status = oato_fail(err, OATO_EIO, "%s cannot write in %s: %s; name another folder", who,
-                           path, strerror(errno));
+                           path, strerror(why ? why : errno));
     text_free(&file);
     return status;
 }

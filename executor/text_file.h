@@ -12,8 +12,8 @@
  * engine is gone, and nothing was called. */
 typedef bool engine_turn(void *user, void (*work)(void *arg), void *arg);
 
-/* Makes the folder of such files, and fails (OATO_EIO) unless files can be created in it; who: wants
- * that, for the message. */
+/* Makes the folder of such files, and fails (OATO_EIO) unless files can be created in it; who:
+ * wants that, for the message. */
 oato_status text_folder_use(const char *path, const char *who, struct oato_error *err);
 
 struct text_file {

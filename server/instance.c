@@ -58,8 +58,23 @@ oato_status instance_create(struct server *s, const struct server_model *model,
     return status;
 }
 
+/* Whether the file is still the one that was measured, which from now on is the one that is there.
+ */
+static bool file_stays(struct instance *m)
+{
+    struct stat now = {0};
+    (void)!stat(m->options->session.model, &now);
+    const bool stays = now.st_dev == m->file.st_dev && now.st_ino == m->file.st_ino &&
+                       now.st_size == m->file.st_size &&
+                       now.st_mtim.tv_sec == m->file.st_mtim.tv_sec &&
+                       now.st_mtim.tv_nsec == m->file.st_mtim.tv_nsec;
+    m->file = now;
+    return stays;
+}
+
 oato_status instance_start(struct instance *m, struct oato_error *err)
 {
+    m->measured = file_stays(m) && m->measured;
     m->stop = m->now = m->granted = false;
     m->error = (struct oato_error){0};
     atomic_store(&m->state, INSTANCE_LOADING);

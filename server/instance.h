@@ -13,6 +13,7 @@
 #include "server/server.h"
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 struct server;
 
@@ -105,6 +106,7 @@ struct instance {
     struct oato_error error;
     /* Of several models: under the lock of struct models, but for `granted`, which is under ours */
     bool measured, granted;        /* its size is known; it may be loaded */
+    struct stat file;              /* whose size it is: another one may have its name later */
     uint64_t need[MODELS_DEVICES]; /* bytes */
     int32_t users;                 /* requests that keep it loaded */
     uint64_t used_ns, asked_ns;    /* last; by /models/load, and 0 once it is there */

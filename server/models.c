@@ -310,7 +310,7 @@ static void model_next(struct server *s, int32_t want, uint64_t since_ns)
         instance_grant(m);
     } else if (room == ROOM_NEVER) {
         oato_fail(&err, OATO_EFIT,
-                  "it needs %.0f MiB of memory, and models may use %.0f MiB; allow more with "
+                  "it needs %.1f MiB of memory, and models may use %.1f MiB; allow more with "
                   "--memory, or use a smaller --context",
                   (double)m->need[0] / 0x1p20, (double)all->budget[0] / 0x1p20);
         fail(m, &err);

@@ -72,7 +72,8 @@ static oato_status messages_take(json_t *messages, const json_t *all, struct oat
         json_t *one = json_object();
         if (json_array_append_new(messages, one))
             return oato_fail_memory(err, 1 << 10, "messages");
-        if (json_array_size(json_object_get(message, "images")))
+        const json_t *images = json_given(message, "images");
+        if (images && !(json_is_array(images) && !json_array_size(images)))
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has images, but this server reads no images", at + 1);
         members_copy(one, message, same, ARRAY_LEN(same));

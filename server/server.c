@@ -6,6 +6,7 @@
 #include "server/responses.h"
 #include "server/server_internal.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,8 @@ static oato_status serve(const struct server_options *o, struct oato_error *err)
 {
     struct server s = {.options = o, .started = time(NULL)};
     struct oato_error log;
+    signal(SIGPIPE,
+           SIG_IGN); /* whoever reads our messages may be gone; sockets say so themselves */
     oato_status status = lists_read(&s, err);
     s.responses = response_store_create();
     if (!status && !s.responses)

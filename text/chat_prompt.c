@@ -17,15 +17,19 @@ enum { MESSAGES_MAX = 4096 };
 /* ----------------------------------------------------------------------------- messages --- */
 
 /* Arguments come as text; templates expect them as an object, which takes more than the text. */
-static oato_status arguments_parse(json_t *calls, struct budget *budget, struct oato_error *err)
+static oato_status calls_mend(json_t *calls, size_t at, struct budget *budget,
+                              struct oato_error *err)
 {
     json_t *call;
     size_t i;
+    bool good = !calls || json_is_array(calls);
     json_array_foreach(calls, i, call)
     {
         json_t *function = json_object_get(call, "function");
-        const json_t *text = json_object_get(function, "arguments");
+        const json_t *text = json_given(function, "arguments");
         const char *s = or_empty(json_string_value(text));
+        good = good && json_is_string(json_object_get(function, "name")) &&
+               (!text || json_is_string(text) || json_is_object(text));
         if (json_afford(budget, s, json_string_length(text), err))
             return err->status;
         json_t *object = !json_is_string(text) ? NULL
@@ -37,7 +41,11 @@ static oato_status arguments_parse(json_t *calls, struct budget *budget, struct 
         else
             json_decref(object);
     }
-    return OATO_OK;
+    return good ? OATO_OK
+                : oato_fail(err, OATO_EUSAGE,
+                            "message %zu wants tool_calls that is a list of functions, each with "
+                            "a name, and arguments that are a text or an object",
+                            at + 1);
 }
 
 /* Checks a message and changes it in place: its content becomes a text. */
@@ -49,13 +57,17 @@ static oato_status message_mend(const struct chat_request *r, json_t *message, s
     chat_message_rename(r->template, message);
     json_t *content = json_object_get(message, "content"),
            *calls = json_object_get(message, "tool_calls");
-    if (json_is_array(json_object_get(message, "reasoning_content")))
-        json_object_set_new(message, "reasoning_content",
-                            parts_join(json_object_get(message, "reasoning_content"), "\n"));
-    if (arguments_parse(calls, r->budget, err))
+    const json_t *thoughts = json_given(message, "reasoning_content");
+    json_t *joined = json_is_array(thoughts) ? parts_join(thoughts, "\n") : NULL;
+    if (thoughts && !joined && !json_is_string(thoughts))
+        return oato_fail(err, OATO_EUSAGE, "message %zu wants reasoning_content that is a text",
+                         at + 1);
+    if (joined)
+        json_object_set_new(message, "reasoning_content", joined);
+    if (calls_mend(calls, at, r->budget, err))
         return err->status;
     if (json_is_array(content)) {
-        json_t *joined = parts_join(content, "\n");
+        joined = parts_join(content, "\n");
         if (!joined)
             return oato_fail(err, OATO_EUSAGE,
                              "message %zu has content that is no text; this server reads only text",

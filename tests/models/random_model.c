@@ -70,9 +70,9 @@ static oato_status check_room(const struct tensor_list *l, const char *path, str
     bool known = !folder.failed && !statvfs(folder.data, &disk);
     text_free(&folder);
     if (known && l->data_bytes / disk.f_frsize >= disk.f_bavail)
-        return oato_fail(err, OATO_EIO, "%s: %.1f GB of weights, %.1f GB are free there", path,
-                         (double)l->data_bytes * 1e-9,
-                         (double)disk.f_bavail * (double)disk.f_frsize * 1e-9);
+        return oato_fail(err, OATO_EIO, "%s: %.1f MB of weights, but only %.1f MB are free there",
+                         path, (double)l->data_bytes * 1e-6,
+                         (double)disk.f_bavail * (double)disk.f_frsize * 1e-6);
     return OATO_OK; /* a folder that is not there is the writer's to report */
 }
 

@@ -15,18 +15,13 @@ import subprocess
 import sys
 import tempfile
 
-import rig
 from gguf_file import FILL_IN, with_keys
-from rig import check, finish, make_model
+from rig import Server, check, finish, make_model
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = "http://127.0.0.1:8080"
 FENCED = re.compile(r"^```(\w*)(?: (\d+))?\n(.*?)^```$|^(#+ )", re.S | re.M)
 ANY = "\0any" # a value that is not shown
-
-
-class Server(rig.Server):
-    always = ("-t", "1") # the rest as it is documented
 
 
 def shown(text):

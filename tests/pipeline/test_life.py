@@ -52,6 +52,7 @@ def signals(tiny):
         t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 500, "ignore_eos": True})))
         t.start()
         until(s.busy)
+        s.process.send_signal(signal.SIGPIPE) # as from a message that nobody reads
         status = s.end(number)
         t.join()
         check(status == 0 and got[0][0] == 200 and got[0][1]["tokens_predicted"] == 500, f"{number.name}: the answer that runs ends", status, got)
