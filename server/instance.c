@@ -58,8 +58,7 @@ oato_status instance_create(struct server *s, const struct server_model *model,
     return status;
 }
 
-/* Whether the file is still the one that was measured, which from now on is the one that is there.
- */
+/* Whether the file is still the one that was measured, which from now on is that one. */
 static bool file_stays(struct instance *m)
 {
     struct stat now = {0};

@@ -178,7 +178,7 @@ static void mistakes_are_one_line(void **state)
          "expert_used_count is 5; allowed: 1 to 4", 2},
         {"--head-dim 33 a.gguf", "head's even dimension", 2},
         {"--vocab 100 a.gguf", "--no-tokenizer", 2},
-        {"--layers 1000 --width 32768 --heads 64 --ffn 262144 a.gguf", "GB are free there", 6},
+        {"--layers 1000 --width 32768 --heads 64 --ffn 262144 a.gguf", "MB are free there", 6},
         {"none/a.gguf", "none/a.gguf", 6},
         {"--help", "usage: oato-make-model", 0},
     };
