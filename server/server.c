@@ -32,12 +32,14 @@ static oato_status keys_read(struct server *s, struct oato_error *err)
     text_printf(&s->keys.text, "%s\n", or_empty(o->api_key));
     text_add(&s->keys.text, or_empty(file.data), file.len);
     text_free_part(&file, &s->keys.text);
-    for (size_t i = 0; i < s->keys.text.len; i++)
-        if (!(s->keys.text.data[i] & 0xe0) && !memchr("\t\n", s->keys.text.data[i], 2))
+    for (size_t i = 0; i < s->keys.text.len; i++) {
+        const char byte = s->keys.text.data[i];
+        if (!(byte & 0xe0) && byte != '\n' && byte != '\t')
             return oato_fail(
                 err, o->api_key_file ? OATO_EFILE : OATO_EUSAGE,
                 "%s: has a control character, which no key has; write a key on each line",
                 o->api_key_file ? o->api_key_file : "--api-key");
+    }
     const oato_status status = list_cut(&s->keys, ",\n", "--api-key", err);
     return status == OATO_EUSAGE && o->api_key_file
                ? oato_fail(err, OATO_EFILE, "%s: has no key in it; write one on each line",
