@@ -328,7 +328,7 @@ static oato_status run(int argc, char **argv, struct oato_error *err)
     if (!a.server.session.model && !a.hf && !a.models)
         return oato_fail(err, OATO_EUSAGE, "no model given: oato-serve MODEL.gguf; see --help");
     const char *how = a.server.reasoning;
-    if (how && strcmp(how, "on") && strcmp(how, "off") && strcmp(how, "auto"))
+    if (how && strcmp(how, "on") != 0 && strcmp(how, "off") != 0 && strcmp(how, "auto") != 0)
         return oato_fail(err, OATO_EUSAGE, "--reasoning %.40s: it is on, off or auto", how);
     if (a.server.split && !a.server.session.engine.context)
         return oato_fail(err, OATO_EUSAGE,

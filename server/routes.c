@@ -270,7 +270,7 @@ enum MHD_Result dispatch(struct exchange *x, const char *method, const char *pat
                            "other large requests wait; try again later");
     const char *coding =
         MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Content-Encoding");
-    if (coding && strcasecmp(coding, "identity"))
+    if (coding && strcasecmp(coding, "identity") != 0)
         return reply_error(x, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE,
                            "Content-Encoding: %.40s is not supported; send the body as it is",
                            coding);

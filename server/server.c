@@ -33,8 +33,8 @@ static oato_status keys_read(struct server *s, struct oato_error *err)
     text_add(&s->keys.text, or_empty(file.data), file.len);
     text_free_part(&file, &s->keys.text);
     for (size_t i = 0; i < s->keys.text.len; i++) {
-        const char byte = s->keys.text.data[i];
-        if (!(byte & 0xe0) && byte != '\n' && byte != '\t')
+        const char c = s->keys.text.data[i];
+        if (!(c & 0xe0) && c != '\t' && c != '\n')
             return oato_fail(
                 err, o->api_key_file ? OATO_EFILE : OATO_EUSAGE,
                 "%s: has a control character, which no key has; write a key on each line",

@@ -248,7 +248,7 @@ bool gbnf_bound_of(double x, bool open, struct gbnf_bound *out)
     *out = (struct gbnf_bound){.whole = GBNF_NUMBER_MOST, .negative = x < 0};
     if (!(magnitude <= (double)GBNF_NUMBER_MOST))
         return true;
-    for (double rest = magnitude; rest >= 10; rest /= 10)
+    for (int64_t rest = (int64_t)magnitude; rest >= 10; rest /= 10)
         n++;
     snprintf(digits, sizeof digits, "%.*f", (int)max_i64(DIGITS_MOST - 1 - n, 0), magnitude);
     if (strtod(digits, NULL) != magnitude)

@@ -51,7 +51,7 @@ def signals(tiny):
         got = []
         t = threading.Thread(target=lambda s=s, got=got: got.append(s.ask("/completion", {"prompt": "A", "n_predict": 500, "ignore_eos": True})))
         t.start()
-        until(s.busy)
+        until(lambda: s.busy() or got)
         s.process.send_signal(signal.SIGPIPE) # as from a message that nobody reads
         status = s.end(number)
         t.join()

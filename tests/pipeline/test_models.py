@@ -105,7 +105,7 @@ def busy(folder):
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
         s.say("one")
         long = [clients.submit(s.say, "one", 350) for _ in range(2)]
-        until(lambda: len([x for x in s.ask("/slots?model=one")[1] if x["is_processing"]]) == 2)
+        until(lambda: len([x for x in s.ask("/slots?model=one")[1] if x["is_processing"]]) == 2 or any(r.done() for r in long))
         waits = [clients.submit(s.say, "two") for _ in range(4)]
         refused = [w.result() for w in waits]
         stayed = not any(r.done() for r in long) # on this machine

@@ -196,8 +196,8 @@ static void reasoning_ends_after_so_many_tokens(void **state)
         text_init(&forced);
         while (forced.len < strlen(rows[i].forced)) {
             int32_t id = -1, n = 0;
-            const char *s;
-            size_t length;
+            const char *s = NULL;
+            size_t length = 0;
             for (int32_t k = 0; k < tokenizer_size(w->tokenizer); k++)
                 if (in_mask(&c, k)) {
                     id = k;
