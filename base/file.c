@@ -127,9 +127,7 @@ void program_warn(void *user, const char *text)
 {
     (void)user;
     progress_clear();
-    fprintf(stderr, "%s: warning: ", program_name);
-    text_print(stderr, text, strlen(text));
-    fputc('\n', stderr);
+    text_tell("%s: warning: %s\n", program_name, text);
 }
 
 void program_tell(const char *fmt, ...)
@@ -140,9 +138,7 @@ void program_tell(const char *fmt, ...)
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
     progress_clear();
-    fprintf(stderr, "%s: ", program_name);
-    text_print(stderr, line, strlen(line));
-    fputc('\n', stderr);
+    text_tell("%s: %s\n", program_name, line);
 }
 
 void program_abort(const struct oato_error *err)
@@ -150,7 +146,7 @@ void program_abort(const struct oato_error *err)
     fflush(stdout);
     progress_clear();
     if (err->text[0])
-        fprintf(stderr, "%s: %s\n", program_name, err->text);
+        text_tell("%s: %s\n", program_name, err->text);
     _exit((int)err->status);
 }
 

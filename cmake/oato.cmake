@@ -180,5 +180,5 @@ endfunction()
 # Tests whose programs take both cores of a small machine: their threads spin while they wait for each
 # other. They begin first, and tests of one core fill up what they leave.
 function(oato_both_cores) # TEST...
-  set_tests_properties(${ARGN} PROPERTIES PROCESSORS 2 COST 50)
+  set_tests_properties(${ARGN} PROPERTIES PROCESSORS 2 COST 500)
 endfunction()

@@ -285,7 +285,7 @@ enum {
     KV_ROOMS = 2,           /* in memory, for layers whose KV stays in a file */
     CONV_STATE_MAX = 15,
     /* Earlier states that an engine keeps to truncate sequences to, in all of them together */
-    STATE_CHECKPOINTS = 5
+    STATE_CHECKPOINTS = 4
 };
 /* The pages that so many positions take. */
 static inline int32_t kv_pages_of(int64_t positions)

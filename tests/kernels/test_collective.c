@@ -339,8 +339,8 @@ static int one_leaves(struct collective *c, int rank, const struct fork_world *w
                    : GOOD;
     }
     const oato_status status = collective_reduce(c, x, x, N, DT_F32, &err);
-    const int result =
-        silent_says(c, status, &err, rank ? "rank" : "rank 1 on host0 has not answered");
+    const char *said = rank ? "" : "rank 1 on host0 has not answered"; /* the first one says it */
+    const int result = silent_says(c, status, &err, said);
     collective_leave(c, &err); /* it names who is lost, not itself */
     return result || strstr(err.text, "rank 0 on host0: rank 1") ? WRONG_TEXT : GOOD;
 }

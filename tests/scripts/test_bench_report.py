@@ -234,7 +234,7 @@ class Mistakes(unittest.TestCase):
             script, *arguments = command.split()
             r = subprocess.run([os.path.join(ROOT, "scripts", script), *arguments], capture_output=True, text=True,
                                check=False)
-            self.assertEqual((r.returncode, r.stdout), (1, ""), command)
+            self.assertEqual((r.returncode, r.stdout), (2, ""), command)
             self.assertEqual(r.stderr.count("\n"), 1, r.stderr)
             self.assertIn(says, r.stderr)
 

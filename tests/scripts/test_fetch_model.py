@@ -128,9 +128,9 @@ class Fetch(unittest.TestCase):
 
     def test_mistakes_are_one_line(self):
         self.write("text", b"no model")
-        for args in (("none",), ("--none",), ("one", "two"), (os.path.join(self.cache, "text"),)):
+        for status, *args in ((1, "none"), (2, "--none"), (2, "one", "two"), (1, os.path.join(self.cache, "text"))):
             r = self.run_script(*args)
-            self.assertEqual((r.returncode, r.stdout, len(r.stderr.splitlines())), (1, "", 1), r.stderr)
+            self.assertEqual((r.returncode, r.stdout, len(r.stderr.splitlines())), (status, "", 1), r.stderr)
         self.assertEqual(self.run_script("--list").stdout.split(), ["one", "two"])
 
 
