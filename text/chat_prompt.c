@@ -174,9 +174,9 @@ static json_t *variables_of(const struct chat_request *r)
 bool chat_thinks_not(const struct chat_request *r)
 {
     json_t *all = variables_of(r);
-    const bool not = json_is_false(json_object_get(all, "enable_thinking"));
+    const bool off = json_is_false(json_object_get(all, "enable_thinking"));
     json_decref(all);
-    return not ;
+    return off;
 }
 
 /* What the model's own template sees besides the tokens: messages, tools and the variables. */
